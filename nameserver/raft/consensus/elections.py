@@ -49,7 +49,7 @@ class Elections(Part):
         if not shared.other_voters and shared.may_stand:
             return  # nobody to ask
         if math.isfinite(deadline) and deadline != shared.last_look_at:
-            shared.last_look_at = library.election_deadline = now + LAST_LOOK * self._period
+            shared.last_look_at = library.election_deadline = now + LAST_LOOK * shared.period
             return
         if shared.may_stand and (library.leader is not None or now - self._asking_said > ASKING_SAID_EVERY_S):
             self._asking_said = now
@@ -74,12 +74,8 @@ class Elections(Part):
         if m.term <= library.term:
             self._effects.send(peer, Stale(library.term))
             return
-        mine = (self._log.last_term, self._log.last_index)
-        if (
-            self.shared.may_vote
-            and (m.last_term, m.last_index) >= mine
-            and not self.shared.hears_leader(self._clock())
-        ):
+        has_all = (m.last_term, m.last_index) >= (self._log.last_term, self._log.last_index)
+        if has_all and self.shared.may_vote and not self.shared.hears_leader(self._clock()):
             both_ask = m.term == self._pre_term and library.state != LEADER
             if both_ask and peer > self._me and not self.elected_if_standing:
                 # Both ask at once, as after a leader's death: two of them standing would be none elected.
@@ -89,12 +85,8 @@ class Elections(Part):
 
     def on_pre_vote_reply(self, peer: str, m: PreVoteReply) -> None:
         library = self._library
-        if (
-            m.term != self._pre_term
-            or m.term != library.term + 1
-            or library.state == LEADER
-            or not self.shared.may_stand
-        ):
+        asked = m.term == self._pre_term == library.term + 1 and library.state != LEADER
+        if not (asked and self.shared.may_stand):
             return
         self._pre_votes.add(peer)
         if self.shared.is_majority(self._pre_votes):

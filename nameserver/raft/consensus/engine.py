@@ -397,7 +397,7 @@ class Engine(Part):
             self.elections.ask_before_standing(now)
         try:
             library.tick(now, commit_limit=limit)
-            if library.state == CANDIDATE and library.election_deadline > now + self._timeout:
+            if library.state == CANDIDATE and library.election_deadline > now + self.shared.timeout:
                 self.shared.ask_again_soon(now, syncs=True)
             if led and library.state != LEADER:
                 self.leading.ask_successor()
@@ -429,7 +429,7 @@ class Engine(Part):
         began, told_up_to = self._clock(), self._log.last_index
         library.apply_up_to(library.applied_index + APPLY_STEP)
         took = self._clock() - began
-        if took > self._period:
+        if took > self.shared.period:
             self.shared.expect_silence(took)
         if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
             self.leading.replicate()

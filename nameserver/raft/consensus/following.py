@@ -122,13 +122,8 @@ class Following(Part):
         if index <= library.commit_index or library.state != FOLLOWER:
             return
         leader, voters = library.leader, self._log.configuration.voters
-        if (
-            leader in voters
-            and self._me in voters
-            and self._log.term_at(index) == library.term
-            and self.shared.may_vote
-            and self.shared.settled_three
-        ):
+        both_vote = leader in voters and self._me in voters and self.shared.may_vote
+        if both_vote and self._log.term_at(index) == library.term and self.shared.settled_three:
             library.commit(index)
 
     def on_durable(self) -> None:

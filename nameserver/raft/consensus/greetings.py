@@ -30,7 +30,7 @@ class Greetings(Part):
         self._leading = leading
         self.said = self._effects.greeted
         self._link_numbers: dict[str, int] = {}  # links over which each peer has said one so far
-        self.contact_limit = self._timeout
+        self.contact_limit = self.shared.timeout
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._said_waiting_for: tuple[str, ...] = ()
         self._said_distrusted: tuple[str, ...] = ()

@@ -156,6 +156,12 @@ class Leading(Part):
         """Whether what ``peer`` holds and says counts: not if it was emptied (D25), nor before it votes."""
         return not progress.learner and peer in self.shared.configuration.voters
 
+    def trusted(self, peer: str) -> Progress | None:
+        """What is known of ``peer`` if it is linked and has what it once promised (D25)."""
+        progress = self.progress.get(peer)
+        linked = peer in self._effects.greeted
+        return progress if linked and progress is not None and not progress.learner else None
+
     def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
         """D3: an answer counts only in the term it was given in."""
         progress = self.progress.get(peer)
@@ -208,16 +214,11 @@ class Leading(Part):
         after each sync, which on two cores costs the leader what followers gain (measured); and while the
         disks of followers hang nobody would be in contact, as nobody could have applied what was stated.
         """
-        durable = self._log.durable_index
-        if (
-            durable > self._library.commit_index
-            and self.shared.settled_three
-            and self.states_durable
-            and self.shared.all_read_durable
-            and self._log.term_at(durable) == self._library.term
-        ):
-            return durable
-        return 0
+        durable, library = self._log.durable_index, self._library
+        if durable <= library.commit_index or self._log.term_at(durable) != library.term:
+            return 0
+        understood = self.states_durable and self.shared.settled_three and self.shared.all_read_durable
+        return durable if understood else 0
 
     def _commit_untold(self, p: Progress) -> bool:
         """Whether a peer must be told the commit index: not if it finds that out by itself."""
@@ -254,7 +255,7 @@ class Leading(Part):
             if peer in self._effects.greeted:
                 self._send_to(peer, progress, now, None if age == math.inf else age, stated)
             else:
-                progress.beat_at = now + self._period
+                progress.beat_at = now + self.shared.period
 
     def _send_to(self, peer: str, p: Progress, now: float, age: float | None, stated: int) -> None:
         log, term, commit = self._log, self._library.term, self._library.commit_index
@@ -278,7 +279,7 @@ class Leading(Part):
             self._effects.send(peer, append)
             p.commit_sent, p.durable_sent = commit, self._stated
             if beat:
-                p.beat_at = now + self._period
+                p.beat_at = now + self.shared.period
                 beat = False
             if entries:
                 p.sent(prev + len(entries), sum(len(command) for _, command in entries))

@@ -136,11 +136,9 @@ class Membership(Part):
         if not configuration.learners or not self.committed:
             return
         for name in configuration.learners:
-            progress = self._leading.progress.get(name)
+            progress = self._leading.trusted(name)
             if (
                 progress is not None
-                and name in self._effects.greeted
-                and not progress.learner
                 and progress.transfer is None
                 and progress.match >= self._log.configuration_index
                 and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
@@ -171,13 +169,8 @@ class Membership(Part):
 
     def _counts_now(self, voter: str) -> bool:
         """Whether ``voter`` is there, as far as this leader can tell, and has what it once promised (D25)."""
-        progress = self._leading.progress.get(voter)
-        return (
-            voter in self._effects.greeted
-            and progress is not None
-            and not progress.learner
-            and self._clock() - self._contact.member_date(voter) < ALIVE_TIMEOUTS * self._timeout
-        )
+        age = self._clock() - self._contact.member_date(voter)
+        return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 
     def tell_removed(self) -> None:
         """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
@@ -215,7 +208,7 @@ class Membership(Part):
         """
         if not self._begins() or self._library.state != LEADER or not self.shared.other_voters:
             return False
-        self._leading.handing_over_until = self._clock() + self._timeout
+        self._leading.handing_over_until = self._clock() + self.shared.timeout
         self._leading.hand_over(to)
         self._effects.wake()
         return True

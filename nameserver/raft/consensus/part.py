@@ -249,8 +249,6 @@ class Part:
         self.shared: Final = shared
         self._me: Final = shared.me
         self._clock = shared.clock
-        self._timeout = shared.timeout
-        self._period = shared.period
         self._log = shared.log
         self._contact = shared.contact
         self._effects = shared.effects
