@@ -42,7 +42,7 @@ from nameserver.commands import (
     encode_command,
 )
 from nameserver.handlers import answer_for, decide_registration
-from nameserver.raft import RaftConfig
+from nameserver.raft.types import RaftConfig
 from nameserver.registration import Registration, decode_registration
 from nameserver.replicated import Replicated
 from nameserver.routes.table import RouteTable

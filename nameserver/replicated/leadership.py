@@ -20,7 +20,7 @@ from nameserver.commands import (
     encode_command,
     format_of,
 )
-from nameserver.raft import Role
+from nameserver.raft.types import Role
 from remoting.line_limit import LimitedLog
 
 from .barriers import Confirmations

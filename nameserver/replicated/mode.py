@@ -20,7 +20,8 @@ from nameserver.modes.local import Local
 from nameserver.modes.notes import note_change
 from nameserver.modes.serving import serve
 from nameserver.modes.waiters import resolve
-from nameserver.raft import RaftConfig, RaftMember, StopMember
+from nameserver.raft.member import RaftMember
+from nameserver.raft.types import RaftConfig, StopMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings

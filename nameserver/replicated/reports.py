@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from nameserver.commands import Evict
-from nameserver.raft import Role
+from nameserver.raft.types import Role
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId
 

@@ -15,7 +15,6 @@ import pytest
 from nameserver import handlers
 from nameserver.commands import Evict, Update, encode_command, format_of
 from nameserver.disk.files import StorageFull
-from nameserver.raft import RaftMember
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.effects import Effects as EngineEffects
 from nameserver.raft.consensus.elections import Elections
@@ -26,6 +25,7 @@ from nameserver.raft.consensus.log import RaftLog, Recovered
 from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
 from nameserver.raft.library import LEADER
+from nameserver.raft.member import RaftMember
 from nameserver.raft.node import recovery
 from nameserver.raft.node.images import ImageFiles
 from nameserver.raft.storage.identity import DataDirectory

@@ -308,7 +308,7 @@ class Driver:
     def application_message(self, peer: str, data: bytes) -> None:
         if self._closed:
             return
-        if not self.engine.linked_to(peer):
+        if peer not in self.engine.greetings.said:
             raise LinkError("application message before a greeting")
         try:
             self.on_peer_message(peer, data)
@@ -317,7 +317,7 @@ class Driver:
             logger.exception("peer message handler failed peer=%s", peer)
 
     def send_application(self, member: str, message: bytes) -> bool:
-        return self.engine.linked_to(member) and self._send(member, APPLICATION, message)
+        return member in self.engine.greetings.said and self._send(member, APPLICATION, message)
 
     # ---- storage
 

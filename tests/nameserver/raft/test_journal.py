@@ -357,10 +357,10 @@ def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
     entries: list[Entry] = [(REGULAR, index, 1) for index in range(2, 8)]
     for command, index, term in entries:
         log.add(command, index, term)
-    first = log.take_ops()
+    first = log.take_ops(0.0)
     log.deleteEntriesFrom(4 - log.base_index)
     log.add(REGULAR, 4, 2)
-    second = log.take_ops()
+    second = log.take_ops(0.0)
     assert first is not None
     assert second is not None
     log.durable(first[0])

@@ -72,7 +72,7 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
     assert newcomer.engine.term == 0
     assert newcomer.engine.role == "learner"
     assert leader.membership.add_member("d:1") is not None
-    assert (leader.shared.electorate.configuration.learners, leader.voters) == (
+    assert (leader.shared.configuration.learners, leader.voters) == (
         ("d:1",),
         ("a:1", "b:1", "c:1"),
     )
@@ -112,7 +112,7 @@ def test_a_learner_does_not_count(world: Make) -> None:
     leader.membership.add_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("c").commit_index > 1)
-    if leader.shared.electorate.configuration.learners:
+    if leader.shared.configuration.learners:
         w.isolate("b")
         index = w.submit("a")
         w.run(0.3)
@@ -131,7 +131,7 @@ def test_a_learner_that_hears_only_the_leader_is_no_majority_with_it(world: Make
     w.block(("b", "a"), ("c", "a"))
     w.run(0.9)
     leader = w.engine("a")
-    assert "d:1" in leader.shared.electorate.configuration.learners
+    assert "d:1" in leader.shared.configuration.learners
     assert leader.role is not Role.LEADER
     assert leader.contact_age() >= 0.3
 
@@ -143,7 +143,7 @@ def test_a_learner_never_stands_and_is_promoted_by_the_next_leader(world: Make) 
     w.drop_filter = lambda a, b, m: "d:1" in (a, b) and not isinstance(m, Greeting)
     w.engine("a").membership.add_member("d:1")
     w.run(2)
-    assert "d:1" in w.engine("b").shared.electorate.configuration.learners
+    assert "d:1" in w.engine("b").shared.configuration.learners
     w.crash(w["a"])
     w.drop_filter = None
     assert w.run(5, lambda: w.leader is not None)

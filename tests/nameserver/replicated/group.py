@@ -149,7 +149,7 @@ class Group:
         """Nobody leads: do not wait for an election timeout that is long so that leadership stays."""
         driver = self.running[0].member._driver
         assert driver is not None
-        driver.engine.shared.patience.stand_now()
+        driver.engine.shared.stand_now()
         driver.wake()
 
     async def equal(self) -> None:

@@ -20,7 +20,7 @@ from nameserver.commands import (
     encode_command,
 )
 from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
-from nameserver.raft import StopMember
+from nameserver.raft.types import StopMember
 from nameserver.replicated import Replicated, peer_messages, registrations, writes
 from nameserver.replicated.peer_messages import Propose
 from nameserver.replicated.proposals import Write

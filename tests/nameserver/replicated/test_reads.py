@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
-from nameserver.raft import RaftConfig
+from nameserver.raft.types import RaftConfig
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
