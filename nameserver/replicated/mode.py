@@ -85,7 +85,6 @@ class Replicated(Local):
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
         self._work_due = False
-        self._tick_timer: asyncio.TimerHandle | None = None
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
         member = self.member = self._member = RaftMember(
@@ -223,11 +222,6 @@ class Replicated(Local):
         if self._given.closing:
             return
         self._given.closing = True
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
-        self._contact.stop()
-        self._reads.stop()
-        self._writes.stop()
         self._waiters.end()
         async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
             group.create_task(self._kv_file.close())
@@ -259,7 +253,7 @@ class Replicated(Local):
     def _tick(self) -> None:
         if self._given.closing:
             return
-        self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         self._reports.tick()
         self._peer_log.tell_suppressed()
         self._work()

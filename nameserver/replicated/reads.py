@@ -132,13 +132,6 @@ class Reads(Part):
         if self._waiting:
             self.ask()
 
-    def stop(self) -> None:
-        """Begin to close: send no more barriers."""
-        self.rounds.stop()
-        for timer in (self._late_timer, self._gather_timer):
-            if timer is not None:
-                timer.cancel()
-
     def end(self) -> None:
         """Refuse all that still wait."""
         self._refuse(up_to=math.inf)

@@ -115,11 +115,6 @@ class ReadIndexRounds(Part):
         """Forget voters that are not linked any more."""
         self._near = [member for member in self._near if member in self._links]
 
-    def stop(self) -> None:
-        """Begin to close: ask no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _heard_voter(self, member: str) -> None:
         if self._near[:1] != [member]:
             self._near = [member, *(other for other in self._near if other != member)]
@@ -133,6 +128,6 @@ class ReadIndexRounds(Part):
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
         self._timer = None
         rounds = self._leadership.rounds
-        if rounds is not None and rounds.round:
+        if rounds is not None and rounds.round and not self._given.closing:
             self._ask_voters(rounds, sorted(self._member.linked - rounds.confirmed_by))
             self._timer = self._loop.call_later(ASK_ALL_S, self._ask_all)

@@ -179,11 +179,6 @@ class Writes(Part):
             except Exception:
                 logger.exception("a change was not answered index=%d", index)
 
-    def stop(self) -> None:
-        """Begin to close: nothing more is proposed."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def end(self) -> None:
         """Answer all that still wait."""
         for write in list(self._book):
@@ -205,6 +200,8 @@ class Writes(Part):
             self._late[sequence] = write.registration
             if len(self._late) > LATE_MAX:
                 self._late.popitem(last=False)
+        if self._given.closing:
+            return
         return write.told
 
     def _give_up_at(self, until: float) -> None:
