@@ -43,15 +43,10 @@ class ReadIndexRounds(Part):
         self._near: list[str] = []  # voters, who spoke of barriers last first
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask_here(self, number: int, *, term: int) -> None:
-        """Ask for a barrier of this leader's own reads."""
-        rounds = self._leadership.rounds_of(term)
-        if rounds is not None:
-            rounds.ask(self._me, number, voter=False)
-            self.settle()
-
     def asked(self, member: str, barrier: ReadIndex) -> None:
-        """Take another member's question."""
+        """Take a member's question, or one of this leader's own reads: then ``voter`` is false, see
+        :meth:`Confirmations.ask`.
+        """
         if barrier.voter:
             index = self._member.read_index_with(member, barrier.term)
             if index is not None:  # of three, asker and leader are enough
@@ -65,7 +60,7 @@ class ReadIndexRounds(Part):
             return
         if barrier.voter:
             self._heard_voter(member)
-        rounds.ask(member, barrier.number, voter=barrier.voter)
+        rounds.ask(member, barrier)
         self.settle()
 
     def questioned(self, member: str, question: ReadIndexCheck) -> None:
