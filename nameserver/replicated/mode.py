@@ -125,6 +125,7 @@ class Replicated(Local):
         self.operations = Operations(raft_status=self.raft_status, member=member)
         self.await_view = reads.await_view
         self.join_barrier = reads.join
+        self.register = registrations.register
         self.renew = registrations.renew
         self.withdrawn = reports.withdrawn
         self.propose = writes.propose
@@ -152,11 +153,6 @@ class Replicated(Local):
     def refuse_read(self, error: NoQuorum) -> Answer:
         self._reads.refused += 1
         return super().refuse_read(error)
-
-    def register(
-        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
-    ) -> Answer | None:
-        return self._registrations.register(request, origin, deadline=deadline, answered=answered)
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         if request.code == RequestCode.REGISTER_BROKER:
@@ -297,10 +293,9 @@ class Replicated(Local):
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
             kept = self._leadership.decoded
-            known = [kept.pop((of.boot_id, of.sequence), None) for of in batch.proposals]
             commands = [
-                command or decode_command(proposal.command)
-                for command, proposal in zip(known, batch.proposals, strict=True)
+                kept.pop((of.boot_id, of.sequence), None) or decode_command(of.command)
+                for of in batch.proposals
             ]
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
