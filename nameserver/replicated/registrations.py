@@ -91,7 +91,6 @@ class Registrations(Part):
             return renewal.otherwise
         if renewal.registration:
             self._reports.registered(renewal.broker, origin, revision=renewal.revision)
-            self._observer.renewed(renewal.answer)
         return renewal.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
