@@ -19,7 +19,6 @@ from nameserver.modes.interface import ConsistencyStatus, Effects, Freshness, Fr
 from nameserver.modes.local import Local
 from nameserver.modes.notes import note_change
 from nameserver.modes.serving import serve
-from nameserver.modes.waiters import resolve
 from nameserver.raft import RaftConfig, RaftMember, StopMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
@@ -151,11 +150,6 @@ class Replicated(Local):
         return super().refuse_read(error)
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-        if request.code == RequestCode.REGISTER_BROKER:
-            waiter: asyncio.Future[Answer] = self._loop.create_future()
-            answered = partial(resolve, waiter)
-            answer = self.register(request, origin, deadline=deadline, answered=answered)
-            return await waiter if answer is None else answer
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         return await serve(self, request, origin, deadline=deadline)
 

@@ -128,8 +128,8 @@ class Registrations(Part):
         """Decide on the table as it is; None if that is proposed and the answer comes later."""
         decoded, settings = on.decoded, self._settings.current
         try:
-            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences; they
-            # are proposed once every member knows those.
+            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences,
+            # once every member knows those.
             difference = None
             if self._reporter.understood >= UPDATE_FORMAT:
                 delete_absent = settings.delete_topic_with_broker_registration
