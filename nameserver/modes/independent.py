@@ -21,7 +21,7 @@ from nameserver.settings.declared import FIRST_SCAN_S
 from nameserver.settings.files import load_kv_file, save_kv_file
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
-from remoting.codes import RequestCode, ResponseCode
+from remoting.codes import ResponseCode
 
 from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, FreshnessNotOffered
 from .kept_file import KeptFile
@@ -109,8 +109,6 @@ class Independent(Local):
         return answer
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-        if request.code == RequestCode.REGISTER_BROKER:
-            return self.register(request, origin, deadline=deadline, answered=_never)
         return await serve(self, request, origin, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
@@ -193,7 +191,3 @@ class Independent(Local):
                     self._effects.notify_min_broker(change)
             self._waiters.follow(verdict)
         return verdict
-
-
-def _never(answer: Answer) -> None:
-    raise AssertionError("nothing waits in this mode")

@@ -34,6 +34,8 @@ from typing import Final, NamedTuple
 
 from nameserver.raft.consensus.members import majority
 
+from .peer_messages import ReadIndex
+
 Route = tuple[int, str, int]
 """Term, leader, and the number of the link to it: where a barrier was sent."""
 
@@ -139,17 +141,6 @@ class Confirmed(NamedTuple):
     commit_index: int
 
 
-class _Question(NamedTuple):
-    """A barrier that the leader has not confirmed yet.
-
-    Attributes:
-        voter: The member that asks votes, so by asking it stands by this leader.
-    """
-
-    number: int
-    voter: bool
-
-
 class Confirmations:
     """The leader's side of the barriers of one term: who asked, and who stands by the leader.
 
@@ -160,22 +151,21 @@ class Confirmations:
         self.term = term
         self.number = 0
         """Of the latest round."""
-        self.asked: dict[str, _Question] = {}
+        self.asked: dict[str, ReadIndex] = {}
         """The newest question of each member that waits for the next round."""
-        self.round: dict[str, _Question] = {}
+        self.round: dict[str, ReadIndex] = {}
         """Those that the round under way is for; empty if it is over."""
         self._round_index = 0  # what was committed when it began
         self.confirmed_by: set[str] = set()
         """Voters that have answered the round under way."""
 
-    def ask(self, member: str, number: int, *, voter: bool) -> None:
+    def ask(self, member: str, barrier: ReadIndex) -> None:
         """A member, or this leader itself, asks; a later question of a member replaces its earlier ones.
 
         Args:
-            voter: It votes, so by asking it stands by this leader. Never of the leader itself, which is
-                counted anyway.
+            barrier: Its ``voter`` is never true of the leader itself, which is counted anyway.
         """
-        self.asked[member] = _Question(number, voter)
+        self.asked[member] = barrier
 
     def confirms(self, member: str, round_: int) -> None:
         """A voter answered a round: after it began, the member had not left the term."""

@@ -14,6 +14,7 @@ from nameserver.commands import (
     Batch,
     Command,
     CommandFormatError,
+    Evict,
     Proposal,
     decode_command,
     encode_batch,
@@ -146,11 +147,15 @@ class Leadership(Part):
     def _refuse(self, level: int, member: str, why: str, *values: object) -> None:
         self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
 
-    def offer_unwatched(self, command: Command) -> int:
-        """Take a command of this leader's own, whose verdict nobody waits for; returns its sequence."""
+    def evict(self, eviction: Evict) -> int:
+        """Propose an eviction; return its sequence.
+
+        Only this leader may append it, and only in the term in which it judged.
+        """
         sequence = self.book.next_sequence()
-        data = encode_command(command)
+        data = encode_command(eviction)
         self.offer(Proposal(boot_id=self.book.boot_id, sequence=sequence, command=data), self._me)
+        self._work_soon()
         return sequence
 
     def withdraw(self, sequence: int) -> None:
@@ -173,7 +178,7 @@ class Leadership(Part):
             return
         for proposal in batch.proposals:
             if proposal.boot_id == self.book.boot_id:
-                self.book.appended(proposal.sequence)
+                self.book.appended(proposal.sequence, term=sequencer.term)
         self._send_deferrals(sequencer.appended(index))
 
     def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:

@@ -19,7 +19,6 @@ from nameserver.modes.interface import ConsistencyStatus, Effects, Freshness, Fr
 from nameserver.modes.local import Local
 from nameserver.modes.notes import note_change
 from nameserver.modes.serving import serve
-from nameserver.modes.waiters import resolve
 from nameserver.raft.member import RaftMember
 from nameserver.raft.types import RaftConfig, StopMember
 from nameserver.routes.table import RouteTable
@@ -35,7 +34,6 @@ from .contact import ANSWER_MARGIN_S, ContactWatch
 from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
 from .leadership import Leadership
-from .observer import Observer
 from .proposals import WRITE_DEADLINE_S
 from .raft_settings import raft_config
 from .reads import Reads
@@ -65,7 +63,6 @@ class Replicated(Local):
         raft: RaftConfig | None = None,
         on_fatal: Callable[[str], None] | None = None,
         on_removed: Callable[[str], None] | None = None,
-        observer: Observer | None = None,
     ) -> None:
         """Make a member that is not started.
 
@@ -86,8 +83,6 @@ class Replicated(Local):
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
         self._work_due = False
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
         member = self.member = self._member = RaftMember(
             raft,
@@ -104,7 +99,6 @@ class Replicated(Local):
             table=self._table,
             liveness=self._liveness,
             settings=settings,
-            observer=self._observer,
             work_soon=self._work_soon,
         )
         contact = self._contact = ContactWatch(given)
@@ -127,6 +121,7 @@ class Replicated(Local):
         self.operations = Operations(raft_status=self.raft_status, member=member)
         self.await_view = reads.await_view
         self.join_barrier = reads.join
+        self.register = registrations.register
         self.renew = registrations.renew
         self.withdrawn = reports.withdrawn
         self.propose = writes.propose
@@ -155,17 +150,7 @@ class Replicated(Local):
         self._reads.refused += 1
         return super().refuse_read(error)
 
-    def register(
-        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
-    ) -> Answer | None:
-        return self._registrations.register(request, origin, deadline=deadline, answered=answered)
-
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-        if request.code == RequestCode.REGISTER_BROKER:
-            waiter: asyncio.Future[Answer] = self._loop.create_future()
-            answered = partial(resolve, waiter)
-            answer = self.register(request, origin, deadline=deadline, answered=answered)
-            return await waiter if answer is None else answer
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         return await serve(self, request, origin, deadline=deadline)
 
@@ -224,11 +209,6 @@ class Replicated(Local):
         if self._given.closing:
             return
         self._given.closing = True
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
-        self._contact.stop()
-        self._reads.stop()
-        self._writes.stop()
         self._waiters.end()
         async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
             group.create_task(self._kv_file.close())
@@ -260,7 +240,7 @@ class Replicated(Local):
     def _tick(self) -> None:
         if self._given.closing:
             return
-        self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         self._reports.tick()
         self._peer_log.tell_suppressed()
         self._work()
@@ -313,12 +293,7 @@ class Replicated(Local):
             raise StopMember(f"{error}; install the release that the other members run") from error
         # The table first, and all of it: what follows is of this process alone, and a defect there must not
         # make this member's table differ.
-        verdicts = []
-        for command in commands:
-            self._observer.applying(command)
-            verdict = self._table.apply(command)
-            self._observer.applied(command, verdict)
-            verdicts.append(verdict)
+        verdicts = [self._table.apply(command) for command in commands]
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
                 if isinstance(verdict, Applied):

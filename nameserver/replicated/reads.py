@@ -53,8 +53,8 @@ class Reads(Part):
         self.rounds = ReadIndexRounds(given, leadership, self.barriers, on_own=self.answer_waiting)
         self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
         self._late_timer: asyncio.TimerHandle | None = None
-        self._gather_timer: asyncio.TimerHandle | None = None
-        self._ask_due = False
+        self._asking: asyncio.Handle | None = None  # is going to ask: in this turn, or when enough was waited
+        self._asks_soon = False
         self._joined_latest = 0  # the barrier joined last, and by whom
         self._joined_by: BarrierPassed | None = None
 
@@ -97,7 +97,7 @@ class Reads(Part):
         number = self._joined_latest
         if number == barriers.sent + 1 and passed is self._joined_by:  # nearly every read
             barriers.joined += 1
-            if self._gather_timer is not None and barriers.joined >= barriers.expected:
+            if self._asking is not None and barriers.joined >= barriers.expected:
                 self._ask_soon()
             return number
         number = self._joined_latest = barriers.join()
@@ -132,13 +132,6 @@ class Reads(Part):
         if self._waiting:
             self.ask()
 
-    def stop(self) -> None:
-        """Begin to close: send no more barriers."""
-        self.rounds.stop()
-        for timer in (self._late_timer, self._gather_timer):
-            if timer is not None:
-                timer.cancel()
-
     def end(self) -> None:
         """Refuse all that still wait."""
         self._refuse(up_to=math.inf)
@@ -159,24 +152,19 @@ class Reads(Part):
         barriers = self.barriers
         if barriers.joined >= barriers.expected or now >= barriers.gather_until:
             self._ask_soon()
-        elif self._gather_timer is None:
-            self._gather_timer = self._loop.call_at(barriers.gather_until, self._gather_no_longer)
-
-    def _gather_no_longer(self) -> None:
-        self._gather_timer = None
-        self.ask()
+        elif self._asking is None:
+            self._asking = self._loop.call_at(barriers.gather_until, self._ask_now)
 
     def _ask_soon(self) -> None:
         """Ask once after everything that is ready in this turn of the loop."""
-        if not self._ask_due:
-            self._ask_due = True
-            if self._gather_timer is not None:
-                self._gather_timer.cancel()
-                self._gather_timer = None
-            self._loop.call_soon(self._ask_now)
+        if not self._asks_soon:
+            self._asks_soon = True
+            if self._asking is not None:
+                self._asking.cancel()
+            self._asking = self._loop.call_soon(self._ask_now)
 
     def _ask_now(self) -> None:
-        self._ask_due = False
+        self._asking, self._asks_soon = None, False
         self.ask()
 
     def ask(self) -> None:
@@ -191,9 +179,8 @@ class Reads(Part):
             return
         term, leader, _ = route
         if leader == self._me:
-            self.rounds.ask_here(number, term=term)
-            return
-        if not self._send(leader, ReadIndex(term=term, number=number, voter=self._member.votes)):
+            self.rounds.asked(leader, ReadIndex(term=term, number=number, voter=False))
+        elif not self._send(leader, ReadIndex(term=term, number=number, voter=self._member.votes)):
             self.barriers.not_sent()
 
     def _end(self, number: int, error: NoQuorum | None) -> None:

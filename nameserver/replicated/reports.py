@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from nameserver.commands import Evict
 from nameserver.raft.types import Role
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId
@@ -52,13 +51,11 @@ class Reports(Part):
         self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
         if before is None or before.owner != origin or not before.connected:
             self.soon()
-        self._observer.heard(broker, registers=True)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
         """Note that a broker lives, without a registration."""
         self._advance()
         self._liveness.heard(broker, origin, lease_s=lease_s)
-        self._observer.heard(broker, registers=False)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note at which revision the record of a broker is that registered over a connection."""
@@ -79,7 +76,6 @@ class Reports(Part):
         """Note a broker's goodbye over a connection of its own: evidence as a close is."""
         self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
         self.soon()
-        self._observer.withdrawn(broker)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
@@ -136,7 +132,6 @@ class Reports(Part):
             return False
         self.reporter.lead_by(self._member.term)
         for report in self.reporter.reports():
-            self._observer.reporting(report)
             if leader == self._me:
                 self.receive(self._me, report)
             elif not self._send(leader, report):
@@ -196,12 +191,6 @@ class Reports(Part):
         for member, (report, link) in early.items():
             self.receive(member, report, link)
 
-    def evict(self, eviction: Evict) -> None:
-        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
-        sequence = self._leadership.offer_unwatched(eviction)
-        self._observer.evicting(eviction, sequence)
-        self._work_soon()
-
     def _advance(self) -> None:
         """Move the liveness clock.
 
@@ -218,7 +207,7 @@ class Reports(Part):
         detector.members_are(self._member.members)
         detector.out_of_contact((set(self._member.members) - here) | self._linked_anew(here))
         for eviction in detector.judge(records, in_contact=here, clock=self._liveness.clock):
-            self.evict(eviction)
+            self._leadership.evict(eviction)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
         """Return who has yet to report over the present link: the former one may have taken some."""

@@ -43,15 +43,10 @@ class ReadIndexRounds(Part):
         self._near: list[str] = []  # voters, who spoke of barriers last first
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask_here(self, number: int, *, term: int) -> None:
-        """Ask for a barrier of this leader's own reads."""
-        rounds = self._leadership.rounds_of(term)
-        if rounds is not None:
-            rounds.ask(self._me, number, voter=False)
-            self.settle()
-
     def asked(self, member: str, barrier: ReadIndex) -> None:
-        """Take another member's question."""
+        """Take a member's question, or one of this leader's own reads: then ``voter`` is false, see
+        :meth:`Confirmations.ask`.
+        """
         if barrier.voter:
             index = self._member.read_index_with(member, barrier.term)
             if index is not None:  # of three, asker and leader are enough
@@ -65,7 +60,7 @@ class ReadIndexRounds(Part):
             return
         if barrier.voter:
             self._heard_voter(member)
-        rounds.ask(member, barrier.number, voter=barrier.voter)
+        rounds.ask(member, barrier)
         self.settle()
 
     def questioned(self, member: str, question: ReadIndexCheck) -> None:
@@ -115,11 +110,6 @@ class ReadIndexRounds(Part):
         """Forget voters that are not linked any more."""
         self._near = [member for member in self._near if member in self._links]
 
-    def stop(self) -> None:
-        """Begin to close: ask no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _heard_voter(self, member: str) -> None:
         if self._near[:1] != [member]:
             self._near = [member, *(other for other in self._near if other != member)]
@@ -133,6 +123,6 @@ class ReadIndexRounds(Part):
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
         self._timer = None
         rounds = self._leadership.rounds
-        if rounds is not None and rounds.round:
+        if rounds is not None and rounds.round and not self._given.closing:
             self._ask_voters(rounds, sorted(self._member.linked - rounds.confirmed_by))
             self._timer = self._loop.call_later(ASK_ALL_S, self._ask_all)

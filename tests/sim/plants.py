@@ -35,6 +35,7 @@ from nameserver.raft.storage.writer import Writer
 from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
 from nameserver.replicated.barriers import Barriers
 from nameserver.replicated.failure_detector import FailureDetector
+from nameserver.replicated.leadership import Leadership
 from nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
 from nameserver.replicated.proposals import ProposalBook
 from nameserver.replicated.reporter import Reporter
@@ -159,13 +160,12 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
-    def evict(reports: Any, eviction: Evict) -> None:
+    def evict(leadership: Any, eviction: Evict) -> int:
         deadline = asyncio.get_running_loop().time() + 10.0
-        sequence = reports._leadership.book.add(encode_command(eviction), deadline=deadline)
-        reports._observer.evicting(eviction, sequence)
-        reports._work_soon()
+        leadership._work_soon()
+        return leadership.book.add(encode_command(eviction), deadline=deadline)  # type: ignore[no-any-return]
 
-    patch.setattr(Reports, "evict", evict)
+    patch.setattr(Leadership, "evict", evict)
 
 
 def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nameserver.replicated.barriers import GATHER_S as GATHER_RANGE_S
 from nameserver.replicated.barriers import RESEND_S, Barriers, Confirmations, Confirmed
+from nameserver.replicated.peer_messages import ReadIndex
 
 HERE = (1, "a", 1)
 """A route: term, leader, link."""
@@ -199,6 +200,10 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
 # -- the leader --------------------------------------------------------------------------------------------
 
 
+def ask(rounds: Confirmations, member: str, number: int, *, voter: bool) -> None:
+    rounds.ask(member, ReadIndex(term=rounds.term, number=number, voter=voter))
+
+
 def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[Confirmed]:
     """Settle, and begin a round if one is needed, in a group of ``size`` voters."""
     confirmed = rounds.settle(commit_index=commit, voters="abcde"[:size])
@@ -208,7 +213,7 @@ def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[Confirm
 
 def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("b", 4, voter=True)
+    ask(rounds, "b", 4, voter=True)
     assert rounds.asked
     assert settle(rounds, 9) == [Confirmed("b", 4, 9)]
     assert rounds.number == 0
@@ -218,8 +223,8 @@ def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> N
 
 def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("a", 4, voter=False)  # the leader
-    rounds.ask("c", 7, voter=False)
+    ask(rounds, "a", 4, voter=False)  # the leader
+    ask(rounds, "c", 7, voter=False)
     assert settle(rounds, 9) == []
     assert rounds.number == 1
     assert rounds.round
@@ -233,9 +238,9 @@ def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
 
 def test_who_asks_during_a_round_gets_the_next_one() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("a", 1, voter=False)
+    ask(rounds, "a", 1, voter=False)
     settle(rounds, 5)
-    rounds.ask("a", 2, voter=False)
+    ask(rounds, "a", 2, voter=False)
     assert settle(rounds, 6) == []
     assert rounds.number == 1  # one round at a time
     rounds.confirms("b", 1)
@@ -249,7 +254,7 @@ def test_who_asks_during_a_round_gets_the_next_one() -> None:
 
 def test_of_five_members_the_asker_and_one_more_do() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("b", 1, voter=True)
+    ask(rounds, "b", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("b", 1)  # not a second voice
     assert settle(rounds, 5, size=5) == []
@@ -260,8 +265,8 @@ def test_of_five_members_the_asker_and_one_more_do() -> None:
 def test_of_five_members_one_question_does_not_stand_by_another() -> None:
     """Who asked may have left the term before the other's read arrived."""
     rounds = Confirmations(term=1)
-    rounds.ask("b", 1, voter=True)
-    rounds.ask("c", 1, voter=True)
+    ask(rounds, "b", 1, voter=True)
+    ask(rounds, "c", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("c", 1)
     assert settle(rounds, 6, size=5) == [Confirmed("b", 1, 5)]
@@ -271,12 +276,12 @@ def test_of_five_members_one_question_does_not_stand_by_another() -> None:
 
 def test_the_only_member_is_certain_at_once() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("a", 1, voter=False)
+    ask(rounds, "a", 1, voter=False)
     assert settle(rounds, 5, size=1) == [Confirmed("a", 1, 5)]
 
 
 def test_a_later_question_of_a_member_replaces_its_earlier_one() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("b", 1, voter=True)
-    rounds.ask("b", 2, voter=True)
+    ask(rounds, "b", 1, voter=True)
+    ask(rounds, "b", 2, voter=True)
     assert settle(rounds, 5) == [Confirmed("b", 2, 5)]
