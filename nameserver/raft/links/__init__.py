@@ -2,9 +2,8 @@
 
 Here belongs how bytes of one member reach another and nobody else; ``consensus`` decides what is said.
 
-    transport.py       one link per pair of members: who dials whom, who may connect
+    transport.py       one link per pair of members: who dials whom, who may connect, and how many strangers
     link.py            one connection: framing, handshake, keeping alive
-    limits.py          what strangers may take of the loop
     auth.py            mutual challenge, and the code on every frame
     tls.py             contexts for mutual TLS
 """

@@ -16,9 +16,10 @@ import struct
 from typing import Final, Protocol, cast
 
 from remoting.addresses import split_address
+from remoting.transport.tls import Pipe, TlsError
 
-from .auth import NONCE_SIZE, AuthError, Credentials, Handshake, Session
-from .tls import Pipe, TlsContexts, TlsError, names, names_host
+from .auth import NONCE_SIZE, Credentials, Handshake, LinkError, Session
+from .tls import TlsContexts, names, names_host
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +70,6 @@ class Links(Protocol):
     def report(self, link: Link, what: str) -> None: ...
 
 
-class LinkError(Exception):
-    """What the peer sent cannot be used: its link must be closed."""
-
-
 class Link(asyncio.Protocol):
     """One connection, first unproven, then of one member."""
 
@@ -83,7 +80,8 @@ class Link(asyncio.Protocol):
         self._session: Session | None = None
         self.peer: str | None = None  # once it is proven
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
-        self._pipe = Pipe(links.tls, accepts=dialled is None) if links.tls is not None else None
+        self._pipe = links.tls.pipe(accepts=dialled is None) if links.tls is not None else None
+        self._encrypted = False  # the pipe is through with its own handshake
         self._buffer = bytearray()
         self._wire: asyncio.Transport  # this and the timer from the first call on
         self._timer: asyncio.TimerHandle
@@ -110,7 +108,7 @@ class Link(asyncio.Protocol):
         if self._pipe is None:
             self._write_frame(self._handshake.begin())
         else:
-            self._pipe.shake()
+            self._pipe.shake(b"")
             self._wire.write(self._pipe.pending())
 
     def data_received(self, data: bytes) -> None:
@@ -127,26 +125,28 @@ class Link(asyncio.Protocol):
                 self._links.owner.application_message(peer, data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
-        except (AuthError, LinkError, TlsError) as error:
+        except (LinkError, TlsError) as error:
             self.end(str(error), flush=True)
 
     def _decrypt(self, pipe: Pipe, data: bytes) -> bytes:
-        before = pipe.established
+        before = self._encrypted
         try:
-            plain = pipe.receive(data)
+            if not before:
+                self._encrypted, data = pipe.shake(data), b""
+            plain = pipe.open(data) if self._encrypted else None
         finally:
             if answer := pipe.pending():  # in a failure it tells the peer what is wrong
                 self._wire.write(answer)
-        if pipe.established and not before and self.dialled is not None:
+        if self._encrypted and not before and self.dialled is not None:
             self._check_name(pipe, self.dialled)
             self._write_frame(self._handshake.begin())
-        return plain
+        return plain or b""
 
     def _check_name(self, pipe: Pipe, member: str) -> None:
         host, _ = split_address(member)
         certificate = pipe.certificate()
         if not names_host(certificate, host):
-            raise AuthError(f"certificate names {names(certificate)}, not {host} as {member} must")
+            raise LinkError(f"certificate names {names(certificate)}, not {host} as {member} must")
 
     def _take_bytes(self, data: bytes) -> None:
         buffer = self._buffer
@@ -181,10 +181,10 @@ class Link(asyncio.Protocol):
         if self._session is not None:
             return ""
         if self.dialled is not None:
-            if pipe is not None and not pipe.established:
+            if pipe is not None and not self._encrypted:
                 return "it ended the TLS handshake: is it set up for TLS?"
             return self._handshake.refusal
-        if pipe is None or not pipe.established or self._handshake.peer is not None:
+        if pipe is None or not self._encrypted or self._handshake.peer is not None:
             return ""
         return f"{names(pipe.certificate())} left without a word: does our certificate name this member?"
 
@@ -226,7 +226,7 @@ class Link(asyncio.Protocol):
     def _write_frame(self, frame: bytes) -> None:
         if not self._closed:
             data = _SIZE.pack(len(frame)) + frame
-            self._wire.write(data if self._pipe is None else self._pipe.send(data))
+            self._wire.write(data if self._pipe is None else self._pipe.seal(data))
 
     def send(self, kind: int, payload: bytes) -> bool:
         """Send one frame to the proven peer; False if the link is down or its buffer is full."""
@@ -251,7 +251,7 @@ class Link(asyncio.Protocol):
         self._sent_since_check = True
         parts = (_SIZE.pack(1 + size + len(mac)), kind_byte, payload, mac)
         if self._pipe is not None:
-            wire.write(self._pipe.send(b"".join(parts)))
+            wire.write(self._pipe.seal(b"".join(parts)))
         elif size < _JOIN_MAX:
             wire.write(b"".join(parts))
         else:

@@ -19,7 +19,6 @@ from remoting.addresses import is_loopback, join_address, split_address
 from remoting.line_limit import LimitedLog, LineLimit
 
 from .auth import Credentials
-from .limits import STRANGERS_PER_SECOND, Strangers
 from .link import HANDSHAKE_TIMEOUT_S, Link, Owner
 from .tls import TlsContexts
 
@@ -29,6 +28,8 @@ logger = logging.getLogger(__name__)
 UNPROVEN_MAX: Final = 64
 #: Of those, from one address that is no member's.
 UNPROVEN_PER_ADDRESS: Final = 16
+#: Under TLS, where each costs a handshake on the loop that serves: from such an address in one second.
+STRANGERS_PER_SECOND: Final = 20
 #: Links to peers of the same cluster that are in no configuration here: they may have been added, or removed,
 #: while this member was away. On loopback without a secret anybody can say so.
 OUTSIDERS_MAX: Final = 16
@@ -39,6 +40,26 @@ LESSER_DIALS_AFTER_S: Final = 3.0
 REPORT_AGAIN_S: Final = 30.0
 #: Lines about unproven connections in that time.
 REPORTS_MAX: Final = 150
+
+
+class Strangers:
+    """How many connections that have proved nothing came from each host in this second."""
+
+    _REMEMBERED_MAX: Final = 1024
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._counts: Counter[str] = Counter()
+
+    def allow(self, host: str, now: float) -> bool:
+        """Whether one more may begin; hosts beyond those that are remembered wait for the next second."""
+        if int(now) != self._second:
+            self._second = int(now)
+            self._counts.clear()
+        if len(self._counts) >= self._REMEMBERED_MAX and host not in self._counts:
+            return False
+        self._counts[host] += 1
+        return self._counts[host] <= STRANGERS_PER_SECOND
 
 
 class Transport:
@@ -94,7 +115,6 @@ class Transport:
         assert self._server is not None
         await self._server.start_serving()
         self._dialling = asyncio.get_running_loop().create_task(self._dial_all(), name="raft dial")
-        self._dialling.add_done_callback(self._dialling_ended)
 
     async def close(self) -> None:
         """Close everything and wait until it is closed."""
@@ -117,8 +137,9 @@ class Transport:
 
         Links that are up stay, whoever is at the other end.
         """
-        self.credentials = credentials
-        self._dial_members()
+        if credentials != self.credentials:
+            self.credentials = credentials
+            self._dial_members()
 
     def send(self, peer: str, kind: int, payload: bytes) -> bool:
         link = self._links.get(peer)
@@ -199,11 +220,16 @@ class Transport:
     # ---- dialling
 
     async def _dial_all(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            self._dial_members()
-            # Others may come at any time: the group is never done by itself.
-            await asyncio.get_running_loop().create_future()
+        """Only :meth:`close` may end it: a member that dials nobody would look alive and be alone."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self._dial_members()
+                # Others may come at any time: the group is never done by itself.
+                await asyncio.get_running_loop().create_future()
+        except Exception as error:
+            logger.critical("raft dialling failed", exc_info=error)
+            self.owner.fatal(f"dialling failed: {error!r}")
 
     def _dial_members(self) -> None:
         if self._group is None or self._closing:
@@ -213,12 +239,6 @@ class Transport:
             self._dials.pop(member).cancel()
         for member in sorted(others - self._dials.keys()):
             self._dials[member] = self._group.create_task(self._dial(member), name=f"raft dial {member}")
-
-    def _dialling_ended(self, task: asyncio.Task[None]) -> None:
-        """Only :meth:`close` may end it: a member that dials nobody would look alive and be alone."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("raft dialling failed", exc_info=error)
-            self.owner.fatal(f"dialling failed: {error!r}")
 
     async def _dial(self, member: str) -> None:
         """Keep a link to ``member``: dial, wait until it ends, dial again. The name is resolved each time."""
@@ -234,13 +254,12 @@ class Transport:
                 await asyncio.sleep(LESSER_DIALS_AFTER_S)  # for as long as the greater one has to dial
                 if before is not None or member in self._links:
                     continue
-            link: Link | None = None
             try:
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                     link = await self._connect(member, await self._resolve(host, port))
-            except (OSError, TimeoutError, UnicodeError) as error:
+            except (OSError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
-            if link is not None:
+            else:
                 await link.ended
                 if link.peer is not None:
                     wait = RETRY_S[0]
@@ -265,10 +284,9 @@ class Transport:
         for host, port in addresses:
             try:
                 _, link = await loop.create_connection(lambda: Link(self, member), host, port)
+                return link
             except OSError as error:
                 last = error
-            else:
-                return link
         raise last
 
 

@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Handshake, Seal, Session
-from nameserver.raft.links.limits import STRANGERS_PER_SECOND, Strangers
+from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal, Session
 from nameserver.raft.links.link import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
@@ -28,9 +27,14 @@ from nameserver.raft.links.link import (
     RAFT,
     SILENT_CHECKS_MAX,
     Link,
-    LinkError,
 )
-from nameserver.raft.links.transport import UNPROVEN_MAX, UNPROVEN_PER_ADDRESS, Transport
+from nameserver.raft.links.transport import (
+    STRANGERS_PER_SECOND,
+    UNPROVEN_MAX,
+    UNPROVEN_PER_ADDRESS,
+    Strangers,
+    Transport,
+)
 from nameserver.raft.types import RaftStartError
 from tests.ports import free_ports
 
@@ -78,7 +82,7 @@ def test_both_ends_learn_who_is_there() -> None:
     ],
 )
 def test_who_is_not_a_member_with_the_secret_is_refused(dialler: Credentials, match: str) -> None:
-    with pytest.raises(AuthError, match=match):
+    with pytest.raises(LinkError, match=match):
         _shake(dialler, _credentials("a:1"))
 
 
@@ -86,7 +90,7 @@ def test_the_acceptor_proves_itself_too() -> None:
     dialler = Handshake(_credentials("b:1"), peer="a:1", nonce=os.urandom(NONCE_SIZE))
     dialler.begin()
     dialler.receive(os.urandom(NONCE_SIZE))
-    with pytest.raises(AuthError, match="another secret"):
+    with pytest.raises(LinkError, match="another secret"):
         dialler.receive(os.urandom(32))
 
 
@@ -101,7 +105,7 @@ def test_the_dialler_s_proof_cannot_be_sent_back_to_it() -> None:
     dialler.begin()
     proof = dialler.receive(b"2" * NONCE_SIZE)
     assert proof is not None
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         dialler.receive(proof)
 
 
@@ -118,7 +122,7 @@ def test_the_dialler_s_proof_cannot_be_sent_back_to_it() -> None:
     ],
 )
 def test_a_hello_that_is_not_ours_is_refused(hello: bytes) -> None:
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         Handshake(_credentials("a:1"), peer=None, nonce=os.urandom(NONCE_SIZE)).receive(hello)
 
 
@@ -128,14 +132,14 @@ def test_frames_cannot_be_changed_repeated_left_out_reflected_or_replayed() -> N
     for body, mac in ((b"First", first), (b"second", second), (b"first", b""), (b"first", bytes(16))):
         fresh = Seal(b"")
         fresh._keyed = acceptor.incoming._keyed
-        with pytest.raises(AuthError):
+        with pytest.raises(LinkError):
             fresh.check(body, mac)
     acceptor.incoming.check(b"first", first)
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         acceptor.incoming.check(b"first", first)  # repeated
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         dialler.incoming.check(b"first", first)  # reflected
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         _shake(_credentials("b:1"), _credentials("a:1"))[1].incoming.check(b"first", first)  # another session
 
 
