@@ -96,9 +96,8 @@ class ImageFiles:
     async def _read_block(self, key: tuple[int, int]) -> None:
         index, number = key
         try:
-            block = await self._in_thread(
-                lambda: self.storage.snapshots.read(index, number * BLOCK_BYTES, BLOCK_BYTES)
-            )
+            read = self.storage.snapshots.read
+            block = await self._in_thread(read, index, number * BLOCK_BYTES, BLOCK_BYTES)
         except OSError as error:
             logger.error("snapshot not read index=%d error=%s", index, error.strerror)
             block = None
@@ -175,9 +174,8 @@ class ImageFiles:
         await self._store_file(index, term, configuration, data)
 
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        snapshots = self.storage.snapshots
-        await self._in_thread(lambda: snapshots.store(index, term, configuration, data))
+        await self._in_thread(self.storage.snapshots.store, index, term, configuration, data)
         self.storage.image_date = time.time()
 
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self.thread, work)
+    async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)

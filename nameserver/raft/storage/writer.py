@@ -154,7 +154,7 @@ class Writer:
         try:
             self._journal.rotate()
         except StorageFull as error:
-            logger.error("journal full: %s; the segment goes on", error)
+            logger.error("journal full: %s; the segment goes on", error.strerror)
 
     def _take(self) -> Generator[float | None, Item, Item]:
         """Wait for something to do; room is made while there is nothing, or before it is missed."""
@@ -186,7 +186,9 @@ class Writer:
                 return True
             except StorageFull as error:
                 if not said:
-                    logger.error("journal full: %s; acknowledging nothing until there is room", error)
+                    logger.error(
+                        "journal full: %s; acknowledging nothing until there is room", error.strerror
+                    )
                     said = True
                 if self._thread.closing:
                     return False
