@@ -53,7 +53,6 @@ IO_MODULES = {
     "nameserver/raft/node/promises.py",
     "nameserver/raft/pysyncobj_seam.py",
     "nameserver/raft/member.py",
-    "nameserver/raft/links/link.py",
     "nameserver/raft/links/transport.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",

@@ -2,8 +2,7 @@
 
 Here belongs how bytes of one member reach another and nobody else; ``consensus`` decides what is said.
 
-    transport.py       one link per pair of members: who dials whom, who may connect, and how many strangers
-    link.py            one connection: framing, handshake, keeping alive
+    transport.py       one link per pair of members: who dials whom, who may connect; framing, keeping alive
     auth.py            mutual challenge, and the code on every frame
     tls.py             contexts for mutual TLS
 """

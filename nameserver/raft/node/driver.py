@@ -22,8 +22,7 @@ from nameserver.raft.consensus.messages import MessageError, encode
 from nameserver.raft.consensus.part import Shared
 from nameserver.raft.links import tls
 from nameserver.raft.links.auth import Credentials, LinkError
-from nameserver.raft.links.link import APPLICATION, RAFT
-from nameserver.raft.links.transport import Transport
+from nameserver.raft.links.transport import APPLICATION, RAFT, Transport
 from nameserver.raft.storage.writer import Writer
 from nameserver.raft.types import ChangeRefused, RaftConfig, RaftStartError, StateMachine, StopMember
 from remoting.disk_threads import DiskThreads

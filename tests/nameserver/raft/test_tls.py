@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from nameserver.raft.links.auth import Credentials
-from nameserver.raft.links.link import APPLICATION, RAFT
 from nameserver.raft.links.tls import TlsContexts, load, names, names_host
-from nameserver.raft.links.transport import STRANGERS_PER_SECOND, Transport
+from nameserver.raft.links.transport import APPLICATION, RAFT, STRANGERS_PER_SECOND, Transport
 from nameserver.raft.types import RaftStartError
 from remoting.transport.tls import Pipe, TlsError
 from tests.ports import free_ports

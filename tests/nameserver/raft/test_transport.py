@@ -20,18 +20,16 @@ import msgspec
 import pytest
 
 from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal, Session
-from nameserver.raft.links.link import (
+from nameserver.raft.links.transport import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
     PING,
     RAFT,
     SILENT_CHECKS_MAX,
-    Link,
-)
-from nameserver.raft.links.transport import (
     STRANGERS_PER_SECOND,
     UNPROVEN_MAX,
     UNPROVEN_PER_ADDRESS,
+    Link,
     Strangers,
     Transport,
 )
@@ -495,7 +493,7 @@ def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
 
 
 def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -622,7 +620,7 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
 
 
 def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -761,7 +759,7 @@ def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
 def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 600.0)  # no ping pushes it
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 600.0)  # no ping pushes it
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -781,7 +779,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     check_s = 0.05
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", check_s)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", check_s)
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -948,7 +946,7 @@ def test_one_host_of_strangers_holds_few_places() -> None:
 
 
 def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.HANDSHAKE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr("nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 600.0)
 
     async def scenario() -> None:
         async with _transport() as (transport, _, port):
