@@ -391,8 +391,8 @@ def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
 def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> None:
     real = recovery.join
 
-    def join(image: Image | None, replay: Replay, **named: Any) -> Recovered | None:
-        joined = real(image, replay, **named)
+    def join(image: Image | None, replay: Replay) -> Recovered | None:
+        joined = real(image, replay)
         if image is not None and joined is not None and replay.base_index not in (None, image.index):
             return dataclasses.replace(joined, entries=[], commit_index=joined.base_index, replaced=True)
         return joined

@@ -21,9 +21,7 @@ import nameserver.modes.notes
 import nameserver.raft.consensus.engine
 import nameserver.raft.consensus.images
 import nameserver.raft.consensus.leading
-import nameserver.raft.links.link
 import nameserver.raft.links.transport
-import nameserver.raft.node.clock
 import nameserver.raft.node.driver
 import nameserver.raft.node.images
 import nameserver.raft.storage.identity
@@ -222,11 +220,11 @@ class WriterThread:
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.node.driver, "os", _Os),
     (nameserver.raft.node.driver, "DISK", DiskFiles(lambda: machine().user)),
-    (nameserver.raft.node.clock, "boot_clock", _boot_clock),
+    (nameserver.raft.node.driver, "boot_clock", _boot_clock),
     (nameserver.raft.storage.writer, "WriterThread", WriterThread),
     (nameserver.raft.storage.journal, "urandom", _Os.urandom),
     (nameserver.raft.storage.identity, "secrets", _Secrets),
-    (nameserver.raft.links.link, "os", _Os),
+    (nameserver.raft.links.transport, "os", _Os),
     (nameserver.raft.links.transport, "_bind", lambda family, address: Listener(address)),
     (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),

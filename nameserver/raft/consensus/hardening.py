@@ -77,7 +77,7 @@ D23
     proposals bear the number of their process: ``nameserver.replicated.proposals``
 D24
     The first message after a silence is thrown away with its connection: a vote request, mostly.
-    :meth:`nameserver.raft.links.link.Link._check`
+    :meth:`nameserver.raft.links.transport.Link._check`
 D25
     A member that was emptied, or keeps all in memory, votes again in a term in which it has voted, and counts
     for entries that it has lost. :attr:`.part.Shared.may_vote`, :mod:`.members`, :mod:`.greetings`

@@ -105,17 +105,13 @@ class Writer:
             self._silent = False
             return self._written
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Run something of the journal's between two writes."""
-        self._thread.put(work)
-
     def trim(self, index: int) -> None:
         """The journal needs nothing up to ``index`` any more."""
-        self.call(lambda: self._journal.trim(index))
+        self._thread.put(lambda: self._journal.trim(index))
 
     def rotate(self) -> None:
         """Begin another segment, behind all that was handed over."""
-        self.call(self._rotate)
+        self._thread.put(self._rotate)
 
     def close(self) -> None:
         """Write what is queued and end; blocking."""
@@ -154,7 +150,7 @@ class Writer:
         try:
             self._journal.rotate()
         except StorageFull as error:
-            logger.error("journal full: %s; the segment goes on", error)
+            logger.error("journal full: %s; the segment goes on", error.strerror)
 
     def _take(self) -> Generator[float | None, Item, Item]:
         """Wait for something to do; room is made while there is nothing, or before it is missed."""
@@ -186,7 +182,9 @@ class Writer:
                 return True
             except StorageFull as error:
                 if not said:
-                    logger.error("journal full: %s; acknowledging nothing until there is room", error)
+                    logger.error(
+                        "journal full: %s; acknowledging nothing until there is room", error.strerror
+                    )
                     said = True
                 if self._thread.closing:
                     return False

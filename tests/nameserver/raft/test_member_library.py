@@ -141,10 +141,10 @@ def _d14_off(patch: pytest.MonkeyPatch) -> None:
     """A journal that does not begin where the image ends is thrown away."""
     original = recovery.join
 
-    def join(image: Any, replay: Replay, **keywords: Any) -> Any:
+    def join(image: Any, replay: Replay) -> Any:
         if image is not None and replay.base_index != image.index:
             replay = Replay(base_index=image.index, base_term=image.term)
-        return original(image, replay, **keywords)
+        return original(image, replay)
 
     patch.setattr(recovery, "join", join)
 
