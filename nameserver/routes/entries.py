@@ -75,12 +75,16 @@ class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Queue data of some topics at all their brokers; a table keeps one of each, compared by identity.
 
     Attributes:
-        by_name: Broker name to queue data; never empty, never changed.
+        by_name: Broker name to queue data; never changed, and empty in :data:`NO_QUEUES` only.
         mark: Sum of the shares' marks, modulo 2**128.
     """
 
     by_name: Mapping[str, QueueData]
     mark: int
+
+
+NO_QUEUES: Final = QueueSet({}, 0)
+"""Of a topic that is not there."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True, gc=False):

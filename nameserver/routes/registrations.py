@@ -163,7 +163,7 @@ def _take_topics(store: RouteStore, command: RegisterBroker, entry: NameEntry, f
         kept = {queues.topic for queues in command.topics}
         absent = tuple(topic for topic in store.topics.of_name(name) if topic not in kept)
     if absent:
-        store.topics.remove(absent, name, store.revision)
+        store.topics.put(name, {}, store.revision, without=absent)
         facts.topics.update(dict.fromkeys(absent))
         facts.lost.append(
             TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)

@@ -150,7 +150,7 @@ class RouteTable(RouteStore):
             return NoChange(revision=self.revision)
         self.revision += 1
         for name in leaving:
-            self.topics.remove((topic,), name, self.revision)
+            self.topics.put(BrokerName(name), {}, self.revision, without=(topic,))
         lost = TopicsLost(topics=(topic,), reason=LeaveReason.DELETED, broker_name=None, broker=None)
         return Applied(revision=self.revision, topics=(topic,), lost=(lost,))
 
