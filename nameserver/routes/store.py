@@ -10,7 +10,7 @@ from nameserver.types import KvEntry
 
 from .brokers import BrokerStore
 from .entries import MASK, NameEntry, Record, mark_of
-from .image import Image, ImageError, decode_image
+from .image import Image
 from .kv import KvStore
 from .listings import Listings
 from .tombstones import Tombstones
@@ -29,14 +29,14 @@ class RouteStore:
 
     __slots__ = ("brokers", "epoch", "kv", "listings", "revision", "tombstones", "topics")
 
-    def __init__(self, tombstones_max: int) -> None:
-        self.revision = 0
+    def __init__(self, image: Image, tombstones_max: int) -> None:
+        self.revision = image.revision
         self.epoch = 0
         self.listings = Listings()
-        self.tombstones = Tombstones(tombstones_max)
-        self.brokers = BrokerStore(self.tombstones)
-        self.topics = TopicStore(self.tombstones)
-        self.kv = KvStore(self.tombstones)
+        self.tombstones = Tombstones(image.tombstones, image.floor, tombstones_max)
+        self.brokers = BrokerStore(image.names, image.records, self.tombstones)
+        self.topics = TopicStore(image.topics, self.tombstones)
+        self.kv = KvStore(image.kv, self.tombstones)
 
     # -- revisions
 
@@ -76,16 +76,17 @@ class RouteStore:
 
     def digest(self) -> str:
         """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
-        return f"{self._shown():032x}"
+        return f"{self.shown():032x}"
 
-    def _shown(self) -> int:
+    def shown(self) -> int:
+        """Return the digest of what clients can read, as a number."""
         return (self.brokers.shown + self.topics.shown + self.kv.shown) & MASK
 
     def state_digest(self) -> str:
         """Return the digest of all replicated state, revisions and remembered removals included."""
         rest = (self.brokers.rest() + self.topics.rest + self.kv.rest) & MASK
         tombstones = self.tombstones
-        parts = (self._shown(), rest, tombstones.mark)
+        parts = (self.shown(), rest, tombstones.mark)
         summary = (*(f"{part:032x}" for part in parts), self.revision, tombstones.floor)
         return f"{mark_of(*summary):032x}"
 
@@ -97,8 +98,7 @@ class RouteStore:
         return Image(
             revision=self.revision,
             floor=tombstones.floor,
-            kv_seen=self.kv.seen,
-            digest=self._shown(),
+            digest=self.shown(),
             topics=self.topics.entries.copy(),
             names=brokers.names.copy(),
             records=brokers.records.copy(),
@@ -106,30 +106,12 @@ class RouteStore:
             tombstones={kind: removals.copy() for kind, removals in tombstones.by_kind.items()},
         )
 
-    def take(self, data: bytes) -> None:
-        """Take over an encoded image; the store is new. May run in any thread.
-
-        Raises:
-            ImageError: If the image is damaged, or of a format this program does not know.
-        """
-        image = decode_image(data)
-        self.revision = image.revision
-        self.brokers.take(image.names, image.records, image.revision)
-        self.topics.take(image.topics)
-        self.kv.take(image.kv, seen=image.kv_seen)
-        self.tombstones.take(image.tombstones, image.floor)
-        if self._shown() != image.digest:
-            raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
-
     def adopt(self, other: RouteStore) -> None:
         """Exchange state with another store, at once whatever their sizes; views stay valid.
 
         What was held here is in the other one then, which its owner may free where time does not matter.
         """
-        self.revision, other.revision = other.revision, self.revision
-        self.epoch, other.epoch = other.epoch, self.epoch
-        self.listings, other.listings = Listings(), Listings()
-        self.tombstones, other.tombstones = other.tombstones, self.tombstones
-        self.brokers, other.brokers = other.brokers, self.brokers
-        self.topics, other.topics = other.topics, self.topics
-        self.kv, other.kv = other.kv, self.kv
+        for part in RouteStore.__slots__:
+            mine, others = getattr(self, part), getattr(other, part)
+            setattr(self, part, others)
+            setattr(other, part, mine)

@@ -75,14 +75,29 @@ class TopicStore:
 
     __slots__ = ("_sets", "_tombstones", "entries", "pools", "rest", "shown")
 
-    def __init__(self, tombstones: Tombstones) -> None:
+    def __init__(self, entries: Mapping[str, TopicEntry], tombstones: Tombstones) -> None:
         self._tombstones = tombstones
-        self.entries: dict[str, TopicEntry] = {}
+        self.entries = dict(entries)
         self.pools: defaultdict[str, Pool] = defaultdict(Pool)
         # Sets in use and some that were, by mark. Who finds one compares its content: a mark is no proof.
         self._sets: dict[int, QueueSet] = {}
-        self.shown = 0
-        self.rest = 0
+        members: dict[QueueSet, list[str]] = defaultdict(list)
+        for topic, kept in entries.items():
+            members[kept.queue_set].append(topic)
+        for queue_set, topics in members.items():
+            self._sets[queue_set.mark] = queue_set
+            for name, data in queue_set.by_name.items():
+                pool, numbers = self.pools[name], astuple(data)[1:]
+                share = pool.shares.get(numbers) or pool.shares.setdefault(numbers, Share.of(data))
+                for start in range(0, len(topics), SLICE):
+                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
+        values = entries.values()
+        marks = [entry.mark for entry in values]
+        self.shown = sum_of_products(marks, [entry.queue_set.mark for entry in values])
+        self.rest = sum_of_products(marks, [entry.revision for entry in values])
+        for entry in values:
+            if entry.mappings:
+                self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
 
     # -- looking
 
@@ -244,29 +259,6 @@ class TopicStore:
             self._sets = {entry.queue_set.mark: entry.queue_set for entry in self.entries.values()}
         made = self._sets[mark] = QueueSet(by_name, mark)
         return made
-
-    # -- images
-
-    def take(self, entries: Mapping[str, TopicEntry]) -> None:
-        """Take over an image's topics, and derive what is kept beside them."""
-        members: dict[QueueSet, list[str]] = defaultdict(list)
-        for topic, kept in entries.items():
-            members[kept.queue_set].append(topic)
-        for queue_set, topics in members.items():
-            self._sets[queue_set.mark] = queue_set
-            for name, data in queue_set.by_name.items():
-                pool, numbers = self.pools[name], astuple(data)[1:]
-                share = pool.shares.get(numbers) or pool.shares.setdefault(numbers, Share.of(data))
-                for start in range(0, len(topics), SLICE):
-                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
-        values = entries.values()
-        marks = [entry.mark for entry in values]
-        self.shown += sum_of_products(marks, [entry.queue_set.mark for entry in values])
-        self.rest += sum_of_products(marks, [entry.revision for entry in values])
-        for entry in values:
-            if entry.mappings:
-                self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
-        self.entries = dict(entries)
 
 
 def _mapping_mark(name: str, mapping: QueueMapping) -> int:
