@@ -109,23 +109,23 @@ class TopicEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker name: a master and its slaves.
+    """A broker name: a master and its slaves. As default it has what a name has before the first of them.
 
     Attributes:
         cluster: Of the first registration; kept while the name exists, as documented.
         clusters: All clusters under which it registered, in order of text; 106 and 224 list it in each.
-        addrs: Broker id to record key; never empty.
+        addrs: Broker id to record key; never empty in a table.
         revision: Of the last change of addresses, ids or permissions.
         route_revision: Of the last change that all its topics' routes show.
     """
 
     cluster: ClusterName
-    clusters: tuple[ClusterName, ...]
-    addrs: Mapping[int, BrokerKey]
-    enable_acting_master: bool
-    zone_name: str | None
-    revision: int
-    route_revision: int
+    clusters: tuple[ClusterName, ...] = ()
+    addrs: Mapping[int, BrokerKey] = {}
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+    revision: int = 0
+    route_revision: int = 0
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
