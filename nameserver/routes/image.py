@@ -47,7 +47,7 @@ class Image:
 
     revision: int = 0
     floor: int = 0
-    digest: int = 0
+    digest: str = "0" * 32
     topics: Mapping[str, TopicEntry] = field(default_factory=dict)
     names: Mapping[BrokerName, NameEntry] = field(default_factory=dict)
     records: Mapping[BrokerKey, Record] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def encode_image(image: Image) -> bytes:
         revision=image.revision,
         floor=image.floor,
         kv_seen=bool(image.kv),
-        digest=f"{image.digest:032x}",
+        digest=image.digest,
         queue_datas=[astuple(data) for _, data in datas.values()],
         queue_sets=places,
         slices=slices,
@@ -219,7 +219,7 @@ def _image_from(body: _ImageBody) -> Image:
     return Image(
         revision=body.revision,
         floor=body.floor,
-        digest=int(body.digest, 16),
+        digest=body.digest,
         topics=topics,
         names=names,
         records=records,

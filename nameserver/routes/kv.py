@@ -18,8 +18,6 @@ read at a start."""
 _ENTRY_OVERHEAD: Final = 64
 """Bytes that an entry, or a namespace, counts beside its text."""
 
-_NO_VALUES: Final[Mapping[str, KvEntry]] = {}
-
 
 def entry_size(namespace: str, key: str, value: str | None) -> int:
     """Return the bytes of an entry's text.
@@ -71,7 +69,7 @@ class KvStore:
 
     def value(self, namespace: str, key: str) -> KvEntry | None:
         """Return one value, None if there is none."""
-        return self.spaces.get(namespace, _NO_VALUES).get(key)
+        return self.spaces.get(namespace, {}).get(key)
 
     def add_namespace(self, namespace: str) -> None:
         if namespace not in self.spaces:

@@ -9,7 +9,7 @@ from nameserver.commands import BaseKind
 from nameserver.types import KvEntry
 
 from .brokers import BrokerStore
-from .entries import MASK, NameEntry, Record, mark_of
+from .entries import MASK, NameEntry, Record, TopicEntry, mark_of
 from .image import Image
 from .kv import KvStore
 from .listings import Listings
@@ -47,11 +47,14 @@ class RouteStore:
 
     def present(self, kind: BaseKind, key: Any) -> int | None:
         """Return the revision of something, None if it is absent."""
+        found: TopicEntry | Record | NameEntry | KvEntry | None
         match kind:
             case "topic":
-                return self._topic_revision(key)
+                found = self.topics.entries.get(key)
+                if found is not None:
+                    return self._latest(found)
             case "record":
-                found: Record | NameEntry | KvEntry | None = self.brokers.records.get(key)
+                found = self.brokers.records.get(key)
             case "name":
                 found = self.brokers.names.get(key)
             case "key":
@@ -60,10 +63,7 @@ class RouteStore:
                 assert_never(kind)
         return None if found is None else found.revision
 
-    def _topic_revision(self, topic: str) -> int | None:
-        entry = self.topics.entries.get(topic)
-        if entry is None:
-            return None
+    def _latest(self, entry: TopicEntry) -> int:
         latest = entry.revision
         names = self.brokers.names
         for name in entry.queues:
@@ -76,19 +76,13 @@ class RouteStore:
 
     def digest(self) -> str:
         """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
-        return f"{self.shown():032x}"
-
-    def shown(self) -> int:
-        """Return the digest of what clients can read, as a number."""
-        return (self.brokers.shown + self.topics.shown + self.kv.shown) & MASK
+        return _hex(self.brokers.shown + self.topics.shown + self.kv.shown)
 
     def state_digest(self) -> str:
         """Return the digest of all replicated state, revisions and remembered removals included."""
-        rest = (self.brokers.rest() + self.topics.rest + self.kv.rest) & MASK
-        tombstones = self.tombstones
-        parts = (self.shown(), rest, tombstones.mark)
-        summary = (*(f"{part:032x}" for part in parts), self.revision, tombstones.floor)
-        return f"{mark_of(*summary):032x}"
+        rest = self.brokers.rest() + self.topics.rest + self.kv.rest
+        gone = self.tombstones
+        return _hex(mark_of(self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor))
 
     # -- images
 
@@ -98,7 +92,7 @@ class RouteStore:
         return Image(
             revision=self.revision,
             floor=tombstones.floor,
-            digest=self.shown(),
+            digest=self.digest(),
             topics=self.topics.entries.copy(),
             names=brokers.names.copy(),
             records=brokers.records.copy(),
@@ -115,3 +109,7 @@ class RouteStore:
             mine, others = getattr(self, part), getattr(other, part)
             setattr(self, part, others)
             setattr(other, part, mine)
+
+
+def _hex(digest: int) -> str:
+    return f"{digest & MASK:032x}"

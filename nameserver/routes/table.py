@@ -64,7 +64,7 @@ class RouteTable(RouteStore):
         """
         image = decode_image(data)
         table = cls(image, tombstones_max=tombstones_max)
-        if table.shown() != image.digest:
+        if table.digest() != image.digest:
             raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
         table.epoch = epoch
         return table

@@ -36,8 +36,6 @@ SETS_SPARE: Final = 1000
 """Queue sets without a topic that are kept, and a quarter of the topics: what is no longer in use is looked
 for over all topics, which may cost next to nothing per change."""
 
-NO_SHARES: Final[Mapping[str, Share]] = {}
-
 
 @dataclass(slots=True)
 class Pool:
@@ -127,7 +125,7 @@ class TopicStore:
     def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics came."""
         pool = self.pools.get(name)
-        return NO_SHARES if pool is None else pool.topics
+        return {} if pool is None else pool.topics
 
     def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Share]:
         """Return the shares that a change of permissions makes, by topic; of those only that differ."""
