@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from nameserver.handlers import Heard
 from nameserver.liveness import Liveness
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
-from nameserver.types import Answer, ConnectionId, refusal
+from nameserver.types import Answer, refusal
 
 from .explain import Explanation, explain_route
 from .history import History
@@ -36,6 +33,7 @@ class Local:
         self._waiters = TopicWaiters(self._table)
         self._settings_file = SettingsFile(settings)
         self.carries_broker = self._liveness.carries_broker
+        self.standing = self._liveness.standing
         self.changed = self._waiters.changed
         self.change_settings = self._settings_file.change
 
@@ -51,5 +49,6 @@ class Local:
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
-    def heard_over(self, origin: ConnectionId) -> Heard:
-        return Heard(self._liveness.clock, partial(self._liveness.standing, origin=origin))
+    @property
+    def uptime_s(self) -> float:
+        return self._liveness.clock

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, RegisterBroker, TopicQueues
-from nameserver.handlers import Heard, decide
-from nameserver.liveness import Standing
+from nameserver.handlers import decide
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import NamesrvSettings
@@ -30,10 +29,6 @@ from remoting.route import DataVersion, RouteDialect, TopicRouteData, encode_rou
 SETTINGS = NamesrvSettings()
 #: A busy machine must not fail a property.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-#: A sender that is no broker.
-NOBODY = Heard(1000.0, lambda broker: Standing.STRANGER)
 
 
 def register(table: RouteTable, name: str, topics: tuple[str, ...], *, counter: int = 1) -> None:
@@ -93,7 +88,7 @@ def in_full(table: RouteTable, data: bytes) -> bytes:
     """Answer one frame by the parser and the handlers."""
     (frame,) = FrameDecoder().feed(data)
     command = decode_command(frame)
-    answer = decide(table.view, Request.of(command), SETTINGS, NOBODY)
+    answer = decide(table.view, Request.of(command), SETTINGS, uptime_s=0.0)
     assert isinstance(answer, Answer)
     reply = command.reply(answer.code, remark=answer.remark, ext_fields=answer.ext_fields, body=answer.body)
     return reply.encode()
