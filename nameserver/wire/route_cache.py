@@ -3,8 +3,8 @@
 Route reads outnumber writes by orders of magnitude, and a client asks for the same topic with the same header
 but for the opaque. Two tables follow from that:
 
-- **tails**: what an answer to one topic, dialect and header codec ends with (everything after the opaque),
-  encoded once per topic revision;
+- **shared answers**: what an answer in one dialect and header codec ends with (everything after the opaque),
+  encoded once for all topics whose routes are made of the same;
 - **lanes**: a request's bytes around its opaque, to the answer's pieces, in two generations. What stands here
   was read by the full parser, twice even: a header is learnt only if the parser reads the same header with
   another opaque in the same place. A look-up therefore equals a parse; a property test holds it to that.
@@ -12,8 +12,8 @@ but for the opaque. Two tables follow from that:
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
 is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
 before the opaque is the key, what stands behind it is compared. Binary requests are one lane, of which the
-key is all but the opaque. Topics whose routes are made of the same, as topics on the same brokers with as
-many queues are, share one answer, in memory and in the processor's caches.
+key is all but the opaque. Topics on the same brokers with as many queues share one answer, in memory and in
+the processor's caches.
 
 Both tables are bounded. Nothing here awaits, and nothing here knows the mode: the view comes from the caller.
 """
@@ -63,7 +63,6 @@ _BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
 _BINARY_SIZE_MAX: Final = 4 + 256  # longer data is not looked up as one binary request
-_TAIL_COST: Final = 400  # bytes that a tail costs
 _SHARED_COST: Final = 2_000  # bytes that shared content costs beside itself, with its heads and its key
 _KNOWN_COST: Final = 600  # bytes that a known request costs beside its own; a lane of its own is among it
 
@@ -83,7 +82,7 @@ class _Shared:
     Attributes:
         made_of: Header codec, dialect and the route's shape.
         heads: What answers begin with, before the opaque, by its size.
-        users: Tails made of it, and requests whose last answer it was: while there are some it is held.
+        users: Requests whose last answer it was: while there are some it is held.
     """
 
     made_of: tuple[HeaderCodec, RouteDialect, Hashable]
@@ -92,20 +91,18 @@ class _Shared:
     users: int = 0
 
 
-class _Tail(NamedTuple):
-    """What answers to one question end with, and the topic revision that it shows."""
-
-    topic_revision: int
-    shared: _Shared
-
-
 @dataclass(slots=True, eq=False)
 class _Known:
-    """The pieces of one answer, right at one table revision; brought up to date in place."""
+    """The pieces of one answer, right at one table revision; brought up to date in place.
+
+    Attributes:
+        topic_revision: That of the topic which they show.
+    """
 
     asked: _Asked
     cost: int
     shared: _Shared | None = None
+    topic_revision: int = -1
     revision: int = -1
     head: bytes = b""
     tail: bytes = b""
@@ -281,7 +278,6 @@ class RouteCache:
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._lanes: dict[tuple[int, bytes], _Lane] = {}
-        self._tails: dict[_Asked, _Tail] = {}
         # By what they are made of, so that what many topics share is encoded once per change of it.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
         self._young = self._old = 0  # requests of each generation
@@ -307,7 +303,6 @@ class RouteCache:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._tails.clear()
         self._shared.clear()
         for lane in (self.binary, *self._lanes.values()):
             lane.starts.clear()  # readers remember lanes
@@ -381,7 +376,6 @@ class RouteCache:
             return None
         known = _Known(asked, _KNOWN_COST + stop - position)
         if not self._refresh(known, view, rest_at - opaque_at):
-            self._release_last(known)
             return None
         if self._young >= self._requests_max or self._young_bytes > self._bytes_max // 4:
             self._next_generation()
@@ -404,13 +398,14 @@ class RouteCache:
     def _refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
         """Make an answer what the table now says; False if it must be answered the full way."""
         asked = known.asked
-        shared = self._tail(asked, view)
-        if shared is None:
-            return False
-        if known.shared is not shared:
-            self._release_last(known)
+        topic_revision = view.topic_revision(asked.topic)
+        if known.topic_revision != topic_revision:
+            shared = self._share(asked, view)
+            if shared is None:
+                return False
             shared.users += 1
-            known.shared = shared
+            self._release(known)
+            known.shared, known.topic_revision = shared, topic_revision
             head = shared.heads.get(opaque_size)
             if head is None:
                 before, rest = _ANSWER_HEADERS[asked.codec]
@@ -423,15 +418,8 @@ class RouteCache:
         known.revision = view.revision
         return True
 
-    def _tail(self, asked: _Asked, view: RouteView) -> _Shared | None:
-        topic_revision = view.topic_revision(asked.topic)
-        tail = self._tails.get(asked)
-        if tail is not None:
-            if tail.topic_revision == topic_revision:
-                return tail.shared
-            del self._tails[asked]
-            self.held_bytes -= _TAIL_COST
-            self._release(tail.shared)
+    def _share(self, asked: _Asked, view: RouteView) -> _Shared | None:
+        """Return what an answer ends with; None if it must be answered the full way."""
         settings = self._settings()
         shape = view.shape(asked.topic, order_conf=settings.order_message_enable)
         made_of = asked.codec, asked.dialect, shape
@@ -451,23 +439,16 @@ class RouteCache:
             shared = self._shared[made_of] = _Shared(made_of, content)
             self.longest = max(self.longest, len(content))
             self.held_bytes += _SHARED_COST + len(content)
-        shared.users += 1
-        self._tails[asked] = _Tail(topic_revision, shared)
-        self.held_bytes += _TAIL_COST
         return shared
 
-    def _release(self, shared: _Shared) -> None:
-        """Note that somebody does not use shared content any more; forget it after the last one."""
-        shared.users -= 1
-        if shared.users == 0:
-            del self._shared[shared.made_of]
-            self.held_bytes -= _SHARED_COST + len(shared.content)
-
-    def _release_last(self, known: _Known) -> None:
-        """Have a request hold its last answer no longer."""
-        shared, known.shared = known.shared, None
+    def _release(self, known: _Known) -> None:
+        """Have a request hold its last answer no longer; forget the answer after the last one."""
+        shared = known.shared
         if shared is not None and self._shared.get(shared.made_of) is shared:
-            self._release(shared)
+            shared.users -= 1
+            if shared.users == 0:
+                del self._shared[shared.made_of]
+                self.held_bytes -= _SHARED_COST + len(shared.content)
 
     def _again(self, lane: _Lane, key: bytes) -> _Known | None:
         """Return a request of the last generation, which is one of this generation from now on."""
@@ -486,14 +467,14 @@ class RouteCache:
         self._young -= 1
         self._young_bytes -= known.cost
         self.held_bytes -= known.cost
-        self._release_last(known)
+        self._release(known)
 
     def _next_generation(self) -> None:
         """Forget the requests of the last generation that were not asked again; this one is the last now."""
         for lane in (self.binary, *self._lanes.values()):
             for known in lane.old.values():
                 self.held_bytes -= known.cost
-                self._release_last(known)
+                self._release(known)
             lane.old, lane.starts = lane.starts, {}
         self._lanes = {kind: lane for kind, lane in self._lanes.items() if lane.old}
         self._old, self._young, self._young_bytes = self._young, 0, 0
@@ -501,12 +482,10 @@ class RouteCache:
 
 def _read(header_bytes: bytes, codec: int) -> _Asked | None:
     """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
-    if codec not in (HeaderCodec.JSON, HeaderCodec.ROCKETMQ):
-        return None
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
         fields = GetRouteFields.parse(header.ext_fields or {})
-    except (RemoteProtocolError, FieldError):
+    except (ValueError, RemoteProtocolError, FieldError):  # the first: no codec
         return None
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None
