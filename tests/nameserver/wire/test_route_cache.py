@@ -187,7 +187,7 @@ def test_a_connection_is_answered_as_the_full_parser_answers_it_while_topics_cha
                     assert whole == b"".join(in_full(table, frame) for frame in step)
                 lead(reader, data, [])
     assert cache.entries == sum(
-        len(lane.starts) + len(lane.old) for lane in (cache.binary, *cache._lanes.values())
+        len(lane.starts) + len(lane.old) for lane in (cache.binary, *cache.lanes.values())
     )
 
 
@@ -547,8 +547,8 @@ def test_what_old_answers_hold_is_counted_and_bounded() -> None:
         # Asked once, each at a state of the table of its own: nobody brings these up to date.
         assert check(cache, table, [request("T", 100, padding="x" * round_)]) == 1
         register(table, "m" * (500 + round_), ("T",))
-        held = {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.starts.values()}
-        held |= {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.old.values()}
+        held = {id(line.tail): line.tail for lane in cache.lanes.values() for line in lane.starts.values()}
+        held |= {id(line.tail): line.tail for lane in cache.lanes.values() for line in lane.old.values()}
         held |= {id(shared.content): shared.content for shared in cache._shared.values()}
         assert sum(map(len, held.values())) <= cache.held_bytes <= 2_000_000 + 50_000
     cache.clear()
