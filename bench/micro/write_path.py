@@ -132,7 +132,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
                 "apply", table.apply, steps.time("decode command", decode_command, again.command)
             )
             assert isinstance(verdict, Applied), verdict
-            assert not answer_for(command, verdict, asked, settings).code
+            assert not answer_for(command, verdict, settings).code
             steps.time("encode answer", encode_done, request)
     steps.say()
 

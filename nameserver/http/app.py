@@ -13,20 +13,21 @@ from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from nameserver.modes.interface import Consistency, ConsistencyStatus
 from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
-from remoting.addresses import is_loopback, join_address
+from remoting.addresses import host_port, is_loopback
 
 from . import answers
 from .admin import RaftAdmin
 from .hosts import AllowedHosts
 from .listener import HttpConnections
 from .metrics import Metrics
-from .openapi import TEXT, Serves, document, routes
-from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query, json_answer
+from .openapi import TEXT, Answer, Serves, document, routes
+from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
 from .reads import Reads
 
 log = logging.getLogger(__name__)
@@ -88,11 +89,11 @@ class HttpServer:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._connections.accept, host, port, backlog=1024)
-        bound, bound_port, *_ = self._listener.sockets[0].getsockname()
+        bound = self._listener.sockets[0].getsockname()
         named = self._settings.current.http_allowed_hosts.split(",")
-        self._hosts = AllowedHosts(loopback=is_loopback(bound), named=named)
+        self._hosts = AllowedHosts(loopback=is_loopback(bound[0]), named=named)
         self._connections.start()
-        return join_address(bound, bound_port)
+        return host_port(bound)
 
     async def close(self) -> None:
         """Stop accepting and close; blocking queries are answered, requests in flight get a moment to end."""
@@ -123,7 +124,7 @@ class HttpServer:
 
     @web.middleware
     async def _wrap(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[Answer]]
     ) -> web.StreamResponse:
         response: web.StreamResponse
         begun = time.perf_counter()
@@ -137,7 +138,11 @@ class HttpServer:
                 raise Problem(
                     421, f"nothing is served under the name {str(host)[:200]}; httpAllowedHosts can allow it"
                 )
-            response = await handler(request)
+            answer = await handler(request)
+            if isinstance(answer, msgspec.Struct):
+                body = msgspec.json.encode(answer)
+                answer = web.Response(body=body, content_type=JSON, headers=HEADERS)
+            response = answer
         except Problem as problem:
             response = problem.response(request.path)
         except web.HTTPException as error:
@@ -161,33 +166,29 @@ class HttpServer:
     # -- about this process --------------------------------------------------------------------------
 
     @Serves("GET", "/v1/status", "The state.", answers.Status)
-    async def get_status(self, request: web.Request) -> web.Response:
+    async def get_status(self, request: web.Request) -> answers.Status:
         """State of this nameserver in its group."""
         check_query(request, set())
         status, operations = self._consistency.status(), self._consistency.operations
         known = {name: getattr(status, name) for name in _OF_THE_MODE}
-        return json_answer(
-            answers.Status(
-                **known,
-                linked=(operations.raft_status().linked or ()) if operations else (),
-                version=self._version,
-                uptime_ms=round(self._server.uptime_s * 1000),
-                connections=len(self._server.wire.connections),
-            )
+        return answers.Status(
+            **known,
+            linked=(operations.raft_status().linked or ()) if operations else (),
+            version=self._version,
+            uptime_ms=round(self._server.uptime_s * 1000),
+            connections=len(self._server.wire.connections),
         )
 
     @Serves("GET", "/v1/digest", "The digests.", answers.Digests)
-    async def get_digest(self, request: web.Request) -> web.Response:
+    async def get_digest(self, request: web.Request) -> answers.Digests:
         """Digests of the table, to compare nameservers."""
         check_query(request, set())
         status = self._consistency.status()
-        return json_answer(
-            answers.Digests(
-                digest=status.digest,
-                state_digest=status.state_digest,
-                revision=status.revision,
-                index=status.applied_index,
-            )
+        return answers.Digests(
+            digest=status.digest,
+            state_digest=status.state_digest,
+            revision=status.revision,
+            index=status.applied_index,
         )
 
     @Serves("GET", "/healthz", "It does.", TEXT, {})
@@ -271,4 +272,4 @@ def _problem(error: web.HTTPException, request: web.Request) -> Problem:
 def _peer(request: web.Request) -> str:
     """Return ``host:port`` of who asks; a proxy's if there is one."""
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
-    return join_address(name[0], name[1]) if name else "unknown"
+    return host_port(name) if name else "unknown"

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
 from types import MethodType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,7 +17,9 @@ from .problems import JSON, PROBLEM
 _REF: Final = "#/components/schemas/{name}"
 BINARY: Final = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
-_Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[web.StreamResponse]])
+#: What a handler returns; a value is answered as JSON.
+Answer: TypeAlias = web.StreamResponse | msgspec.Struct
+_Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Answer]])
 
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {

@@ -17,7 +17,7 @@ from remoting.route import RouteDialect, encode_route
 
 from . import answers
 from .openapi import read
-from .problems import ASK_AGAIN, Problem, check_query, json_answer
+from .problems import ASK_AGAIN, Problem, check_query
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
@@ -62,7 +62,7 @@ class Reads:
 
     def _answer(
         self, kind: type[answers.Read], view: RouteView, *, index: int | None = None, **members: Any
-    ) -> web.Response:
+    ) -> answers.Read:
         """Answer with what was read and where it is from.
 
         Args:
@@ -71,7 +71,7 @@ class Reads:
         """
         status = self._consistency.status()
         independent = status.role == "independent"
-        answer = kind(
+        return kind(
             mode=status.mode,
             index=view.revision if index is None else index,
             epoch=view.epoch,
@@ -80,10 +80,9 @@ class Reads:
             boot_id=status.boot_id if independent else msgspec.UNSET,
             **members,
         )
-        return json_answer(answer)
 
     @read("/v1/topics", "The topics.", answers.Topics)
-    async def list_topics(self, request: web.Request) -> web.Response:
+    async def list_topics(self, request: web.Request) -> answers.Read:
         """Names of all topics, sorted."""
         view = await self._view(request)
         return self._answer(answers.Topics, view, topics=view.topics())
@@ -95,7 +94,7 @@ class Reads:
         query="index epoch wait",
         gone="No broker lists the topic; events and likely_causes say why.",
     )
-    async def get_route(self, request: web.Request) -> web.Response:
+    async def get_route(self, request: web.Request) -> answers.Read:
         """Where a topic lives, as RocketMQ's request 105 answers it."""
         topic = request.match_info["topic"]
         after, epoch, wait_s = _blocking(request)
@@ -136,7 +135,7 @@ class Reads:
             self._waits.discard(limit)
 
     @read("/v1/topics/{topic}/explain", "The explanation.", answers.Explanation)
-    async def explain_topic(self, request: web.Request) -> web.Response:
+    async def explain_topic(self, request: web.Request) -> answers.Read:
         """Why a topic has the route it has, or none."""
         topic = request.match_info["topic"]
         view = await self._view(request)
@@ -153,7 +152,7 @@ class Reads:
         )
 
     @read("/v1/brokers", "The brokers.", answers.Brokers)
-    async def list_brokers(self, request: web.Request) -> web.Response:
+    async def list_brokers(self, request: web.Request) -> answers.Read:
         """All registered brokers, by cluster and address."""
         view = await self._view(request)
         brokers = [
@@ -174,7 +173,7 @@ class Reads:
         return self._answer(answers.Brokers, view, brokers=brokers)
 
     @read("/v1/clusters", "The clusters.", answers.Clusters)
-    async def list_clusters(self, request: web.Request) -> web.Response:
+    async def list_clusters(self, request: web.Request) -> answers.Read:
         """Clusters, their broker names and addresses by broker id."""
         view = await self._view(request)
         info = view.cluster_info()
@@ -191,7 +190,7 @@ class Reads:
     @read(
         "/v1/kv/{namespace}", "The values by key.", answers.KvNamespace, gone="The namespace never existed."
     )
-    async def get_kv_namespace(self, request: web.Request) -> web.Response:
+    async def get_kv_namespace(self, request: web.Request) -> answers.Read:
         """One namespace of the KV configuration."""
         namespace = request.match_info["namespace"]
         view = await self._view(request)

@@ -96,12 +96,12 @@ class Independent(Local):
             self._table.view, decoded, settings
         )
         if isinstance(decision, Renewal):
-            answer, revision = decision.answer, decision.revision
+            answer, revision = decision.answer, decision.record.revision
         else:
             verdict = self._apply(decision)
             assert isinstance(verdict, Applied | NoChange), "it applies to the table that it was decided on"
             assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
-            answer, revision = answer_for(decision, verdict, request, settings), verdict.reply.revision
+            answer, revision = answer_for(decision, verdict, settings), verdict.reply.revision
         if revision is None:
             self._liveness.forget(decoded.broker)
         else:
@@ -143,7 +143,7 @@ class Independent(Local):
         return self._table.view
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer:
-        self._liveness.heard(renewal.broker, origin)
+        self._liveness.heard(renewal.record.broker, origin)
         return renewal.answer
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nameserver.handlers import DONE, Heard, SettingsChange
+from nameserver.handlers import DONE, SettingsChange
 from nameserver.liveness import Liveness
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.files import save_settings_file
-from nameserver.types import Answer, ConnectionId, refusal
+from nameserver.types import Answer, refusal
 
 from .explain import Explanation, explain_route
 from .history import History
@@ -45,6 +45,7 @@ class Local:
             "settings", "kept", path=self._settings_path, write=self._write_settings
         )
         self.carries_broker = self._liveness.carries_broker
+        self.standing = self._liveness.standing
         self.changed = self._waiters.changed
 
     def explain(self, topic: str) -> Explanation:
@@ -59,8 +60,9 @@ class Local:
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
-    def heard_over(self, origin: ConnectionId) -> Heard:
-        return Heard(self._liveness.clock, partial(self._liveness.standing, origin=origin))
+    @property
+    def uptime_s(self) -> float:
+        return self._liveness.clock
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         """Put settings in force on this nameserver alone, and keep them in its file."""

@@ -79,8 +79,8 @@ class Registrations(Part):
         """Answer a registration, see :meth:`Consistency.register`."""
         repeat = self._repeats.get(origin)
         if repeat is not None and repeat.decided_on == self._decides_on(request):
-            self._reports.hear(repeat.renewal.broker, origin, lease_ms=repeat.lease_ms)
-            renewed = self.renew(repeat.renewal, origin)
+            self._reports.hear(repeat.renewal.record.broker, origin, lease_ms=repeat.lease_ms)
+            renewed = self.renew(repeat.renewal, origin, registration=True)
             if isinstance(renewed, Answer):
                 return renewed
         decoded = decode_registration(request)
@@ -96,17 +96,22 @@ class Registrations(Part):
             self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
 
-    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
-        if renewal.revision is None or renewal.lease_ms is None:  # a registration that is fenced
+    def renew(
+        self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
+    ) -> Answer | Command:
+        """Answer what changes nothing, if this process may vouch for the record (rule 3).
+
+        Args:
+            registration: It is one, not a heartbeat or a question.
+        """
+        broker, lease_s = renewal.record.broker, renewal.record.lease_ms / 1000
+        in_contact = self._member.in_contact()
+        if not registration:
+            self._reports.heard(broker, origin, lease_s=lease_s)
+        if not self._reporter.may_vouch(broker, origin, in_contact=in_contact, lease_s=lease_s):
             return renewal.otherwise
-        lease_s, in_contact = renewal.lease_ms / 1000, self._member.in_contact()
-        if not renewal.registration:
-            self._reports.heard(renewal.broker, origin, lease_s=lease_s)
-        if not self._reporter.may_vouch(renewal.broker, origin, in_contact=in_contact, lease_s=lease_s):
-            return renewal.otherwise
-        if renewal.registration:
-            self._reports.registered(renewal.broker, origin, revision=renewal.revision)
+        if registration:
+            self._reports.registered(broker, origin, revision=renewal.record.revision)
         return renewal.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
@@ -137,7 +142,7 @@ class Registrations(Part):
             decision = difference or decide_registration(self._table.view, decoded, settings)
             command: Command | Answer
             if isinstance(decision, Renewal):
-                command = self.renew(decision, on.origin)
+                command = self.renew(decision, on.origin, registration=True)
                 if isinstance(command, Answer):
                     on.renewal = decision
                     return command
@@ -156,7 +161,7 @@ class Registrations(Part):
             elif isinstance(outcome, ConsistencyError):
                 answer = refusal_of(on.request, outcome)
             else:
-                answer = answer_for(command, outcome, on.request, self._settings.current)
+                answer = answer_for(command, outcome, self._settings.current)
         except Exception as error:  # the boundary of one request
             logger.exception("registration failed broker=%s", on.decoded.broker)
             answer = refusal(f"{type(error).__name__}: {error}")

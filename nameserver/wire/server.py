@@ -12,15 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from nameserver.handlers import DONE, READS, SERVED, Heard, decide, must_wait
-from nameserver.liveness import Standing
-from nameserver.modes.interface import (
-    NO_QUORUM_TAG,
-    Consistency,
-    Freshness,
-    FreshnessNotOffered,
-    NoQuorum,
-)
+from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from nameserver.modes.interface import NO_QUORUM_TAG, Consistency, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
@@ -183,9 +176,7 @@ class NameServer:
                 return _reply(command, answer)
             return self._execute(connection, command)
         request = Request.of(command, peer=connection.peer)
-        # Only reads are decided here, and what a reader is to a broker is no matter.
-        heard = Heard(self.uptime_s, lambda broker: Standing.STRANGER)
-        decision = decide(view, request, self._settings.current, heard)
+        decision = decide(view, request, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
         return _reply(command, decision)
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from nameserver.commands import Command, CommandTooLarge, PutKv
-from nameserver.handlers import Heard, Renewal, SettingsChange
+from nameserver.handlers import Renewal, SettingsChange
 from nameserver.liveness import Liveness, Standing
 from nameserver.modes.interface import (
     ConsistencyError,
@@ -51,6 +51,8 @@ class Delayed:
         self.settings = LiveSettings(NamesrvSettings())
         self.meanwhile = meanwhile
         self.vouches = True
+        self.uptime_s = 0.0
+        self.stands = Standing.OWNER
         self.proposed: list[Command] = []
         self.calls: list[str] = []
         self.failure: ConsistencyError | CommandTooLarge | None = None
@@ -60,8 +62,8 @@ class Delayed:
             raise self.failure
         return self.table.view
 
-    def heard_over(self, origin: ConnectionId) -> Heard:
-        return Heard(0.0, lambda broker: Standing.OWNER)
+    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
+        return self.stands
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         self.calls.append("renew")
@@ -104,7 +106,8 @@ class DelayedLog(Registrations):
         self.calls: list[str] = []
         self.failure: ConsistencyError | CommandTooLarge | None = None
 
-    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+    def renew(self, renewal: Renewal, origin: ConnectionId, *, registration: bool) -> Answer | Command:
+        assert registration
         self.calls.append("renew")
         return renewal.answer if self.vouches else renewal.otherwise
 
@@ -220,6 +223,20 @@ def test_goodbyes_and_settings_go_to_the_mode() -> None:
     assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
     assert mode.ask(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=false") == Answer()
     assert mode.calls == ["part of a:1", "change settings"]
+
+
+def test_regression_late_goodbye_of_a_former_process_is_ignored() -> None:
+    mode = Delayed()
+    mode.stands = Standing.OLDER
+    assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
+    assert (mode.calls, mode.proposed) == ([], [])
+
+
+def test_goodbye_by_a_stranger_is_proposed() -> None:
+    mode = Delayed()
+    mode.stands = Standing.STRANGER
+    assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
+    assert [type(command).__name__ for command in mode.proposed] == ["UnregisterBroker"]
 
 
 @pytest.mark.parametrize(
