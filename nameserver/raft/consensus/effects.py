@@ -129,9 +129,7 @@ class Effects:
 
     def take(self) -> list[Effect]:
         """What was wanted since this was called last."""
-        wanted = self._wanted
-        if wanted:
-            self._wanted = []
+        wanted, self._wanted = self._wanted, []
         return wanted
 
     def add(self, effect: Effect) -> None:

@@ -172,9 +172,8 @@ class Leading(Part):
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
         # D8: the library steps down when a majority has been silent for leaderFallbackTimeout; an answer
         # counts from when it was asked for, a learner's never.
-        seen = self._contact.member_date(peer) if counts else -math.inf
-        times = self._library.answered
-        times[peer] = max(seen, times.get(peer, -math.inf)) if counts else seen
+        seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
+        self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
         return progress
 
@@ -245,11 +244,10 @@ class Leading(Part):
         see transport.
         """
         now = self._clock()
-        age: float | None = None
         # Whoever does not read what was stated would take the commit index for all that was answered.
         all_said = self.read_index == self._library.commit_index or self.shared.all_read_durable
-        if self._library.leads and all_said:  # what is not applied here yet is so there before the age counts
-            age = now - self._contact.majority_date(now)
+        # What is not applied here yet is so there before the age counts.
+        age = now - self._contact.majority_date(now) if self._library.leads and all_said else math.inf
         stated = self._to_state()
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:

@@ -221,12 +221,9 @@ class Membership(Part):
         """
         self._must_lead()
         others = self.shared.other_voters
-        if to is not None and to not in others:
-            raise ChangeRefused(
-                f"{to} leads already"
-                if to == self._me
-                else f"{to} is none of the voters {','.join(self.shared.configuration.voters)}"
-            )
-        ready = [name for name in others if self._counts_now(name)]
-        if not ready or (to is not None and to not in ready):
+        if to == self._me:
+            raise ChangeRefused(f"{to} leads already")
+        if to not in (None, *others):
+            raise ChangeRefused(f"{to} is none of the voters {','.join(self.shared.configuration.voters)}")
+        if not any(self._counts_now(name) for name in others if to in (None, name)):
             raise ChangeRefused(f"{to or 'each other voter'} is out of reach, or has not caught up yet")
