@@ -156,7 +156,7 @@ class RaftMember:
         """
         engine = self._running.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
-        if not await self._until(lambda: address in engine.voters and engine.membership.committed, deadline):
+        if not await self._until(lambda: address in engine.voters and engine.shared.committed, deadline):
             if address in engine.shared.configuration.learners:
                 raise ChangeUnknown(f"{address} is a learner: it becomes a voter when it has caught up")
             raise ChangeUnknown(f"{address} is not known to be a member yet")
@@ -175,9 +175,7 @@ class RaftMember:
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
         await self._patiently(lambda: engine.membership.remove_member(address), deadline)
-        gone = await self._until(
-            lambda: address not in engine.members and engine.membership.committed, deadline
-        )
+        gone = await self._until(lambda: address not in engine.members and engine.shared.committed, deadline)
         if not gone:
             raise ChangeUnknown(f"the removal of {address} is not known to be committed")
 

@@ -454,15 +454,14 @@ class Engine(Part):
 
     def _tell_changes(self) -> None:
         # Of the indexes only what the state machine does not see: whoever waits for an entry has its apply.
-        commit, configured = self._library.commit_index, self._log.configuration_index
         seen: tuple[object, ...] = (
             *self._library.seen,
             self._passed,
             min(self._library.applied_index, self._replay_end),
             self.in_contact(),
             len(self._effects.greeted),
-            configured,
-            configured <= commit,
+            self._log.configuration_index,
+            self.shared.committed,
             self.shared.standing,
             self._log.last_index == FIRST_INDEX,
         )

@@ -53,10 +53,9 @@ class Leading(Part):
 
     def leadership_ends(self) -> None:
         """Remember who comes next, and say why it ended."""
-        voters = self.shared.configuration.voters
-        held = {name: p.match for name, p in self.progress.items() if name in voters}
-        linked = (name for name in held if name in self._effects.greeted)
-        self.successor = max(linked, key=held.__getitem__, default=None)
+        voters, linked = self.shared.configuration.voters, self._effects.greeted
+        held = {name: p.match for name, p in self.progress.items() if name in voters and name in linked}
+        self.successor = max(held, key=held.__getitem__, default=None)
         now = self._clock()
         ages = ((name, now - self._contact.member_date(name)) for name in self.progress)
         answers = ",".join(
@@ -114,8 +113,8 @@ class Leading(Part):
             if name not in self.progress:
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
-        for name in self.shared.other_voters:
-            if name not in former:  # it has as long to answer as all at the beginning of a term
+            if name in self.shared.other_voters and name not in former:
+                # It has as long to answer as all at the beginning of a term.
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
