@@ -123,11 +123,8 @@ class Contact:
 
     def majority_date(self, now: float) -> float:
         """The newest instant for which a majority, this member included, is known to have accepted us."""
-        others = majority(self._members) - 1
-        if others == 0:
-            return now
-        dates = sorted(self._echoed.values(), reverse=True)
-        return dates[others - 1] if len(dates) >= others else -math.inf
+        dates, needed = sorted([now, *self._echoed.values()], reverse=True), majority(self._members)
+        return dates[needed - 1] if len(dates) >= needed else -math.inf
 
     def member_date(self, peer: str) -> float:
         """The newest own clock that ``peer`` echoed in this term, over its present link."""
