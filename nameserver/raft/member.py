@@ -32,8 +32,8 @@ PATIENCE_STEP_S: Final = 0.02
 
 
 def _asked(ask: Callable[[Engine], _T], before: _T) -> _T:
-    """What the engine says whenever it is asked, which is not often; ``before`` as long as there is none."""
-    return property(lambda member: before if member._engine is None else ask(member._engine))  # type: ignore[return-value]
+    """What the engine says whenever it is asked; ``before`` as long as there is none."""
+    return property(lambda member: before if member._driver is None else ask(member._driver.engine))  # type: ignore[return-value]
 
 
 class RaftMember:
@@ -80,7 +80,6 @@ class RaftMember:
         self._change = asyncio.Event()  # set for an instant at each
         self._closed = False
         self._driver: Driver | None = None
-        self._engine: Engine | None = None
 
     async def start(self) -> None:
         """Lock, recover, bind, take part; does not wait for a quorum.
@@ -91,7 +90,6 @@ class RaftMember:
             RaftStartError: With one line for the operator.
         """
         driver = self._driver = self._make_driver()
-        self._engine = driver.engine
         try:
             self.bound = await driver.start()
         except BaseException:
@@ -158,7 +156,7 @@ class RaftMember:
         """
         engine = self._running.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
-        if not await self._until(lambda: address in engine.voters and engine.membership.committed, deadline):
+        if not await self._until(lambda: address in engine.voters and engine.shared.committed, deadline):
             if address in engine.shared.configuration.learners:
                 raise ChangeUnknown(f"{address} is a learner: it becomes a voter when it has caught up")
             raise ChangeUnknown(f"{address} is not known to be a member yet")
@@ -177,9 +175,7 @@ class RaftMember:
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
         await self._patiently(lambda: engine.membership.remove_member(address), deadline)
-        gone = await self._until(
-            lambda: address not in engine.members and engine.membership.committed, deadline
-        )
+        gone = await self._until(lambda: address not in engine.members and engine.shared.committed, deadline)
         if not gone:
             raise ChangeUnknown(f"the removal of {address} is not known to be committed")
 
@@ -335,7 +331,7 @@ class RaftMember:
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
-        return self._engine.greetings.link_number(peer) if self._engine is not None else 0
+        return self._driver.engine.greetings.link_number(peer) if self._driver is not None else 0
 
     def read_index_in(self, term: int) -> int | None:
         """Return what must be applied so as to miss nothing that a member answered; None if this member does
@@ -343,7 +339,7 @@ class RaftMember:
 
         Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
         """
-        return self._engine.leading.read_index_in(term) if self._engine is not None else None
+        return self._driver.engine.leading.read_index_in(term) if self._driver is not None else None
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
@@ -352,15 +348,15 @@ class RaftMember:
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
-        return self._engine.contact_age() if self._engine is not None else math.inf
+        return self._driver.engine.contact_age() if self._driver is not None else math.inf
 
     def in_contact(self) -> bool:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
-        return self._engine is not None and self._engine.in_contact()
+        return self._driver is not None and self._driver.engine.in_contact()
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
-        return self._engine.member_age(member) if self._engine is not None else math.inf
+        return self._driver.engine.member_age(member) if self._driver is not None else math.inf
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""

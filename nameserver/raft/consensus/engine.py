@@ -20,11 +20,11 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from nameserver.raft.library import CANDIDATE, LEADER
+from nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from nameserver.raft.types import Role, StopMember
 
 from . import messages
-from .effects import Write
+from .effects import Apply, Write
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 HOUSEKEEPING_S: Final = 0.25
 #: A journal write that takes longer makes the leader step down (rule 9).
 STALL_S: Final = 1.0
+#: Of voters, by the library's state.
+_ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
 #: Entries applied in one step, so that a long replay does not hold the loop.
 APPLY_STEP: Final = 512
 
@@ -103,10 +105,7 @@ class Engine(Part):
 
     @property
     def role(self) -> Role:
-        if not self.shared.votes:
-            return Role.LEARNER
-        state = self._library.state
-        return Role.LEADER if state == LEADER else Role.CANDIDATE if state == CANDIDATE else Role.FOLLOWER
+        return _ROLES[self._library.state] if self.shared.votes else Role.LEARNER
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -371,7 +370,7 @@ class Engine(Part):
             return
         self._tick()
         if self._library.applied_index < self._library.commit_index:
-            self._effects.apply()
+            self._effects.add(Apply())
         else:
             self._end_step()
 
@@ -454,15 +453,14 @@ class Engine(Part):
 
     def _tell_changes(self) -> None:
         # Of the indexes only what the state machine does not see: whoever waits for an entry has its apply.
-        commit, configured = self._library.commit_index, self._log.configuration_index
         seen: tuple[object, ...] = (
             *self._library.seen,
             self._passed,
             min(self._library.applied_index, self._replay_end),
             self.in_contact(),
             len(self._effects.greeted),
-            configured,
-            configured <= commit,
+            self._log.configuration_index,
+            self.shared.committed,
             self.shared.standing,
             self._log.last_index == FIRST_INDEX,
         )

@@ -53,10 +53,9 @@ class Leading(Part):
 
     def leadership_ends(self) -> None:
         """Remember who comes next, and say why it ended."""
-        voters = self.shared.configuration.voters
-        held = {name: p.match for name, p in self.progress.items() if name in voters}
-        linked = (name for name in held if name in self._effects.greeted)
-        self.successor = max(linked, key=held.__getitem__, default=None)
+        voters, linked = self.shared.configuration.voters, self._effects.greeted
+        held = {name: p.match for name, p in self.progress.items() if name in voters and name in linked}
+        self.successor = max(held, key=held.__getitem__, default=None)
         now = self._clock()
         ages = ((name, now - self._contact.member_date(name)) for name in self.progress)
         answers = ",".join(
@@ -114,8 +113,8 @@ class Leading(Part):
             if name not in self.progress:
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
-        for name in self.shared.other_voters:
-            if name not in former:  # it has as long to answer as all at the beginning of a term
+            if name in self.shared.other_voters and name not in former:
+                # It has as long to answer as all at the beginning of a term.
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
@@ -172,9 +171,8 @@ class Leading(Part):
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
         # D8: the library steps down when a majority has been silent for leaderFallbackTimeout; an answer
         # counts from when it was asked for, a learner's never.
-        seen = self._contact.member_date(peer) if counts else -math.inf
-        times = self._library.answered
-        times[peer] = max(seen, times.get(peer, -math.inf)) if counts else seen
+        seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
+        self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
         return progress
 
@@ -245,11 +243,10 @@ class Leading(Part):
         see transport.
         """
         now = self._clock()
-        age: float | None = None
         # Whoever does not read what was stated would take the commit index for all that was answered.
         all_said = self.read_index == self._library.commit_index or self.shared.all_read_durable
-        if self._library.leads and all_said:  # what is not applied here yet is so there before the age counts
-            age = now - self._contact.majority_date(now)
+        # What is not applied here yet is so there before the age counts.
+        age = now - self._contact.majority_date(now) if self._library.leads and all_said else math.inf
         stated = self._to_state()
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:

@@ -66,8 +66,7 @@ class Configuration:
         return Configuration(self.voters, tuple(sorted({*self.learners, member})))
 
     def promoting(self, member: str) -> Configuration:
-        learners = tuple(name for name in self.learners if name != member)
-        return Configuration(tuple(sorted({*self.voters, member})), learners)
+        return Configuration(tuple(sorted({*self.voters, member})), self.without(member).learners)
 
     def without(self, member: str) -> Configuration:
         return Configuration(

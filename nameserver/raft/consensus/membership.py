@@ -38,11 +38,6 @@ class Membership(Part):
 
     # ---- what is in force
 
-    @property
-    def committed(self) -> bool:
-        """Whether the configuration in force here is committed."""
-        return self._log.configuration_index <= self._library.commit_index
-
     def follow(self) -> None:
         """Put in force what the log holds, and tell everyone concerned if that is another configuration."""
         former = self.shared.configuration
@@ -74,7 +69,7 @@ class Membership(Part):
         """
         if not self._library.leads:
             raise ChangeNotYet("the leader has not committed an entry of its own term yet; ask again")
-        if not self.committed:
+        if not self.shared.committed:
             raise ChangeNotYet("another change of the members is under way; ask again")
         if self._me not in configuration.voters:
             raise ChangeNotYet("the leader cannot remove itself")
@@ -133,7 +128,7 @@ class Membership(Part):
     def consider_promotion(self) -> None:
         """A learner that is no longer empty and has nearly everything becomes a voter."""
         configuration = self.shared.configuration
-        if not configuration.learners or not self.committed:
+        if not configuration.learners or not self.shared.committed:
             return
         for name in configuration.learners:
             progress = self._leading.trusted(name)
@@ -174,7 +169,7 @@ class Membership(Part):
 
     def tell_removed(self) -> None:
         """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
-        if not self.committed:
+        if not self.shared.committed:
             return
         members = self.shared.configuration.members
         for peer, greeting in self._effects.greeted.items():
@@ -221,12 +216,9 @@ class Membership(Part):
         """
         self._must_lead()
         others = self.shared.other_voters
-        if to is not None and to not in others:
-            raise ChangeRefused(
-                f"{to} leads already"
-                if to == self._me
-                else f"{to} is none of the voters {','.join(self.shared.configuration.voters)}"
-            )
-        ready = [name for name in others if self._counts_now(name)]
-        if not ready or (to is not None and to not in ready):
+        if to == self._me:
+            raise ChangeRefused(f"{to} leads already")
+        if to not in (None, *others):
+            raise ChangeRefused(f"{to} is none of the voters {','.join(self.shared.configuration.voters)}")
+        if not any(self._counts_now(name) for name in others if to in (None, name)):
             raise ChangeRefused(f"{to or 'each other voter'} is out of reach, or has not caught up yet")

@@ -180,14 +180,12 @@ Electoral = PreVote | PreVoteReply | RequestVote | VoteReply | Stale | TimeoutNo
 Message = Greeting | Electoral | Append | AppendReply | SnapshotPart | SnapshotReply | Removed
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Message)
+_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    buffer = bytearray((FORMAT,))
-    _encoder.encode_into(message, buffer, 1)
-    return bytes(buffer)
+    return bytes((FORMAT,)) + _encoder.encode(message)
 
 
 def decode(data: bytes | memoryview) -> Message:
@@ -196,12 +194,10 @@ def decode(data: bytes | memoryview) -> Message:
     Raises:
         MessageError: Whoever sent this is broken or newer than we are.
     """
-    if not data or data[0] != FORMAT:
-        raise MessageError(
-            f"peer message of format {data[0] if data else 'none'}, this program knows {FORMAT}"
-        )
+    written = data[0] if data else "none"
+    if written != FORMAT:
+        raise MessageError(f"peer message of format {written}, this program knows {FORMAT}")
     try:
-        message: Message = _decoder.decode(data[1:])
-        return message
+        return _decoder.decode(data[1:])
     except UNREADABLE as error:
         raise MessageError(f"peer message of {len(data)} bytes: {error}") from error

@@ -112,11 +112,15 @@ class Shared:
         return 1 + sum(name in voters for name in others) >= majority(len(voters))
 
     @property
+    def committed(self) -> bool:
+        """Whether the configuration that the log holds last is committed."""
+        return self.log.configuration_index <= self.library.commit_index
+
+    @property
     def settled_three(self) -> bool:
         """The log holds three voters and nobody else last, and that is committed."""
         held = self.log.configuration
-        three = len(held.voters) == 3 and not held.learners
-        return three and self.log.configuration_index <= self.library.commit_index
+        return len(held.voters) == 3 and not held.learners and self.committed
 
     # ---- who is silent: how long this member waits; that it stood still itself is nobody's silence
 
