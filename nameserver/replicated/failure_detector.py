@@ -206,7 +206,9 @@ class FailureDetector:
     def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
         """Return hearings that changed after a version, and up to which: what is more follows later."""
         later = list(takewhile(lambda broker: self._hearings[broker][1] > version, reversed(self._hearings)))
-        hearings = (hearing_of(broker, self._hearings[broker][0]) for broker in reversed(later))
+        hearings = (
+            Hearing(**broker._asdict(), heard_at=self._hearings[broker][0]) for broker in reversed(later)
+        )
         found = next(in_parts(hearings, size_of, HEARINGS_BYTES), [])
         up_to = self._version if len(found) == len(later) else self._hearings[found[-1].broker][1]
         return tuple(found), up_to
@@ -245,8 +247,3 @@ def judge(
 def _shifted(contact: BrokerContact, offset: float) -> BrokerContact:
     closed_at = None if contact.closed_at is None else contact.closed_at + offset
     return replace(contact, heard_at=contact.heard_at + offset, closed_at=closed_at)
-
-
-def hearing_of(broker: BrokerKey, at: float) -> Hearing:
-    """Return the youngest hearing of a broker as it travels."""
-    return Hearing(cluster_name=broker.cluster_name, broker_addr=broker.broker_addr, heard_at=at)
