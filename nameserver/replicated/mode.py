@@ -109,10 +109,10 @@ class Replicated(Local):
         registrations = self._registrations = Registrations(given, reports, writes)
         self._kv_file = KvFile(given, writes)
         self._takes: dict[type[peer_messages.Message], Callable[[str, Any], None]] = {
-            peer_messages.ReadIndex: reads.rounds.asked,
+            peer_messages.ReadIndex: reads.asked,
             peer_messages.ReadIndexReply: reads.answered,
-            peer_messages.ReadIndexCheck: reads.rounds.questioned,
-            peer_messages.ReadIndexCheckReply: reads.rounds.confirmed_by,
+            peer_messages.ReadIndexCheck: reads.questioned,
+            peer_messages.ReadIndexCheckReply: reads.confirmed_by,
             peer_messages.Report: reports.receive,
             peer_messages.Acknowledgement: self._acknowledged,
             peer_messages.Propose: leadership.take,
@@ -197,8 +197,8 @@ class Replicated(Local):
             "refused_writes": self._writes.refused,
             "unknown_outcomes": self._writes.unknown,
             "barriers": self._reads.barriers.sent,
-            "barriers_confirmed": self._reads.rounds.confirmed,
-            "barrier_rounds": self._reads.rounds.begun,
+            "barriers_confirmed": self._reads.confirmed,
+            "barrier_rounds": self._reads.begun,
             "proposals": len(self._leadership.book),
             "apply_lag": max(0, member.commit_index - member.applied_index),
         }
@@ -255,11 +255,11 @@ class Replicated(Local):
         before, leader = dict(links), member.leader
         links.clear()
         links.update({peer: member.link_number(peer) for peer in member.linked})
-        self._reads.rounds.follow_links()
+        self._reads.follow_links()
         self._leadership.follow()
         self._reports.follow_leader(linked_anew=leader in links and links[leader] != before.get(leader))
         self._contact.follow()
-        self._reads.rounds.settle()
+        self._reads.settle_round()
         self._work_soon()
 
     def _on_peer_message(self, member: str, data: bytes) -> None:

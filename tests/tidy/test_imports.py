@@ -42,7 +42,6 @@ IO_MODULES = {
     "nameserver/replicated/kv_file.py",
     "nameserver/replicated/mode.py",
     "nameserver/replicated/reads.py",
-    "nameserver/replicated/rounds.py",
     "nameserver/replicated/surroundings.py",
     "nameserver/replicated/writes.py",
     "nameserver/modes/kept_file.py",
