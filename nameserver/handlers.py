@@ -14,19 +14,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from nameserver.commands import (
-    AddWritePerm,
-    BrokerQueues,
-    Command,
-    DeleteKv,
-    DeleteTopic,
-    PutKv,
-    RegisterBroker,
-    RegisterTopic,
-    Touch,
-    UnregisterBroker,
-    WipeWritePerm,
-)
+from nameserver import commands
+from nameserver.commands import Command
 from nameserver.registration import Registration, broker_key, decode_registration
 from nameserver.routes.entries import Record
 from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
@@ -75,7 +64,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
     record: Record
     answer: Answer
-    otherwise: Touch | Answer
+    otherwise: commands.Touch | Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +112,7 @@ def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) ->
     if isinstance(reply, RegisterReply):
         return _registered(reply, settings)
     if isinstance(reply, CountReply):
-        if isinstance(command, WipeWritePerm):
+        if isinstance(command, commands.WipeWritePerm):
             return Answer(ext_fields=ext.WipeWritePermResponseFields(wipe_topic_count=reply.count).to_ext())
         return Answer(ext_fields=ext.AddWritePermResponseFields(add_topic_count=reply.count).to_ext())
     return Answer()
@@ -146,11 +135,11 @@ def _register(view: RouteView, request: Request, settings: NamesrvSettings) -> D
 
 def decide_registration(
     view: RouteView, decoded: Registration, settings: NamesrvSettings
-) -> Renewal | RegisterBroker:
+) -> Renewal | commands.RegisterBroker:
     """Decide a request 103 on the table as it is, see :func:`decide`."""
     broker = decoded.broker
     name = decoded.broker_name
-    command = RegisterBroker(
+    command = commands.RegisterBroker(
         cluster_name=broker.cluster_name,
         broker_name=name,
         broker_addr=broker.broker_addr,
@@ -173,7 +162,7 @@ def decide_registration(
     # Without a record, what changes nothing is fenced: there is no lease to renew, a log judges it again.
     if record is None or entry is None or view.would_change(command):
         return command
-    touch = Touch(
+    touch = commands.Touch(
         cluster_name=broker.cluster_name,
         broker_name=name,
         broker_addr=broker.broker_addr,
@@ -207,7 +196,7 @@ def _unregister(view: RouteView, request: Request, settings: NamesrvSettings) ->
     # brokerId is not looked at: 4.9 fails on one that is no number, 5.x does not, and it decides nothing.
     fields = ext.UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
     broker, name = broker_key(fields.cluster_name, fields.broker_addr), BrokerName(fields.broker_name)
-    return UnregisterBroker(
+    return commands.UnregisterBroker(
         cluster_name=broker.cluster_name,
         broker_name=name,
         broker_addr=broker.broker_addr,
@@ -348,7 +337,7 @@ def _topic_list(view: RouteView, key: Hashable, topics: Callable[[], list[str]])
 
 def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.DeleteTopicInNamesrvFields.parse(request.ext_fields)
-    return DeleteTopic(
+    return commands.DeleteTopic(
         topic=fields.topic,
         cluster_name=ClusterName(fields.cluster_name) if fields.cluster_name else None,
         topic_revision=view.base("topic", fields.topic),
@@ -358,15 +347,17 @@ def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings) 
 def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     topic = ext.TopicFields.parse(request.ext_fields).topic
     queues = {
-        data.broker_name: msgspec.convert(data, BrokerQueues, from_attributes=True)
+        data.broker_name: msgspec.convert(data, commands.BrokerQueues, from_attributes=True)
         for data in (decode_queue_datas(request.body) if request.body else ())
     }
     if not topic or not queues:
         return Answer()
-    return RegisterTopic(topic=topic, queues=tuple(queues.values()), topic_revision=view.base("topic", topic))
+    return commands.RegisterTopic(
+        topic=topic, queues=tuple(queues.values()), topic_revision=view.base("topic", topic)
+    )
 
 
-def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
+def _write_perm(change: type[commands.WipeWritePerm | commands.AddWritePerm]) -> _Handler:
     def handler(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
         name = BrokerName(ext.WritePermFields.parse(request.ext_fields).broker_name or "")
         return change(broker_name=name, name_revision=view.base("name", name))
@@ -391,7 +382,7 @@ def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Dec
             f"namespace, key and value have {size} bytes together, at most {KV_ENTRY_BYTES_MAX} are allowed"
         )
     revision = view.base("key", (namespace, key))
-    return PutKv(namespace=namespace, key=key, value=fields.value, key_revision=revision)
+    return commands.PutKv(namespace=namespace, key=key, value=fields.value, key_revision=revision)
 
 
 def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
@@ -412,7 +403,7 @@ def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> 
     namespace, key = fields.namespace, fields.key
     if namespace is None or key is None:
         return Answer()
-    return DeleteKv(namespace=namespace, key=key, key_revision=view.base("key", (namespace, key)))
+    return commands.DeleteKv(namespace=namespace, key=key, key_revision=view.base("key", (namespace, key)))
 
 
 def _kv_list(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
@@ -472,13 +463,13 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     RequestCode.DELETE_KV_CONFIG: _delete_kv,
     RequestCode.REGISTER_BROKER: _register,
     RequestCode.UNREGISTER_BROKER: _unregister,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(WipeWritePerm),
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(commands.WipeWritePerm),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: _register_topic,
     RequestCode.UPDATE_NAMESRV_CONFIG: _update_config,
     RequestCode.GET_NAMESRV_CONFIG: _get_config,
     RequestCode.QUERY_DATA_VERSION: _query_data_version,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: _write_perm(AddWritePerm),
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: _write_perm(commands.AddWritePerm),
     RequestCode.BROKER_HEARTBEAT: _heartbeat,
 }
 

@@ -64,13 +64,13 @@ class RaftAdmin:
 
     # -- resources -----------------------------------------------------------------------------------
 
-    @Serves("GET", "/v1/raft/status", "The figures.", GroupStatus, {**PARAMETER_PROBLEM, **NO_GROUP})
+    @Serves("GET", "/v1/raft/status", "The figures.", PARAMETER_PROBLEM | NO_GROUP)
     async def get_raft_status(self, request: web.Request) -> GroupStatus:
         """Figures of this member of the raft group."""
         check_query(request, set())
         return self._operations().raft_status()
 
-    @change("POST", "/v1/raft/members", "It is a voter.", answers.Members, body=answers.NewMember)
+    @change("POST", "/v1/raft/members", "It is a voter.", body=answers.NewMember)
     async def add_member(self, request: web.Request) -> answers.Members:
         """Take a member in: a learner first, a voter once it has caught up."""
         member, deadline = self._allowed(request)
@@ -79,7 +79,7 @@ class RaftAdmin:
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members()
 
-    @change("DELETE", "/v1/raft/members/{address}", "It is out.", answers.Members)
+    @change("DELETE", "/v1/raft/members/{address}", "It is out.")
     async def remove_member(self, request: web.Request) -> answers.Members:
         """Take a member out; it stops. A leader hands over first and then names the new one (421)."""
         member, deadline = self._allowed(request)
@@ -92,14 +92,7 @@ class RaftAdmin:
         await self._done(request, f"remove member {address}", change)
         return self._members()
 
-    @change(
-        "POST",
-        "/v1/raft/transfer",
-        "Somebody else leads.",
-        answers.Leader,
-        body=answers.Transfer,
-        body_required=False,
-    )
+    @change("POST", "/v1/raft/transfer", "Somebody else leads.", body=answers.Transfer, body_required=False)
     async def transfer_leadership(self, request: web.Request) -> answers.Leader:
         """Hand leadership over."""
         member, deadline = self._allowed(request)
@@ -112,7 +105,7 @@ class RaftAdmin:
         "POST",
         "/v1/raft/snapshot",
         "It is on this nameserver's disk; with Accept: application/octet-stream the answer is it.",
-        content(answers.Snapshot) | BINARY,
+        answer=content(answers.Snapshot) | BINARY,
     )
     async def save_snapshot(self, request: web.Request) -> Answer:
         """Write the state to a file that can be copied and restored."""
@@ -123,7 +116,7 @@ class RaftAdmin:
             return await _download(request, info.path)
         return answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.file_size)
 
-    @change("POST", "/v1/raft/restore", "It is the state of this group.", answers.Restored, body=BINARY)
+    @change("POST", "/v1/raft/restore", "It is the state of this group.", body=BINARY)
     async def restore_snapshot(self, request: web.Request) -> answers.Restored:
         """Replace the state by a snapshot file; only in a group of one member."""
         member, deadline = self._allowed(request)

@@ -230,7 +230,9 @@ class Digests(_Answer, frozen=True, kw_only=True):
     digest: Annotated[Digest, said("Of what clients can read; equal in both modes for equal tables.")]
     state_digest: Annotated[Digest, said("Of all replicated state; equal on members at equal index.")]
     revision: int
-    index: Annotated[int, said("Applied log index, or the revision in independent mode.")]
+    applied_index: Annotated[int, said("Applied log index, or the revision in independent mode.")] = (
+        msgspec.field(name="index")
+    )
 
 
 # The raft group --------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class HttpConnections:
     idle_s: float = IDLE_S
 
     def __post_init__(self) -> None:
-        self._all: dict[asyncio.Protocol, _Connection] = {}  # by the protocol that serves it
+        self._all: dict[asyncio.BaseProtocol, _Connection] = {}  # by the protocol that serves it
         # In the order in which the state began; who is in neither is served.
         self.begun: dict[_Connection, None] = {}
         self.kept: dict[_Connection, None] = {}
@@ -92,7 +92,7 @@ class HttpConnections:
         Returns:
             False if the connection is in the reserve: only health and metrics may be answered.
         """
-        connection = self._all.get(cast(asyncio.Protocol, protocol))
+        connection = self._all.get(protocol)
         if connection is None:  # lost in the meantime
             return True
         connection.enter(None)
@@ -100,7 +100,7 @@ class HttpConnections:
 
     def served(self, protocol: asyncio.BaseProtocol) -> None:
         """Note that a connection's request has its answer."""
-        connection = self._all.get(cast(asyncio.Protocol, protocol))
+        connection = self._all.get(protocol)
         if connection is not None:
             connection.enter(self.begun if connection.more_came else self.kept)
 

@@ -95,6 +95,7 @@ class Independent(Local):
         decision = self._table.shortened(decoded, delete_absent=delete_absent) or decide_registration(
             self._table.view, decoded, settings
         )
+        revision: int | None
         if isinstance(decision, Renewal):
             answer, revision = decision.answer, decision.record.revision
         else:

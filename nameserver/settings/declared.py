@@ -16,11 +16,6 @@ from remoting.addresses import FORM, is_loopback, join_address, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties
 
-MODES: Final = ("independent", "raft")
-DURABILITIES: Final = ("memory", "journal", "fsync")
-FRESHNESSES: Final = ("stale", "default", "linearizable")
-"""What the setting ``routeFreshness`` may say; the last one in raft mode only."""
-
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
 
@@ -271,7 +266,11 @@ _RANGES: Final = {
     "waitSecondsForService": (0, 86_400),
     "raftElectionTimeoutMs": (50, 60_000),
 }
-CHOICES: Final = {"mode": MODES, "raftDurability": DURABILITIES, "routeFreshness": FRESHNESSES}
+CHOICES: Final = {
+    "mode": ("independent", "raft"),
+    "raftDurability": ("memory", "journal", "fsync"),
+    "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+}
 
 
 def validate(settings: NamesrvSettings) -> None:

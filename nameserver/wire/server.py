@@ -197,12 +197,12 @@ class NameServer:
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
-        later = _DeferredRegistration(connection, command)
+        later = DeferredReply(connection, command)
         answer = self._mode.register(
             Request.of(command, peer=connection.peer),
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
-            answered=later,
+            answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),
         )
         return later if answer is None else _reply(command, answer)
 
@@ -217,15 +217,6 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
-
-
-class _DeferredRegistration(DeferredReply):
-    """Called with a registration's answer."""
-
-    __slots__ = ()
-
-    def __call__(self, answer: Answer) -> None:
-        self.send(None if answer is DONE else _reply(self.request, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:
