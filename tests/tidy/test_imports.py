@@ -225,7 +225,7 @@ def test_rooms_of_the_nameserver_import_from_lower_ones_only() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("package", ["nameserver", "broker", "routekeeper"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_files_know_each_other(package: str) -> None:
     """Not for types alone either: who reads one would have to read the other first."""
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sources(package)}
