@@ -158,11 +158,6 @@ class Leadership(Part):
         self._work_soon()
         return sequence
 
-    def withdraw(self, sequence: int) -> None:
-        """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
-        if self.sequencer is not None:
-            self.sequencer.withdraw(self.book.boot_id, sequence)
-
     def append(self) -> None:
         """Append what waits, unless an entry of ours is in flight."""
         sequencer = self.sequencer

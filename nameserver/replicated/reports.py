@@ -87,7 +87,7 @@ class Reports(Part):
     def listed(self, broker: BrokerKey) -> None:
         """Note that a record was made."""
         if self._leadership.failure_detector is not None:
-            self._leadership.failure_detector.listed(broker, clock=self._liveness.clock)
+            self._leadership.failure_detector.note(broker, self._liveness.clock)
 
     # -- the member's side
 

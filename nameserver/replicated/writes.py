@@ -180,8 +180,8 @@ class Writes(Part):
         Args:
             late: Its verdict may come yet. If not, it is taken out of this member's own queue as leader.
         """
-        if not late:
-            self._leadership.withdraw(sequence)
+        if not late and self._leadership.sequencer is not None:
+            self._leadership.sequencer.withdraw(self._book.boot_id, sequence)
         self._leadership.decoded.pop((self._book.boot_id, sequence), None)
         write = self._book.remove(sequence)
         if write is None:
