@@ -86,6 +86,7 @@ class DataDirectory:
     """Opened at start, held until :meth:`close`. Blocking.
 
     Attributes:
+        fresh: The directory was empty until now.
         doubted: What was not synced before the last stop may be lost: entries that were acknowledged, and
             pages of the journal in any order.
 
@@ -100,9 +101,7 @@ class DataDirectory:
         self._files = files
         self._lock: File | None = None
         self.state: State
-        self.fresh = False  # the directory was empty until now
-        self._begun = False
-        self.doubted = False
+        self.fresh = self._begun = self.doubted = False
         self._vote = Slots(files, self.raft / "vote", size=BLOCK)
         self._slots = Slots(files, self.raft / "standing", size=_STANDING_SIZE)
         try:

@@ -105,17 +105,13 @@ class Writer:
             self._silent = False
             return self._written
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Run something of the journal's between two writes."""
-        self._thread.put(work)
-
     def trim(self, index: int) -> None:
         """The journal needs nothing up to ``index`` any more."""
-        self.call(lambda: self._journal.trim(index))
+        self._thread.put(lambda: self._journal.trim(index))
 
     def rotate(self) -> None:
         """Begin another segment, behind all that was handed over."""
-        self.call(self._rotate)
+        self._thread.put(self._rotate)
 
     def close(self) -> None:
         """Write what is queued and end; blocking."""
