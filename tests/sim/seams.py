@@ -11,6 +11,7 @@ import contextlib
 import errno
 import queue
 import random
+import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,7 +136,7 @@ class WriterThread:
         self._waits: float | None = NEXT_ITEM
         self._due = 0  # number of what is to happen next; what was to happen before does not
         self._parked = True
-        self.closing = False
+        self.closing = threading.Event()
 
     def start(self, steps: Steps) -> None:
         self._steps = steps
@@ -157,7 +158,7 @@ class WriterThread:
 
     def close(self) -> None:
         """Everything that waits is done first."""
-        self.closing = True
+        self.closing.set()
         self.put(None)
         while self._steps is not None:
             self._go_on()

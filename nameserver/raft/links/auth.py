@@ -111,7 +111,7 @@ class Handshake:
         nonce: Fresh and random, NONCE_SIZE bytes.
 
     Attributes:
-        peer: Whom the other end claims to be, or was dialled as; None before its first frame.
+        peer: Whom the other end claims to be, or was dialled as; empty before its first frame.
         session: Set when the peer is proven.
     """
 
@@ -119,7 +119,7 @@ class Handshake:
         assert len(nonce) == NONCE_SIZE
         self._mine = credentials
         self._dials = peer is not None
-        self.peer = peer
+        self.peer = peer or ""
         self._nonce = nonce
         self._their_nonce = b""
         self._cluster = credentials.cluster  # as the dialler names it
@@ -134,7 +134,6 @@ class Handshake:
 
     def begin(self) -> bytes:
         """The dialler's first frame."""
-        assert self.peer is not None
         return msgspec.msgpack.encode(
             _Hello(MAGIC, self._mine.me, self.peer, self._mine.cluster, self._nonce, self._mine.open)
         )
@@ -155,7 +154,6 @@ class Handshake:
         theirs, ours = ("acceptor", "dialler") if self._dials else ("dialler", "acceptor")
         if not hmac.compare_digest(self._proof(theirs), frame):
             raise LinkError(f"wrong proof from {self.peer}: another secret")
-        assert self.peer is not None
         our_key, their_key = self._proof(ours, b"key "), self._proof(theirs, b"key ")
         self.session = Session(self.peer, Seal(our_key), Seal(their_key))
         return None if self._dials else self._proof("acceptor")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nameserver.raft.types import RaftStartError
+from nameserver.raft.types import RaftStartError, needed_to_start
 from remoting.addresses import split_address
 from remoting.transport.tls import Pipe, TlsError, no_password, reason
 
@@ -44,12 +44,10 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
     )
     contexts.accept.num_tickets = 0  # no session is ever resumed
     accept, dial = contexts.pipe(accepts=True), contexts.pipe(accepts=False)
-    try:
+    with needed_to_start(f"certificate {cert}", TlsError):
         dial.shake(b"")
         while not accept.shake(dial.pending()):
             dial.shake(accept.pending())
-    except TlsError as error:
-        raise RaftStartError(f"raft: certificate {cert}: {error}") from error
     host, _ = split_address(me)
     if not names_host(accept.certificate(), host):
         raise RaftStartError(f"raft: certificate {cert} names {names(accept.certificate())}, not {host}")
@@ -61,14 +59,10 @@ def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContex
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # both ends check the name of a member: names_host
     context.verify_mode = ssl.CERT_REQUIRED
-    try:
+    with needed_to_start(f"certificate {cert} with key {key}", OSError, ValueError, reason=reason):
         context.load_cert_chain(cert, key, password=no_password)
-    except (OSError, ValueError) as error:
-        raise RaftStartError(f"raft: certificate {cert} with key {key}: {reason(error)}") from error
-    try:
+    with needed_to_start(f"authority {ca}", OSError, reason=reason):
         context.load_verify_locations(cafile=ca)
-    except OSError as error:
-        raise RaftStartError(f"raft: authority {ca}: {reason(error)}") from error
     return context
 
 

@@ -21,7 +21,7 @@ import struct
 from collections import Counter
 from typing import Final, Protocol, cast
 
-from nameserver.raft.types import RaftStartError
+from nameserver.raft.types import RaftStartError, needed_to_start
 from remoting.addresses import is_loopback, join_address, split_address
 from remoting.line_limit import LimitedLog, LineLimit
 from remoting.transport.tls import Pipe, TlsError
@@ -133,12 +133,10 @@ class Transport:
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        try:
+        with needed_to_start(f"cannot listen on {address}", OSError):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, *_, at = found[0]
             listener = _bind(family, at)
-        except OSError as error:
-            raise RaftStartError(f"raft: cannot listen on {address}: {error.strerror or error}") from error
         bound_host, bound_port = listener.getsockname()[:2]
         if self.credentials.secret is None and self.tls is None and not is_loopback(bound_host):
             listener.close()
@@ -207,16 +205,16 @@ class Transport:
         known = host in self._hosts_of_members
         now = asyncio.get_running_loop().time()
         if self.tls is not None and not known and not self._strangers.allow(host, now):
-            link.end(f"more than {STRANGERS_PER_SECOND} connections a second from there")
+            link.close(f"more than {STRANGERS_PER_SECOND} connections a second from there")
             return
         accepted = self._accepted()
         of_host = [other for other in accepted if other.host == host]
         if len(of_host) > UNPROVEN_PER_ADDRESS and not known:
-            of_host[0].end(f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
+            of_host[0].close(f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
         elif len(accepted) > UNPROVEN_MAX:
             most, _ = Counter(other.host for other in accepted).most_common(1)[0]
             oldest = next(other for other in accepted if other.host == most)
-            oldest.end(f"more than {UNPROVEN_MAX} unproven connections")
+            oldest.close(f"more than {UNPROVEN_MAX} unproven connections")
 
     def _accepted(self) -> list[Link]:
         """Unproven connections that others opened, oldest first."""
@@ -226,7 +224,7 @@ class Transport:
         old = self._links.get(peer)
         members = self.credentials.members
         if old is None and peer not in members and len(self._links.keys() - members) >= OUTSIDERS_MAX:
-            link.end(f"more than {OUTSIDERS_MAX} links to peers that are no members")
+            link.close(f"more than {OUTSIDERS_MAX} links to peers that are no members")
             return
         self._hosts_of_members.add(link.host)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
@@ -372,7 +370,7 @@ class Link(asyncio.Protocol):
             self.address = self.dialled or f"{name[0]}:{name[1]}"
         _tune(transport.get_extra_info("socket"))
         late = f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s"
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self.end, late)
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self.close, late)
         self._links.unproven(self)
         if self.dialled is None or self._closed:
             return
@@ -397,7 +395,7 @@ class Link(asyncio.Protocol):
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
         except (LinkError, TlsError) as error:
-            self.end(str(error), flush=True)
+            self.close(str(error), flush=True)
 
     def _decrypt(self, pipe: Pipe, data: bytes) -> bytes:
         before = self._encrypted
@@ -440,9 +438,7 @@ class Link(asyncio.Protocol):
             self._buffer = buffer[position:]  # a failed reader may hold a view of it still: it cannot shrink
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._closed and (why := self._why_it_left()):
-            self._links.report(self, why)
-        self.close()
+        self.close("" if self._closed else self._why_it_left())
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -455,7 +451,7 @@ class Link(asyncio.Protocol):
             if pipe is not None and not self._encrypted:
                 return "it ended the TLS handshake: is it set up for TLS?"
             return self._handshake.refusal
-        if pipe is None or not self._encrypted or self._handshake.peer is not None:
+        if pipe is None or not self._encrypted or self._handshake.peer:
             return ""
         return f"{names(pipe.certificate())} left without a word: does our certificate name this member?"
 
@@ -466,7 +462,6 @@ class Link(asyncio.Protocol):
         if session is None:
             answer = self._handshake.receive(bytes(frame))
             if self._pipe is not None and self.dialled is None:
-                assert self._handshake.peer is not None
                 self._check_name(self._pipe, self._handshake.peer)
             if answer is not None:
                 self._write_frame(answer)
@@ -534,7 +529,7 @@ class Link(asyncio.Protocol):
     def _check(self) -> None:
         """D24: an idle link is kept in use: its death is noticed, its first message not lost."""
         if self._silent_checks >= SILENT_CHECKS_MAX:
-            self.end(f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
+            self.close(f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
             return
         if not self._sent_since_check:
             self.send(PING, b"")
@@ -542,13 +537,14 @@ class Link(asyncio.Protocol):
         self._silent_checks += 1
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
-    def end(self, why: str, *, flush: bool = False) -> None:
-        """Say why, and close."""
-        self._links.report(self, why)
-        self.close(flush=flush)
+    def close(self, why: str = "", *, flush: bool = False) -> None:
+        """Drop the connection at once; what is unsent is lost, unless ``flush`` and the peer reads on.
 
-    def close(self, *, flush: bool = False) -> None:
-        """Drop the connection at once; what is unsent is lost, unless ``flush`` and the peer reads on."""
+        Args:
+            why: For the log; empty if there is nothing to say.
+        """
+        if why:
+            self._links.report(self, why)
         if self._closed:
             return
         self._closed = True

@@ -24,7 +24,7 @@ from nameserver.raft.links import tls
 from nameserver.raft.links.auth import Credentials, LinkError
 from nameserver.raft.links.transport import APPLICATION, RAFT, Transport
 from nameserver.raft.storage.writer import Writer
-from nameserver.raft.types import ChangeRefused, RaftConfig, RaftStartError, StateMachine, StopMember
+from nameserver.raft.types import ChangeRefused, RaftConfig, StateMachine, StopMember, needed_to_start
 from remoting.disk_threads import DiskThreads
 
 from .images import ImageFiles
@@ -123,11 +123,9 @@ class Driver:
             )
         bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False
-        try:
+        with needed_to_start(self.config.data_dir, StopMember):
             self.engine.start()
             self.perform()
-        except StopMember as error:
-            raise RaftStartError(f"raft: {self.config.data_dir}: {error}") from error
         await self.transport.go()
         self._timer_fired()
         return bound

@@ -6,20 +6,13 @@ import logging
 from dataclasses import replace
 
 from nameserver.disk.files import Files
-from nameserver.raft.consensus.log import (
-    CONFIGURATION,
-    FIRST_INDEX,
-    FIRST_TERM,
-    OP_ENTRY,
-    OP_RESET,
-    Entry,
-    Recovered,
-)
+from nameserver.raft.consensus import log
+from nameserver.raft.consensus.log import FIRST_INDEX, Recovered
 from nameserver.raft.consensus.members import NOBODY, decode_configuration, encode_configuration, founding
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image, Snapshots
 from nameserver.raft.storage.journal import Journal, Replay
-from nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember
+from nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember, needed_to_start
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +40,7 @@ class Storage:
             RaftStartError: What is there cannot be read, or is not all of it.
         """
         directory = self.directory
-        try:
+        with needed_to_start(directory.raft, OSError):
             term, vote = directory.load_vote()
             found = Recovered() if self.volatile else self._recover()
             last = found.base_index + len(found.entries)
@@ -61,11 +54,9 @@ class Storage:
             if directory.state.forcing:
                 found = replace(found, entries=[*found.entries, *self._force(last, term)])
             directory.begin()
-        except OSError as error:
-            raise RaftStartError(f"raft: {directory.raft}: {error.strerror or error}") from error
         return replace(found, term=term, vote=vote)
 
-    def _force(self, last: int, term: int) -> list[Entry]:
+    def _force(self, last: int, term: int) -> list[log.Entry]:
         """Return what the log gets so as to leave this member alone; all that it holds counts from then on.
 
         Without any data there is nothing to add it to: the engine founds a cluster of one.
@@ -73,8 +64,8 @@ class Storage:
         if last == FIRST_INDEX or self.journal is None:
             self.directory.forced(voter=False)
             return []
-        command = CONFIGURATION + encode_configuration(founding((self._config.me,)))
-        self.journal.append([(OP_ENTRY, last + 1, term, command)])
+        command = log.CONFIGURATION + encode_configuration(founding((self._config.me,)))
+        self.journal.append([(log.OP_ENTRY, last + 1, term, command)])
         self.journal.rotate()  # synced, whatever the durability
         self.directory.forced(voter=True)
         return [(command, last + 1, term)]
@@ -88,12 +79,10 @@ class Storage:
         if found is not None:
             image, data = found
             self.image_date = self._files.modified_at(image.path)
-            try:
+            with needed_to_start(image.path, StopMember):
                 self._machine.prepare(data)()
                 if image.configuration:
                     configuration = decode_configuration(image.configuration)
-            except StopMember as error:
-                raise RaftStartError(f"raft: {image.path}: {error}") from error
         recovered = join(image, replay)
         if recovered is None:
             raise RaftStartError(
@@ -108,7 +97,7 @@ class Storage:
                 "while the others are up (it then catches up)"
             )
         if recovered.replaced:
-            self.journal.append([(OP_RESET, recovered.base_index, recovered.base_term)])
+            self.journal.append([(log.OP_RESET, recovered.base_index, recovered.base_term)])
         return replace(recovered, configuration=configuration, journal_bytes=journal_bytes)
 
     def close(self, *, wrote_all: bool) -> None:
@@ -143,7 +132,7 @@ def join(image: Image | None, replay: Replay) -> Recovered | None:
     Returns:
         None if entries between image and journal are missing.
     """
-    index, index_term = (image.index, image.term) if image is not None else (FIRST_INDEX, FIRST_TERM)
+    index, index_term = (image.index, image.term) if image is not None else (FIRST_INDEX, log.FIRST_TERM)
     entries, replaced = replay.entries, False
     if replay.base_index is not None:
         offset = index - replay.base_index

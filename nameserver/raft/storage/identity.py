@@ -114,15 +114,12 @@ class DataDirectory:
                 files.sync_directory(directory)
             with contextlib.suppress(PermissionError):  # it is somebody else's, and was there before
                 files.sync_directory(self._root.parent)
-        except DirectoryError as error:
+        except (DirectoryError, OSError, RaftStartError) as error:
             self.close()
-            raise RaftStartError(f"raft: {error}") from error
-        except OSError as error:
-            self.close()
-            raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
-        except RaftStartError:
-            self.close()
-            raise
+            if isinstance(error, RaftStartError):
+                raise
+            why = f"data directory {self._root}: {error.strerror}" if isinstance(error, OSError) else error
+            raise RaftStartError(f"raft: {why}") from error
 
     def _refused(self, what: str) -> DirectoryError:
         return DirectoryError(f"data directory {self._root} {what}")

@@ -113,14 +113,13 @@ class Snapshots:
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
         """Return a piece of the image at ``index``; None if it is gone."""
-        held = self._open.get(index)
-        if held is None:
+        if index not in self._open:
             try:
                 file = self._files.open(self._directory / f"{_PREFIX}{index:020d}")
             except FileNotFoundError:
                 return None
-            held = self._open[index] = (file, _image_at(file.read_at(0, _MEMBERS_AT)))
-        file, start = held
+            self._open[index] = (file, _image_at(file.read_at(0, _MEMBERS_AT)))
+        file, start = self._open[index]
         return file.read_at(start + offset, size)
 
     def close(self) -> None:

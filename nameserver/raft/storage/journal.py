@@ -221,9 +221,9 @@ class Journal:
         replay = Replay()
         paths = self.segments_in(self._files, self._directory)
         good = size_total = 0
-        for position, (number, path) in enumerate(paths):
-            last = position == len(paths) - 1
-            if position and number != paths[position - 1][0] + 1:
+        for number, path in paths:
+            last = number == paths[-1][0]
+            if self._segments and number != self._segments[-1].number + 1:
                 raise damaged(path, f"segment {number - 1} before it is missing")
             data = self._files.read(path)
             segment = _Segment(number, path)
