@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from nameserver import commands
 from nameserver.commands import Command
 from nameserver.registration import Registration, broker_key, decode_registration
 from nameserver.routes.entries import Record
@@ -36,6 +35,8 @@ from remoting.route import (
     encode_cluster_info,
     encode_route,
 )
+
+from . import commands
 
 FAQ_4: Final = "http://rocketmq.apache.org/docs/faq/"
 FAQ_5: Final = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
