@@ -20,6 +20,7 @@ needs. Everything runs on one event loop.
     proposals.py       what waits for its verdict; in which order the leader appends
     barriers.py        what makes a read linearizable
     peer_messages.py   what members say to each other above the engine, and its bytes
+    observer.py        what a member tells whoever watches it
     kv_file.py         RocketMQ's KV file: imported once, then written
     images.py          the state image
     raft_settings.py   the engine's settings

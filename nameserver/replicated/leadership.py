@@ -147,16 +147,13 @@ class Leadership(Part):
     def _refuse(self, level: int, member: str, why: str, *values: object) -> None:
         self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
 
-    def evict(self, eviction: Evict) -> int:
-        """Propose an eviction; return its sequence.
-
-        Only this leader may append it, and only in the term in which it judged.
-        """
+    def evict(self, eviction: Evict) -> None:
+        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
         sequence = self.book.next_sequence()
         data = encode_command(eviction)
         self.offer(Proposal(boot_id=self.book.boot_id, sequence=sequence, command=data), self._me)
+        self._observer.evicting(eviction, sequence)
         self._work_soon()
-        return sequence
 
     def append(self) -> None:
         """Append what waits, unless an entry of ours is in flight."""

@@ -34,6 +34,7 @@ from .contact import ANSWER_MARGIN_S, ContactWatch
 from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
 from .leadership import Leadership
+from .observer import Observer
 from .proposals import WRITE_DEADLINE_S
 from .raft_settings import raft_config
 from .reads import Reads
@@ -63,6 +64,7 @@ class Replicated(Local):
         raft: RaftConfig | None = None,
         on_fatal: Callable[[str], None] | None = None,
         on_removed: Callable[[str], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Make a member that is not started.
 
@@ -83,6 +85,7 @@ class Replicated(Local):
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
         self._work_due = False
+        self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
         member = self.member = self._member = RaftMember(
             raft,
@@ -99,6 +102,7 @@ class Replicated(Local):
             table=self._table,
             liveness=self._liveness,
             settings=settings,
+            observer=self._observer,
             work_soon=self._work_soon,
         )
         contact = self._contact = ContactWatch(given)
@@ -284,16 +288,20 @@ class Replicated(Local):
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
             kept = self._leadership.decoded
-            known = [kept.pop((of.boot_id, of.sequence), None) for of in batch.proposals]
             commands = [
-                command or decode_command(proposal.command)
-                for command, proposal in zip(known, batch.proposals, strict=True)
+                kept.pop((of.boot_id, of.sequence), None) or decode_command(of.command)
+                for of in batch.proposals
             ]
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
         # The table first, and all of it: what follows is of this process alone, and a defect there must not
         # make this member's table differ.
-        verdicts = [self._table.apply(command) for command in commands]
+        verdicts = []
+        for command in commands:
+            self._observer.applying(command)
+            verdict = self._table.apply(command)
+            self._observer.applied(command, verdict)
+            verdicts.append(verdict)
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
                 if isinstance(verdict, Applied):

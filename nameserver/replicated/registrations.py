@@ -112,6 +112,7 @@ class Registrations(Part):
             return renewal.otherwise
         if registration:
             self._reports.registered(broker, origin, revision=renewal.record.revision)
+            self._observer.renewed(renewal.answer)
         return renewal.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:

@@ -51,11 +51,13 @@ class Reports(Part):
         self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
         if before is None or before.owner != origin or not before.connected:
             self.soon()
+        self._observer.heard(broker, registers=True)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
         """Note that a broker lives, without a registration."""
         self._advance()
         self._liveness.heard(broker, origin, lease_s=lease_s)
+        self._observer.heard(broker, registers=False)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note at which revision the record of a broker is that registered over a connection."""
@@ -76,6 +78,7 @@ class Reports(Part):
         """Note a broker's goodbye over a connection of its own: evidence as a close is."""
         self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
         self.soon()
+        self._observer.withdrawn(broker)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
@@ -132,6 +135,7 @@ class Reports(Part):
             return False
         self.reporter.lead_by(self._member.term)
         for report in self.reporter.reports():
+            self._observer.reporting(report)
             if leader == self._me:
                 self.receive(self._me, report)
             elif not self._send(leader, report):

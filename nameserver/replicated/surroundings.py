@@ -11,6 +11,7 @@ from nameserver.raft.member import RaftMember
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
 
+from .observer import Observer
 from .peer_messages import Message, encode
 
 
@@ -21,6 +22,7 @@ class Surroundings:
     Attributes:
         me: Its identity, the raft address.
         links: Who is linked, as of the last look, and the number of that link, which tells links apart.
+        observer: Is told what happens here.
         closing: This member is about to end, and begins nothing any more; timers that fire do nothing.
         work_soon: Has reports, proposals and entries leave in this turn of the loop.
     """
@@ -31,6 +33,7 @@ class Surroundings:
     table: RouteTable
     liveness: Liveness
     settings: LiveSettings
+    observer: Observer
     work_soon: Callable[[], None]
     links: dict[str, int] = field(default_factory=dict)
     closing: bool = False
@@ -47,6 +50,7 @@ class Part:
         self._links = given.links
         self._table = given.table
         self._liveness = given.liveness
+        self._observer = given.observer
         self._work_soon = given.work_soon
 
     def _send(self, member: str, message: Message) -> bool:

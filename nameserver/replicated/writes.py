@@ -158,6 +158,7 @@ class Writes(Part):
         if registration is not None and isinstance(reply, RegisterReply) and reply.revision is not None:
             self._reports.registered(*registration, revision=reply.revision)
         if write is not None and write.told is not None:
+            self._observer.settled(verdict)
             self._to_tell.append((write.told, verdict))
 
     def tell(self, *, index: int) -> None:

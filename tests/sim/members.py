@@ -12,16 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nameserver.commands import Command
+from nameserver.commands import Command, Evict
 from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, NoQuorum
 from nameserver.raft.consensus.log import FIRST_INDEX
 from nameserver.raft.types import RaftConfig, RaftStartError
 from nameserver.replicated import Replicated, raft_config
+from nameserver.replicated.observer import Observer
+from nameserver.replicated.peer_messages import Report
+from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.ranking import load_settings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
-from nameserver.verdicts import Verdict
+from nameserver.verdicts import Applied, NoChange, Verdict
 from remoting.codes import RequestCode, ResponseCode
 from remoting.route import RouteDialect, encode_route
 
@@ -31,7 +34,6 @@ from .operator import is_refusal
 from .oracles import Oracle
 from .seams import Machine, running
 from .truth import ANSWER_S, TURNS_S, Truth
-from .watching import WatchedPart
 
 if TYPE_CHECKING:
     from nameserver.raft.consensus.engine import Engine
@@ -70,12 +72,8 @@ class Watched(Replicated):
             raft=raft,
             on_fatal=host.stopped,
             on_removed=lambda reason: host.was_removed(),
+            observer=Observing(self),
         )
-        reports = self._reports
-        parts = (self._table, self._leadership, reports, reports.reporter, self._writes, self._registrations)
-        for part in parts:
-            assert isinstance(part, WatchedPart), f"{part} is not watched"
-            part.mode = self
 
     @property
     def state_digest(self) -> str:
@@ -149,9 +147,6 @@ class Watched(Replicated):
 
     # -- liveness
 
-    def note_heard(self, broker: BrokerKey) -> None:
-        self.heard_at[broker] = self.host.world.clock.now
-
     def note(self, broker: BrokerKey) -> None:
         now = self.host.world.clock.now
         contact = self._liveness.contact(broker)
@@ -167,6 +162,54 @@ class Watched(Replicated):
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         super().closed(origin, by_us=by_us)
         self.note_all()
+
+
+class Observing(Observer):
+    """Shows the truth what a member says of itself."""
+
+    def __init__(self, mode: Watched) -> None:
+        self._mode = mode
+        self._truth = mode.truth
+        self._before: Record | None = None
+
+    def applying(self, command: Command) -> None:
+        if self._is_first:
+            self._before = self._truth.before(command, self._mode.view_now())
+
+    def applied(self, command: Command, verdict: Verdict) -> None:
+        mode = self._mode
+        mode.verdicts.append((command, verdict))
+        if self._is_first:
+            self._truth.after(command, verdict, mode.view_now(), self._before, mode.index)
+
+    @property
+    def _is_first(self) -> bool:
+        return self._mode.index not in self._truth.log
+
+    def settled(self, verdict: Verdict) -> None:
+        if isinstance(verdict, Applied | NoChange):
+            self._truth.acknowledged(self._mode.index)
+
+    def renewed(self, answer: Answer) -> None:
+        if answer.code == ResponseCode.SUCCESS:
+            self._truth.count["answered without the log"] += 1
+            self._truth.check_promise(self._mode, "an answer without the log")
+
+    def heard(self, broker: BrokerKey, *, registers: bool) -> None:
+        self._mode.heard_at[broker] = self._mode.host.world.clock.now
+        if registers:
+            self._mode.note(broker)
+
+    def withdrawn(self, broker: BrokerKey) -> None:
+        self._mode.note_all()
+
+    def reporting(self, report: Report) -> None:
+        for line in report.contacts:
+            if line.closed_at is not None:
+                self._truth.reported(line.broker, line.closed_revision)
+
+    def evicting(self, eviction: Evict, sequence: int) -> None:
+        self._truth.judged(self._mode, eviction, (self._mode.boot_id, sequence))
 
 
 class Server:

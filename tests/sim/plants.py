@@ -160,10 +160,11 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
-    def evict(leadership: Any, eviction: Evict) -> int:
+    def evict(leadership: Any, eviction: Evict) -> None:
         deadline = asyncio.get_running_loop().time() + 10.0
+        sequence = leadership.book.add(encode_command(eviction), deadline=deadline)
+        leadership._observer.evicting(eviction, sequence)
         leadership._work_soon()
-        return leadership.book.add(encode_command(eviction), deadline=deadline)  # type: ignore[no-any-return]
 
     patch.setattr(Leadership, "evict", evict)
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nameserver.modes.local
 import nameserver.modes.notes
 import nameserver.raft.consensus.engine
 import nameserver.raft.consensus.images
@@ -29,21 +28,11 @@ import nameserver.raft.storage.identity
 import nameserver.raft.storage.journal
 import nameserver.raft.storage.writer
 import nameserver.replicated.kv_file
-import nameserver.replicated.mode
-import nameserver.replicated.reports
 from nameserver.raft.storage.writer import NEXT_ITEM, Item, Steps
 
 from .clock import Clock, Loop
 from .disk import Crashed, Disk, DiskFiles, User
 from .net import Listener
-from .watching import (
-    WatchedLeadership,
-    WatchedRegistrations,
-    WatchedReporter,
-    WatchedReports,
-    WatchedTable,
-    WatchedWrites,
-)
 
 WRITE_S = (5e-5, 4e-3)
 BEGINS_S = 1e-5
@@ -229,13 +218,6 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.links.transport, "_bind", lambda family, address: Listener(address)),
     (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
-    # Parts that show the truth what they do.
-    (nameserver.modes.local, "RouteTable", WatchedTable),
-    (nameserver.replicated.mode, "Leadership", WatchedLeadership),
-    (nameserver.replicated.mode, "Reports", WatchedReports),
-    (nameserver.replicated.reports, "Reporter", WatchedReporter),
-    (nameserver.replicated.mode, "Writes", WatchedWrites),
-    (nameserver.replicated.mode, "Registrations", WatchedRegistrations),
     (nameserver.raft.storage.journal, "ZEROS", 4_000),
     (nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
