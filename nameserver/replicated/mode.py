@@ -288,9 +288,10 @@ class Replicated(Local):
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
             kept = self._leadership.decoded
+            known = [kept.pop((of.boot_id, of.sequence), None) for of in batch.proposals]
             commands = [
-                kept.pop((of.boot_id, of.sequence), None) or decode_command(of.command)
-                for of in batch.proposals
+                command or decode_command(proposal.command)
+                for command, proposal in zip(known, batch.proposals, strict=True)
             ]
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error

@@ -106,7 +106,9 @@ class DelayedLog(Registrations):
         self.calls: list[str] = []
         self.failure: ConsistencyError | CommandTooLarge | None = None
 
-    def renew(self, renewal: Renewal, origin: ConnectionId, *, registration: bool) -> Answer | Command:
+    def renew(
+        self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
+    ) -> Answer | Command:
         assert registration
         self.calls.append("renew")
         return renewal.answer if self.vouches else renewal.otherwise
