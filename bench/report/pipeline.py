@@ -56,6 +56,7 @@ def compute(
             "files": silver.line_quality(found),
             "faults": silver.of_kind(found, "faults"),
             "brokers": silver.of_kind(found, "truth").where(F.col("subject") == "broker"),
+            "launches": silver.launches_of_brokers(found),
         }
     )
     known = {source.run for source in sources if source.left_out is None}
@@ -63,7 +64,7 @@ def compute(
     files.sort(key=lambda row: (row.run, row.file))
     sources = silver.judge_files(sources, [(row.run, row.file, row.lines, row.bad) for row in files])
     faults = told.faults(facts["faults"].to_pylist(), sources)
-    gaps = told.gaps(facts["brokers"].to_pylist(), sources)
+    gaps = told.gaps(facts["brokers"].to_pylist(), facts["launches"].to_pylist(), sources)
     silver.note_sources(spark, sources, out)
     progress("report: computing tables")
     runs = _run_rows(spark, sources, faults, gaps)

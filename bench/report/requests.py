@@ -153,8 +153,10 @@ def _verdict() -> Column:
         )
 
     def dead(broker: Column) -> Column:
+        """Whether it was gone all the while and not yet being started again."""
         return F.exists(
-            "gaps", lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= sent) & (gap["to_ns"] > done)
+            "gaps",
+            lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= sent) & (gap["launched_ns"] > done),
         )
 
     listed = F.coalesce("brokers", F.array().cast("array<int>"))

@@ -241,6 +241,19 @@ def of_kind(found: DataFrame, kind: str) -> DataFrame:
     return found.where((F.col(KIND) == kind) & F.col("good")).select("run", *columns(EVENTS[kind]))
 
 
+def launches_of_brokers(found: DataFrame) -> DataFrame:
+    """Keep when processes of brokers were started.
+
+    In:  :func:`events`.
+    Out: run, broker int, t_ns long.
+    """
+    return (
+        of_kind(found, "processes")
+        .where((F.col("role") == "broker") & (F.col("event") == "start"))
+        .select("run", F.col("index").alias("broker"), "t_ns")
+    )
+
+
 def line_quality(found: DataFrame) -> DataFrame:
     """Count lines and bad lines.
 

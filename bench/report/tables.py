@@ -54,7 +54,7 @@ WINDOW: Final = (
     "struct<fault:int,from_ns:bigint,begin_ns:bigint,healed_ns:bigint,until_ns:bigint,targets:array<string>>"
 )
 """What requests and changes need of a fault, see :data:`FAULTS`."""
-GAP: Final = "struct<broker:int,from_ns:bigint,to_ns:bigint>"
+GAP: Final = "struct<broker:int,from_ns:bigint,launched_ns:bigint,to_ns:bigint>"
 """A time in which a broker was dead or out of everybody's reach, since the run's measure begin; ``to_ns`` is
 far away for one that did not come back."""
 

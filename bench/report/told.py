@@ -23,6 +23,8 @@ class Gap:
     run: str
     broker: int
     from_ns: int
+    launched_ns: int
+    """From here on it was being started, and may serve before the harness has seen it; ``to_ns`` else."""
     to_ns: int
     """Far away for a broker that did not come back."""
 
@@ -61,13 +63,20 @@ def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list
     return sorted(found, key=lambda each: (each.run, each.fault))
 
 
-def gaps(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Gap]:
+def gaps(
+    rows: Sequence[Mapping[str, Any]], launches: Sequence[Mapping[str, Any]], sources: Sequence[Source]
+) -> list[Gap]:
     """Say when which broker was gone, in every slot of a life that this reaches into.
 
     Args:
         rows: Good truth events of brokers with run: ``up``, ``down``, ``cut``, ``healed``.
+        launches: Run, broker and ``t_ns`` of each start of a broker's process.
     """
     life_of = {source.run: source.life for source, _, _ in _slots(sources)}
+    launched: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for row in launches:
+        if row["run"] in life_of:
+            launched[life_of[row["run"]], row["broker"]].append(row["t_ns"])
     facts: dict[tuple[str, int, bool], list[tuple[int, str]]] = defaultdict(list)
     for row in rows:
         life = life_of.get(row["run"])
@@ -81,10 +90,19 @@ def gaps(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[G
             if what not in ("down", "cut"):
                 continue
             next_ns = told[place + 1][0] if place + 1 < len(told) else None
+            within = [at for at in launched[life, broker] if t_ns < at and (next_ns is None or at < next_ns)]
+            launched_ns = min(within) if what == "down" and within else next_ns
             for source, begin, end in _slots(sources):
                 if source.life == life and t_ns < end and (next_ns is None or next_ns > begin):
-                    to_ns = FOREVER if next_ns is None else next_ns - begin
-                    found.append(Gap(run=source.run, broker=broker, from_ns=t_ns - begin, to_ns=to_ns))
+                    found.append(
+                        Gap(
+                            run=source.run,
+                            broker=broker,
+                            from_ns=t_ns - begin,
+                            launched_ns=FOREVER if launched_ns is None else launched_ns - begin,
+                            to_ns=FOREVER if next_ns is None else next_ns - begin,
+                        )
+                    )
     return sorted(found, key=lambda each: (each.run, each.broker, each.from_ns))
 
 

@@ -114,6 +114,7 @@ IO_MODULES = {
     "bench/micro/registration.py",
     "bench/micro/report_scale.py",
     "bench/micro/scale.py",
+    "bench/micro/sync.py",
     "bench/micro/write_path.py",
 }
 #: Rooms of the nameserver, lowest first: each imports from the rooms before it only, so there is no circle.

@@ -243,6 +243,16 @@ def test_page_says_which_runs_had_their_links_cut_by_the_kernel(gold: Gold, valu
     assert "loopback" not in html
 
 
+def test_what_runs_in_which_language_stands_beside_processor_time_unfolded(
+    gold: Gold, values: Values
+) -> None:
+    """RocketMQ's own nameserver needs about as much as ZooKeeper: the difference is not the design's."""
+    html = page(gold, values)
+    claim = html[html.index("A light metadata server is enough") : html.index("No other middleware")]
+    assert "ZooKeeper runs in a Java machine, and so does RocketMQ&#39;s own nameserver" in claim
+    assert "<details" not in claim
+
+
 def test_page_escapes_what_servers_said(gold: Gold, values: Values) -> None:
     left_out = replace(gold.sources[0], left_out="<script>alert(1)</script>")
     said = Reason(

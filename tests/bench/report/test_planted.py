@@ -40,6 +40,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         stale_200_ms,
         broker_died,
         broker_died_under_a_slow_reading,
+        broker_started_slowly,
         given_up_by_mistake,
         late_inside_the_window,
         two_slots,
@@ -412,6 +413,27 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
         run.view(5.1, index=0, unseen=4.2, brokers=[0, 2])
         run.view(9.5, "end", index=0)
         run.op("lookup", 1.0, 0.001)
+
+
+def broker_started_slowly(root: Path) -> None:
+    """Broker 1 is started again at 9 s, listed from 10 s on and seen to serve at 12 s."""
+    with PlantedRun(root, scenario="slow-start") as run:
+        run.used("broker", 1, 0.0, 0.0, pid=1, event="start")
+        run.broker(1, "down", 5.0)
+        run.used("broker", 1, 9.0, 0.0, pid=2, event="start")
+        run.broker(1, "up", 12.0)
+        run.fault(5.0, 16.0, case="kill", targets=["broker-1"], healed=8.9)
+        for due in steps(0, 16):
+            run.op("lookup", due, 0.001, brokers=[0, 1, 2] if due < 6 or due > 10 else [0, 2])
+        run.op("lookup", 8.5, 0.001, brokers=[0, 1, 2])
+
+
+def test_broker_that_is_listed_while_it_starts_is_not_called_dead(gold: Gold) -> None:
+    """It may serve before it is seen to; until it was started, listing it is wrong."""
+    found = of(gold, "slow-start")
+    assert found.ghost == 51
+    assert found.missing == 0
+    assert found.recovered_ns == pytest.approx(3.5e9, abs=25e6)
 
 
 def test_broker_that_is_left_out_at_once_is_not_left_out_of_the_figures(gold: Gold) -> None:

@@ -1,0 +1,72 @@
+"""What one sync costs, by what the file held before: ``python -m bench.micro.sync --folder DIR``.
+
+Appends blocks to a file and syncs each (fdatasync), as the journal of a raft group does: to a file that
+grows, to one whose blocks are allocated, to one in which zeros were made durable ahead, as the journal has
+them, and to one that held other data before, as a segment would that is used again. By command only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+KINDS: Final = ("grows", "allocated", "zeros", "used before")
+BLOCK: Final = 2048  # about a registration of ten topics
+
+
+def prepared(path: Path, kind: str, size: int) -> int:
+    """Open a new file that holds what ``kind`` says, made durable; return its descriptor."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    if kind == "allocated":
+        os.posix_fallocate(file, 0, size)
+    elif kind != "grows":
+        os.pwrite(file, bytes(size) if kind == "zeros" else os.urandom(size), 0)
+    os.fsync(file)
+    return file
+
+
+def median_us(file: int, blocks: int) -> float:
+    """Write so many blocks from the start, syncing each; return the median of what one takes."""
+    block = os.urandom(BLOCK)
+    taken = []
+    for number in range(blocks):
+        begun = time.perf_counter_ns()
+        os.pwrite(file, block, number * BLOCK)
+        os.fdatasync(file)
+        taken.append(time.perf_counter_ns() - begun)
+    return statistics.median(taken) / 1000
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure all kinds in turn, in random order, and print a line for each."""
+    parser = argparse.ArgumentParser(prog="python -m bench.micro.sync", description=__doc__)
+    parser.add_argument("--folder", type=Path, help="on the disk that is asked (default: a temporary one)")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=1000)
+    given = parser.parse_args(argv)
+    if not (1 <= given.rounds <= 1000 and 1 <= given.blocks <= 100_000):
+        parser.error("--rounds must be 1 to 1000, --blocks 1 to 100000")
+    found = defaultdict(list)
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        for _ in range(given.rounds):
+            for kind in random.sample(KINDS, len(KINDS)):
+                file = prepared(Path(folder, "file"), kind, given.blocks * BLOCK)
+                try:
+                    found[kind].append(median_us(file, given.blocks))
+                finally:
+                    os.close(file)
+    for kind in KINDS:
+        rounds = found[kind]
+        least, most = min(rounds), max(rounds)
+        print(f"{kind:12} {statistics.median(rounds):6.0f} us ({least:.0f} to {most:.0f})", flush=True)
+
+
+if __name__ == "__main__":
+    main()
