@@ -16,7 +16,8 @@ from typing import Final, Literal
 import msgspec
 
 from bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
-from bench.arms.servers import Servers, StartedServers, server_names, servers_of, wait_until
+from bench.arms.servers import Servers, StartedServers, server_names, wait_until
+from bench.arms.started import servers_of
 from bench.cuts import SIDES
 from bench.events import Event, Fact, LinkSample, Role, Truth
 from bench.files import write_at_once

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from remoting.bodies import MessageQueue
 from remoting.errors import RemotingError
@@ -16,6 +16,7 @@ from remoting.errors import RemotingError
 from .admin import Admin as AdminOperations
 from .config import ProducerConfig
 from .consumer import PushConsumerCore
+from .core import ClientCore
 from .errors import ClientClosed
 from .linger import LingerCore, OnDelivery, call_back
 from .member import GroupMember
@@ -24,11 +25,17 @@ from .producer import Message, ProducerCore, QueueSelector, SendResult
 from .pull_consumer import PullConsumerCore
 from .queue_reader import ReceivedMessage
 
-if TYPE_CHECKING:
-    from .aio import Client
-
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Client(Protocol):
+    """What is needed here of :class:`client.aio.Client`, which says what each is."""
+
+    core: ClientCore
+    admin: AdminOperations
+
+    async def run(self, operation: Operation[T]) -> T: ...
 
 
 def _awaited(

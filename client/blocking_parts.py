@@ -6,9 +6,10 @@ Meaning and errors are those of the operations; here they are only run.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from remoting.bodies import MessageQueue
 from remoting.errors import RemotingError
@@ -16,6 +17,7 @@ from remoting.errors import RemotingError
 from .admin import Admin as AdminOperations
 from .config import ProducerConfig
 from .consumer import PushConsumerCore
+from .core import ClientCore
 from .errors import ClientClosed
 from .linger import LingerCore, OnDelivery, call_back
 from .member import GroupMember
@@ -24,11 +26,24 @@ from .producer import Message, ProducerCore, QueueSelector, SendResult
 from .pull_consumer import PullConsumerCore
 from .queue_reader import ReceivedMessage
 
-if TYPE_CHECKING:
-    from .blocking import Client
-
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Client(Protocol):
+    """What is needed here of :class:`client.blocking.Client`, which says what each is."""
+
+    core: ClientCore
+    admin: AdminOperations
+    between_steps: threading.Lock
+
+    def start(self) -> None: ...
+
+    def run(self, operation: Operation[T]) -> T: ...
+
+    def submit(self, operation: Operation[T], *, wait_s: float = ...) -> Future[T]: ...
+
+    def serve_brokers(self) -> None: ...
 
 
 def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callable[Concatenate[Any, P], T]:

@@ -18,7 +18,7 @@ from .config import ClientConfig
 from .directory import Directory, RouteSource, ask_nameservers
 from .errors import InvalidArgument
 from .operation import Clock, Instant, Invoke, Oneway, Operation, Signal, Spawn, together, wait
-from .producer import UniqueIds
+from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +32,6 @@ from remoting.message import (
     encode_batch,
     encode_properties,
     tag_hash,
-    unique_message_id,
 )
 
 from .config import ProducerConfig, check_topic
@@ -44,13 +42,12 @@ from .namespace import Namespace
 from .operation import Clock, Instant, Invoke, Oneway, Operation
 from .retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
 from .route_cache import MessageQueue, PublishInfo
+from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
 
 _DELAY_LEVEL_MAX: Final = 18
-#: Of a unique id: the millisecond of the month, and the counter.
-_ID_TAIL_DIGITS: Final = 12
 #: Bits of the system flag. For zlib none, as senders before 5.0, so that every consumer reads it.
 _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 #: Properties that the client writes itself. Source: MessageConst.STRING_HASH_SET, as far as it concerns
@@ -121,32 +118,6 @@ def by_hash(key: str) -> QueueSelector:
         return queues[abs(tag_hash(key)) % len(queues)]
 
     return select
-
-
-class UniqueIds:
-    """Source of the unique ids of one client's messages."""
-
-    def __init__(self, *, ip: str, pid: int, source_hash: int) -> None:
-        """Take what tells this client apart: address, process id, 32 bits for the client in the process."""
-        identity = unique_message_id(ip=ip, pid=pid, source_hash=source_hash, ms_of_month=0, counter=0)
-        self._prefix = identity[:-_ID_TAIL_DIGITS]
-        self._counter = 0
-        self._month_ms = range(0)  # the present month in Unix ms
-
-    def next(self, wall_ms: int) -> str:
-        """Return an id; no two within the same millisecond are equal (up to 65536 of them)."""
-        if wall_ms not in self._month_ms:
-            self._month_ms = _month_of(wall_ms)
-        self._counter = counter = self._counter + 1 & 0xFFFF
-        return f"{self._prefix}{wall_ms - self._month_ms.start & 0xFFFFFFFF:08X}{counter:04X}"
-
-
-def _month_of(wall_ms: int) -> range:
-    instant = datetime.fromtimestamp(wall_ms // 1000, UTC)
-    year, month = instant.year, instant.month
-    first = datetime(year, month, 1, tzinfo=UTC)
-    following = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-    return range(int(first.timestamp()) * 1000, int(following.timestamp()) * 1000)
 
 
 class _Prepared(msgspec.Struct, frozen=True):

@@ -10,7 +10,6 @@ else has a folder.
     verdicts.py        what that came to
     handlers.py        a request and a table become an answer, a renewal or a command
     liveness.py        which brokers this process has heard, and who is gone
-    audit.py           who changed what, in one line a change
     disk/, settings/, routes/   files; what may be set; the table
     modes/, replicated/, raft/  what a mode is, with the independent one; the replicated one; its engine
     wire/, http/       the two servers

@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 from nameserver.disk.directory import DirectoryError, hold_directory
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Consistency
-from nameserver.raft import RaftStartError
+from nameserver.raft.types import RaftStartError
 from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.command_line import CommandLine, parse_command_line

@@ -1,48 +1,27 @@
-"""What a nameserver answers, as one pure function of the table, the request and what is known of its sender.
+"""What a nameserver answers, as one pure function of the table, the request and the settings.
 
 :func:`decide` returns an answer, or what must happen first: a command for the table, a renewal of a lease, a
-goodbye, a change of settings. It does not know the mode. :func:`answer_for` turns a command's verdict into
-the answer. Source of every rule: DefaultRequestProcessor and ClientRequestProcessor of RocketMQ 4.9 and 5.3;
-where we differ on purpose, the comment says so.
+change of settings. It knows neither the mode nor connections. :func:`answer_for` turns a command's verdict
+into the answer. Source of every rule: DefaultRequestProcessor and ClientRequestProcessor of RocketMQ 4.9 and
+5.3; where we differ on purpose, the comment says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
-from nameserver.commands import (
-    AddWritePerm,
-    BrokerQueues,
-    Command,
-    DeleteKv,
-    DeleteTopic,
-    PutKv,
-    RegisterBroker,
-    RegisterTopic,
-    Touch,
-    UnregisterBroker,
-    WipeWritePerm,
-)
-from nameserver.liveness import Standing
+from nameserver.commands import Command
 from nameserver.registration import Registration, broker_key, decode_registration
 from nameserver.routes.entries import Record
 from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
 from nameserver.settings.declared import NamesrvSettings, format_settings
-from nameserver.types import (
-    Answer,
-    BrokerKey,
-    BrokerName,
-    ClusterName,
-    KvEntry,
-    Request,
-    refusal,
-)
+from nameserver.types import Answer, BrokerName, ClusterName, KvEntry, Request, refusal
 from nameserver.verdicts import CountReply, Moved, RegisterReply, Rejected, Verdict
 from remoting import fields as ext
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
@@ -56,6 +35,8 @@ from remoting.route import (
     encode_cluster_info,
     encode_route,
 )
+
+from . import commands
 
 FAQ_4: Final = "http://rocketmq.apache.org/docs/faq/"
 FAQ_5: Final = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
@@ -77,31 +58,14 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     """The table already is as the sender wants it; only its lease is renewed.
 
     Attributes:
-        registration: It is a registration, not a heartbeat or a question.
-        revision: Of the broker's record; None for a fenced broker without one, which has no lease.
+        record: The broker's; it has the lease.
         answer: What to answer if this process may vouch for the record.
         otherwise: What to do if it may not: a command to propose, or another answer.
     """
 
-    broker: BrokerKey
-    registration: bool
-    lease_ms: int | None
-    revision: int | None
+    record: Record
     answer: Answer
-    otherwise: Touch | RegisterBroker | Answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unregister:
-    """Request 104 over a connection of the broker itself.
-
-    Attributes:
-        late: It came over an older connection than the broker's present one, so from a former process: it is
-            answered and noted, and nothing happens. Otherwise it is evidence as a close is.
-    """
-
-    broker: BrokerKey
-    late: bool
+    otherwise: commands.Touch | Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,35 +76,25 @@ class SettingsChange:
     changes: Mapping[str, str]
 
 
-Decision: TypeAlias = Answer | Renewal | Unregister | SettingsChange | Command
+Decision: TypeAlias = Answer | Renewal | SettingsChange | Command
 
 
-class Heard(NamedTuple):
-    """What this process knows of the sender of one request.
-
-    Attributes:
-        uptime_s: Seconds since this process started to serve.
-        standing: Returns what the request's connection is to a broker.
-    """
-
-    uptime_s: float
-    standing: Callable[[BrokerKey], Standing]
-
-
-def decide(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, uptime_s: float) -> Decision:
     """Decide a request on the table as it is.
 
     Args:
         view: The table; what a command names as its base is read from it.
-        heard: What this process knows of the sender.
+        uptime_s: Seconds since this process started to serve.
     """
     handler = _HANDLERS.get(request.code)
     if handler is None:
         return Answer(
             code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
         )
+    if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and must_wait(settings, uptime_s):
+        return refusal(NOT_READY)
     try:
-        return handler(view, request, settings, heard)
+        return handler(view, request, settings)
     except FieldError as error:
         # Java does not check what it marks as required and fails later, or stores null; we say which it is.
         return refusal(str(error))
@@ -148,7 +102,7 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, heard: 
         return refusal(f"body of request {request.code} cannot be read: {error}")
 
 
-def answer_for(command: Command, verdict: Verdict, request: Request, settings: NamesrvSettings) -> Answer:
+def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) -> Answer:
     """Build the answer to a request from what its command did. Never called with *moved*."""
     match verdict:
         case Rejected():
@@ -159,7 +113,7 @@ def answer_for(command: Command, verdict: Verdict, request: Request, settings: N
     if isinstance(reply, RegisterReply):
         return _registered(reply, settings)
     if isinstance(reply, CountReply):
-        if isinstance(command, WipeWritePerm):
+        if isinstance(command, commands.WipeWritePerm):
             return Answer(ext_fields=ext.WipeWritePermResponseFields(wipe_topic_count=reply.count).to_ext())
         return Answer(ext_fields=ext.AddWritePermResponseFields(add_topic_count=reply.count).to_ext())
     return Answer()
@@ -173,7 +127,7 @@ def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
 # -- brokers -----------------------------------------------------------------------------------------------
 
 
-def _register(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _register(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     decoded = decode_registration(request)
     if isinstance(decoded, Answer):
         return decoded
@@ -182,11 +136,11 @@ def _register(view: RouteView, request: Request, settings: NamesrvSettings, hear
 
 def decide_registration(
     view: RouteView, decoded: Registration, settings: NamesrvSettings
-) -> Renewal | RegisterBroker:
+) -> Renewal | commands.RegisterBroker:
     """Decide a request 103 on the table as it is, see :func:`decide`."""
     broker = decoded.broker
     name = decoded.broker_name
-    command = RegisterBroker(
+    command = commands.RegisterBroker(
         cluster_name=broker.cluster_name,
         broker_name=name,
         broker_addr=broker.broker_addr,
@@ -204,17 +158,12 @@ def decide_registration(
         record_revision=view.base("record", broker),
         name_revision=view.base("name", name),
     )
-    if view.would_change(command):
-        return command
     record = view.record(broker)
     entry = view.name(name)
-    answer = _registered(view.register_reply(decoded), settings)
-    if record is None or entry is None:
-        # Fenced, and no record to drop: there is nothing to touch, so a log must judge the whole of it again.
-        return Renewal(
-            broker=broker, registration=True, lease_ms=None, revision=None, answer=answer, otherwise=command
-        )
-    touch = Touch(
+    # Without a record, what changes nothing is fenced: there is no lease to renew, a log judges it again.
+    if record is None or entry is None or view.would_change(command):
+        return command
+    touch = commands.Touch(
         cluster_name=broker.cluster_name,
         broker_name=name,
         broker_addr=broker.broker_addr,
@@ -226,7 +175,8 @@ def decide_registration(
         enable_acting_master=entry.enable_acting_master,
         zone_name=entry.zone_name,
     )
-    return _renewal(record, answer, touch, registration=True)
+    answer = _registered(view.register_reply(decoded), settings)
+    return Renewal(record=record, answer=answer, otherwise=touch)
 
 
 def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
@@ -243,30 +193,21 @@ def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
     return Answer(ext_fields=fields.to_ext(), body=body)
 
 
-def _unregister(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _unregister(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     # brokerId is not looked at: 4.9 fails on one that is no number, 5.x does not, and it decides nothing.
     fields = ext.UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
-    broker = broker_key(fields.cluster_name, fields.broker_addr)
-    match heard.standing(broker):
-        case Standing.OWNER:
-            return Unregister(broker=broker, late=False)
-        case Standing.OLDER:
-            return Unregister(broker=broker, late=True)
-        case Standing.STRANGER:
-            name = BrokerName(fields.broker_name)
-            return UnregisterBroker(
-                cluster_name=broker.cluster_name,
-                broker_name=name,
-                broker_addr=broker.broker_addr,
-                broker_id=fields.broker_id,
-                record_revision=view.base("record", broker),
-                name_revision=view.base("name", name),
-            )
+    broker, name = broker_key(fields.cluster_name, fields.broker_addr), BrokerName(fields.broker_name)
+    return commands.UnregisterBroker(
+        cluster_name=broker.cluster_name,
+        broker_name=name,
+        broker_addr=broker.broker_addr,
+        broker_id=fields.broker_id,
+        record_revision=view.base("record", broker),
+        name_revision=view.base("name", name),
+    )
 
 
-def _query_data_version(
-    view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
-) -> Decision:
+def _query_data_version(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.QueryDataVersionFields.parse(request.ext_fields)
     broker = broker_key(fields.cluster_name, fields.broker_addr)
     sent = DataVersion.decode(request.body)
@@ -279,29 +220,20 @@ def _query_data_version(
     if record is None:
         return says(changed=True)
     changed, version = not record.complete or record.data_version != sent, record.data_version.encode()
-    return _renewal(record, says(changed=changed, version=version), says(changed=True, version=version))
-
-
-def _heartbeat(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    fields = ext.BrokerHeartbeatFields.parse(request.ext_fields)
-    record = view.record(broker_key(fields.cluster_name, fields.broker_addr))
-    return Answer() if record is None else _renewal(record, Answer(), Answer())
-
-
-def _renewal(
-    record: Record, answer: Answer, otherwise: Touch | Answer, *, registration: bool = False
-) -> Renewal:
     return Renewal(
-        broker=record.broker,
-        registration=registration,
-        lease_ms=record.lease_ms,
-        revision=record.revision,
-        answer=answer,
-        otherwise=otherwise,
+        record=record,
+        answer=says(changed=changed, version=version),
+        otherwise=says(changed=True, version=version),
     )
 
 
-def _member_group(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _heartbeat(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
+    fields = ext.BrokerHeartbeatFields.parse(request.ext_fields)
+    record = view.record(broker_key(fields.cluster_name, fields.broker_addr))
+    return DONE if record is None else Renewal(record=record, answer=DONE, otherwise=DONE)
+
+
+def _member_group(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.GetBrokerMemberGroupFields.parse(request.ext_fields)
     data = view.broker_data(fields.broker_name)
     group = BrokerMemberGroup(
@@ -316,9 +248,7 @@ def _member_group(view: RouteView, request: Request, settings: NamesrvSettings, 
 # -- routes and topics -------------------------------------------------------------------------------------
 
 
-def _route(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    if must_wait(settings, heard.uptime_s):
-        return refusal(NOT_READY)
+def _route(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.GetRouteFields.parse(request.ext_fields)
     route = None if fields.topic is None else route_of(view, fields.topic, settings)
     if route is None:
@@ -367,19 +297,17 @@ def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
     )
 
 
-def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     return Answer(body=view.listing(request.code, lambda: encode_cluster_info(view.cluster_info())))
 
 
-def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     if not settings.enable_all_topic_list:
         return refusal("disable")
     return _topic_list(view, request.code, view.topics)
 
 
-def _topics_of_cluster(
-    view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
-) -> Decision:
+def _topics_of_cluster(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     if not settings.enable_topic_list:
         return refusal("disable")
     cluster = ext.GetTopicsByClusterFields.parse(request.ext_fields).cluster
@@ -388,7 +316,7 @@ def _topics_of_cluster(
     return _topic_list(view, (request.code, cluster), lambda: view.topics_of_cluster(cluster))
 
 
-def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     info = view.cluster_info()
     addr = next((data.broker_addrs[min(data.broker_addrs)] for data in info.broker_addr_table.values()), None)
     topics = (*info.cluster_addr_table, *info.broker_addr_table)
@@ -396,7 +324,7 @@ def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings,
 
 
 def _topics_by_flag(accept: Callable[[int], bool]) -> _Handler:
-    def handler(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    def handler(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
         if not settings.enable_topic_list:
             return refusal("disable")
         return _topic_list(view, request.code, lambda: view.topics_by_flag(accept))
@@ -408,28 +336,30 @@ def _topic_list(view: RouteView, key: Hashable, topics: Callable[[], list[str]])
     return Answer(body=view.listing(key, lambda: TopicList(topics=tuple(topics())).encode()))
 
 
-def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.DeleteTopicInNamesrvFields.parse(request.ext_fields)
-    return DeleteTopic(
+    return commands.DeleteTopic(
         topic=fields.topic,
         cluster_name=ClusterName(fields.cluster_name) if fields.cluster_name else None,
         topic_revision=view.base("topic", fields.topic),
     )
 
 
-def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     topic = ext.TopicFields.parse(request.ext_fields).topic
     queues = {
-        data.broker_name: msgspec.convert(data, BrokerQueues, from_attributes=True)
+        data.broker_name: msgspec.convert(data, commands.BrokerQueues, from_attributes=True)
         for data in (decode_queue_datas(request.body) if request.body else ())
     }
     if not topic or not queues:
         return Answer()
-    return RegisterTopic(topic=topic, queues=tuple(queues.values()), topic_revision=view.base("topic", topic))
+    return commands.RegisterTopic(
+        topic=topic, queues=tuple(queues.values()), topic_revision=view.base("topic", topic)
+    )
 
 
-def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
-    def handler(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _write_perm(change: type[commands.WipeWritePerm | commands.AddWritePerm]) -> _Handler:
+    def handler(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
         name = BrokerName(ext.WritePermFields.parse(request.ext_fields).broker_name or "")
         return change(broker_name=name, name_revision=view.base("name", name))
 
@@ -439,7 +369,7 @@ def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
 # -- KV configuration and settings -------------------------------------------------------------------------
 
 
-def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.PutKvFields.parse(request.ext_fields)
     namespace, key = fields.namespace, fields.key
     if namespace is None or key is None:
@@ -453,10 +383,10 @@ def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard:
             f"namespace, key and value have {size} bytes together, at most {KV_ENTRY_BYTES_MAX} are allowed"
         )
     revision = view.base("key", (namespace, key))
-    return PutKv(namespace=namespace, key=key, value=fields.value, key_revision=revision)
+    return commands.PutKv(namespace=namespace, key=key, value=fields.value, key_revision=revision)
 
 
-def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.GetKvFields.parse(request.ext_fields)
     entry: KvEntry | None = None
     if fields.namespace is not None and fields.key is not None:
@@ -469,15 +399,15 @@ def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard:
     return Answer(ext_fields=ext.GetKvResponseFields(value=entry.value).to_ext())
 
 
-def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     fields = ext.DeleteKvFields.parse(request.ext_fields)
     namespace, key = fields.namespace, fields.key
     if namespace is None or key is None:
         return Answer()
-    return DeleteKv(namespace=namespace, key=key, key_revision=view.base("key", (namespace, key)))
+    return commands.DeleteKv(namespace=namespace, key=key, key_revision=view.base("key", (namespace, key)))
 
 
-def _kv_list(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _kv_list(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     namespace = ext.GetKvListFields.parse(request.ext_fields).namespace
     values = None if namespace is None else view.kv(namespace)
     if values is None:
@@ -495,7 +425,7 @@ def _shown(text: str | None) -> str:
     return "null" if text is None else text
 
 
-def _update_config(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _update_config(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     if not request.body:
         return Answer()
     try:
@@ -507,11 +437,11 @@ def _update_config(view: RouteView, request: Request, settings: NamesrvSettings,
     return SettingsChange(after=after, changes=changes) if changes else Answer()
 
 
-def _get_config(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+def _get_config(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
     return Answer(body=format_settings(settings).encode())
 
 
-_Handler: TypeAlias = Callable[[RouteView, Request, NamesrvSettings, Heard], Decision]
+_Handler: TypeAlias = Callable[[RouteView, Request, NamesrvSettings], Decision]
 
 _READS: Final[Mapping[int, _Handler]] = {
     RequestCode.GET_KV_CONFIG: _get_kv,
@@ -534,13 +464,13 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     RequestCode.DELETE_KV_CONFIG: _delete_kv,
     RequestCode.REGISTER_BROKER: _register,
     RequestCode.UNREGISTER_BROKER: _unregister,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(WipeWritePerm),
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(commands.WipeWritePerm),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: _register_topic,
     RequestCode.UPDATE_NAMESRV_CONFIG: _update_config,
     RequestCode.GET_NAMESRV_CONFIG: _get_config,
     RequestCode.QUERY_DATA_VERSION: _query_data_version,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: _write_perm(AddWritePerm),
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: _write_perm(commands.AddWritePerm),
     RequestCode.BROKER_HEARTBEAT: _heartbeat,
 }
 

@@ -55,12 +55,9 @@ def decode_registration(request: Request) -> Registration | Answer:
         fields = RegisterBrokerFields.parse(request.ext_fields)
     except FieldError as error:
         return refusal(str(error))
-    if not fields.broker_name:
-        return refusal("brokerName is empty")
-    if not fields.broker_addr:
-        return refusal("brokerAddr is empty")
-    if not fields.cluster_name:
-        return refusal("clusterName is empty")
+    for name in ("brokerName", "brokerAddr", "clusterName"):
+        if not request.ext_fields[name]:
+            return refusal(f"{name} is empty")
     if fields.broker_id < 0:
         return refusal(f"brokerId {fields.broker_id} is negative")
     lease_ms = fields.heartbeat_timeout_ms

@@ -77,18 +77,15 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     kv_changed: bool = False
 
 
-class Facts:
+class Facts(msgspec.Struct):
     """What one change did, gathered while it is made."""
 
-    __slots__ = ("joined", "left", "lost", "min_changes", "names", "topics")
-
-    def __init__(self) -> None:
-        self.topics: dict[str, None] = {}
-        self.names: dict[str, None] = {}
-        self.joined: BrokerKey | None = None
-        self.left: list[BrokerLeft] = []
-        self.lost: list[TopicsLost] = []
-        self.min_changes: list[MinBrokerChange] = []
+    topics: dict[str, None] = {}
+    names: dict[str, None] = {}
+    joined: BrokerKey | None = None
+    left: list[BrokerLeft] = []
+    lost: list[TopicsLost] = []
+    min_changes: list[MinBrokerChange] = []
 
     def applied(self, revision: int, reply: Reply = None) -> Applied:
         return Applied(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nameserver.routes.image import encode_image
 from nameserver.routes.store import RouteStore
+from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, BrokerName
 
 
@@ -17,8 +18,8 @@ def check_table(table: RouteStore) -> None:
             assert table.present(kind, key) is None, f"{kind} {key} is both there and removed"
             # At the floor: removed by the very change that raised it.
             assert floor <= removed_at <= table.revision, f"{kind} {key} removed at {removed_at}"
-    again = RouteStore(table.tombstones.max)
-    again.take(encode_image(table.copy_for_snapshot()))
+    data = encode_image(table.copy_for_snapshot())
+    again = RouteTable.restore(data, tombstones_max=table.tombstones.max)
     assert again.state_digest() == table.state_digest(), "the digest kept differs from the digest made anew"
 
 

@@ -387,37 +387,6 @@ def four_letters(addr: str, word: bytes) -> str:
     return ""
 
 
-def servers_of(
-    arm: Arm,
-    folder: Path,
-    timers: Timers,
-    record: Record,
-    *,
-    count: int,
-    durability: Durability,
-    network: Network,
-) -> StartedServers:
-    """Return the servers of an arm, not yet started.
-
-    Args:
-        durability: Of the raft arm; ZooKeeper always syncs, independent nameservers store nothing.
-
-    Raises:
-        ClusterError: If the arm cannot be had on this machine.
-    """
-    match arm:
-        case "zookeeper":
-            return ZooKeepers(arm, folder, timers, record, count=count, network=network)
-        case "independent" | "independent-again" | "independent-real" | "raft" | "raft-real":
-            return Nameservers(
-                arm, folder, timers, record, count=count, durability=durability, network=network
-            )
-        case "apache":
-            from bench.arms.apache import ApacheNameservers  # its jars are fetched for this arm only
-
-            return ApacheNameservers(arm, folder, timers, record, count=count, network=network)
-
-
 def wait_until(
     condition: Callable[[], bool],
     what: str,

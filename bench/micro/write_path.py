@@ -42,7 +42,7 @@ from nameserver.commands import (
     encode_command,
 )
 from nameserver.handlers import answer_for, decide_registration
-from nameserver.raft import RaftConfig
+from nameserver.raft.types import RaftConfig
 from nameserver.registration import Registration, decode_registration
 from nameserver.replicated import Replicated
 from nameserver.routes.table import RouteTable
@@ -132,7 +132,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
                 "apply", table.apply, steps.time("decode command", decode_command, again.command)
             )
             assert isinstance(verdict, Applied), verdict
-            assert not answer_for(command, verdict, asked, settings).code
+            assert not answer_for(command, verdict, settings).code
             steps.time("encode answer", encode_done, request)
     steps.say()
 

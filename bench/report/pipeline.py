@@ -7,7 +7,7 @@ tables come to the driver, which writes them to ``marts/``.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Final, TypeVar
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from bench.plan import CASES, NEW_TOPIC
 from bench.report import costs, gold, requests, routes, silver, storage, told
-from bench.report.tables import EVENTS, FAULTS
+from bench.report.tables import EVENTS, FAULTS, GAP, RUNS, WINDOW
 
 REASONS_MAX: Final = 12
 """Reasons kept per run and operation: the most frequent ones; remarks could be as many as requests."""
@@ -67,7 +67,7 @@ def compute(
     gaps = told.gaps(facts["brokers"].to_pylist(), facts["launches"].to_pylist(), sources)
     silver.note_sources(spark, sources, out)
     progress("report: computing tables")
-    runs = silver.run_rows(spark, sources, faults, gaps)
+    runs = _run_rows(spark, sources, faults, gaps)
     kinds = {row.file.partition("-")[0] for row in files}
     kept, frames = _frames(found, runs, kinds, new_topics=any(map(_is_new_topic, faults)), small=small)
     try:
@@ -107,6 +107,38 @@ def compute(
         messages=rows("messages", gold.Messages),
         reasons=rows("reasons", gold.Reason),
     )
+
+
+def _run_rows(
+    spark: SparkSession,
+    sources: Sequence[silver.Source],
+    faults: Sequence[gold.Fault],
+    gaps: Sequence[told.Gap],
+) -> DataFrame:
+    """Return ``RUNS`` of the runs that are used."""
+    windows_of: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for fault in sorted(faults, key=lambda each: each.fault):
+        windows_of[fault.run].append({name: getattr(fault, name) for name in _fields(WINDOW)})
+    gaps_of: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for gap in gaps:
+        gaps_of[gap.run].append({name: getattr(gap, name) for name in _fields(GAP)})
+    rows = [
+        (
+            source.run,
+            source.life,
+            manifest.measure_begin_ns,
+            manifest.measure_end_ns,
+            windows_of[source.run],
+            gaps_of[source.run],
+        )
+        for source in sources
+        if source.left_out is None and (manifest := source.manifest) is not None
+    ]
+    return silver.local_frame(spark, rows, RUNS)
+
+
+def _fields(struct: str) -> list[str]:
+    return [part.partition(":")[0] for part in struct.removeprefix("struct<").removesuffix(">").split(",")]
 
 
 def _is_new_topic(fault: gold.Fault) -> bool:

@@ -16,7 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -28,20 +28,13 @@ from bench.report.tables import (
     BAD,
     EVENT,
     EVENTS,
-    GAP,
     PATH_COLUMNS,
     REQUIRED,
     RUN_KEYS,
-    RUNS,
-    WINDOW,
     columns,
     typed,
 )
 from bench.runfolder import FORMAT, Manifest
-
-if TYPE_CHECKING:
-    from bench.report.gold import Fault
-    from bench.report.told import Gap
 
 KIND: Final = "file_kind"
 """Which of :data:`EVENTS` a row is, by the beginning of its file's name."""
@@ -275,31 +268,6 @@ def line_quality(found: DataFrame) -> DataFrame:
     )
 
 
-def run_rows(
-    spark: SparkSession, sources: Sequence[Source], faults: Sequence[Fault], gaps: Sequence[Gap]
-) -> DataFrame:
-    """Return ``RUNS`` of the runs that are used."""
-    windows_of: dict[str, list[dict[str, object]]] = defaultdict(list)
-    for fault in sorted(faults, key=lambda each: each.fault):
-        windows_of[fault.run].append({name: getattr(fault, name) for name in _fields(WINDOW)})
-    gaps_of: dict[str, list[dict[str, object]]] = defaultdict(list)
-    for gap in gaps:
-        gaps_of[gap.run].append({name: getattr(gap, name) for name in _fields(GAP)})
-    rows = [
-        (
-            source.run,
-            source.life,
-            manifest.measure_begin_ns,
-            manifest.measure_end_ns,
-            windows_of[source.run],
-            gaps_of[source.run],
-        )
-        for source in sources
-        if source.left_out is None and (manifest := source.manifest) is not None
-    ]
-    return local_frame(spark, rows, RUNS)
-
-
 def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, int]]) -> list[Source]:
     """Leave out the runs that hold no operations or more damaged lines than a killed process explains (pure).
 
@@ -321,10 +289,6 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
             reason = "it holds no events"
         judged.append(replace(source, left_out=reason))
     return judged
-
-
-def _fields(struct: str) -> list[str]:
-    return [part.partition(":")[0] for part in struct.removeprefix("struct<").removesuffix(">").split(",")]
 
 
 _ARROW: Final = {

@@ -28,7 +28,7 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _sync: Final = getattr(os, "fdatasync", os.fsync)
 
 
-class StorageFull(Exception):
+class StorageFull(OSError):
     """No room: the partial frame was cut off again, nothing before it is lost; try again later."""
 
 

@@ -22,13 +22,14 @@ from aiohttp import web
 
 from nameserver.modes.group import GroupStatus, Operations
 from nameserver.modes.interface import Consistency, NoQuorum
-from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader, RaftMember
+from nameserver.raft.member import RaftMember
+from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.settings.declared import ConfigError, read_address
 from remoting.disk_threads import DiskThreads
 
 from . import answers
-from .openapi import BINARY, NO_GROUP, PARAMETER_PROBLEM, Serves, change, content
-from .problems import ASK_AGAIN, HEADERS, Problem, check_query, json_answer
+from .openapi import BINARY, NO_GROUP, PARAMETER_PROBLEM, Answer, Serves, change, content
+from .problems import ASK_AGAIN, HEADERS, Problem, check_query
 
 log = logging.getLogger(__name__)
 
@@ -58,19 +59,19 @@ class RaftAdmin:
     def __init__(self, consistency: Consistency, *, token: str | None) -> None:
         self._consistency = consistency
         self._proof = None if token is None else _proof(token)
-        self._restoring = False
+        self._restoring = asyncio.Lock()
         self._refusal_logged_at = -1.0
 
     # -- resources -----------------------------------------------------------------------------------
 
-    @Serves("GET", "/v1/raft/status", "The figures.", GroupStatus, {**PARAMETER_PROBLEM, **NO_GROUP})
-    async def get_raft_status(self, request: web.Request) -> web.Response:
+    @Serves("GET", "/v1/raft/status", "The figures.", PARAMETER_PROBLEM | NO_GROUP)
+    async def get_raft_status(self, request: web.Request) -> GroupStatus:
         """Figures of this member of the raft group."""
         check_query(request, set())
-        return json_answer(self._operations().raft_status())
+        return self._operations().raft_status()
 
-    @change("POST", "/v1/raft/members", "It is a voter.", answers.Members, body=answers.NewMember)
-    async def add_member(self, request: web.Request) -> web.Response:
+    @change("POST", "/v1/raft/members", "It is a voter.", body=answers.NewMember)
+    async def add_member(self, request: web.Request) -> answers.Members:
         """Take a member in: a learner first, a voter once it has caught up."""
         member, deadline = self._allowed(request)
         address = await _body(request, "address", required=True)
@@ -78,8 +79,8 @@ class RaftAdmin:
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members()
 
-    @change("DELETE", "/v1/raft/members/{address}", "It is out.", answers.Members)
-    async def remove_member(self, request: web.Request) -> web.Response:
+    @change("DELETE", "/v1/raft/members/{address}", "It is out.")
+    async def remove_member(self, request: web.Request) -> answers.Members:
         """Take a member out; it stops. A leader hands over first and then names the new one (421)."""
         member, deadline = self._allowed(request)
         address = _member(request.match_info["address"])
@@ -91,56 +92,43 @@ class RaftAdmin:
         await self._done(request, f"remove member {address}", change)
         return self._members()
 
-    @change(
-        "POST",
-        "/v1/raft/transfer",
-        "Somebody else leads.",
-        answers.Leader,
-        body=answers.Transfer,
-        body_required=False,
-    )
-    async def transfer_leadership(self, request: web.Request) -> web.Response:
+    @change("POST", "/v1/raft/transfer", "Somebody else leads.", body=answers.Transfer, body_required=False)
+    async def transfer_leadership(self, request: web.Request) -> answers.Leader:
         """Hand leadership over."""
         member, deadline = self._allowed(request)
         to = await _body(request, "to") or None
         change = member.transfer_leadership(to, deadline=deadline)
         leader = await self._done(request, f"transfer leadership to {to or 'anybody'}", change)
-        return json_answer(answers.Leader(leader=leader))
+        return answers.Leader(leader=leader)
 
     @change(
         "POST",
         "/v1/raft/snapshot",
         "It is on this nameserver's disk; with Accept: application/octet-stream the answer is it.",
-        content(answers.Snapshot) | BINARY,
+        answer=content(answers.Snapshot) | BINARY,
     )
-    async def save_snapshot(self, request: web.Request) -> web.StreamResponse:
+    async def save_snapshot(self, request: web.Request) -> Answer:
         """Write the state to a file that can be copied and restored."""
         member, deadline = self._allowed(request)
         await _body(request)
         info = await self._done(request, "save snapshot", member.save_snapshot(deadline=deadline))
         if request.headers.get("Accept", "").partition(";")[0].strip() == _BINARY:
             return await _download(request, info.path)
-        return json_answer(
-            answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.file_size)
-        )
+        return answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.file_size)
 
-    @change("POST", "/v1/raft/restore", "It is the state of this group.", answers.Restored, body=BINARY)
-    async def restore_snapshot(self, request: web.Request) -> web.Response:
+    @change("POST", "/v1/raft/restore", "It is the state of this group.", body=BINARY)
+    async def restore_snapshot(self, request: web.Request) -> answers.Restored:
         """Replace the state by a snapshot file; only in a group of one member."""
         member, deadline = self._allowed(request)
-        if self._restoring:  # each holds its whole file in memory
+        if self._restoring.locked():  # each holds its whole file in memory
             raise Problem(409, "another snapshot is being restored")
-        self._restoring = True
-        try:
+        async with self._restoring:
             image = await _read_body(request, limit=SNAPSHOT_MAX)
             if not image:
                 raise Problem(400, "the body is empty; it must be a snapshot file")
             change = member.restore_snapshot(image, deadline=deadline)
             await self._done(request, f"restore snapshot of {len(image)} bytes", change)
-        finally:
-            self._restoring = False
-        status = self._consistency.status()
-        return json_answer(msgspec.convert(status, answers.Restored, from_attributes=True))
+        return msgspec.convert(self._consistency.status(), answers.Restored, from_attributes=True)
 
     # -- around each ---------------------------------------------------------------------------------
 
@@ -211,12 +199,10 @@ class RaftAdmin:
         log.info("admin request done change=%s", what)
         return result
 
-    def _members(self) -> web.Response:
+    def _members(self) -> answers.Members:
         status = self._operations().raft_status()
-        return json_answer(
-            answers.Members(
-                members=status.members or (), voters=status.voters or (), learners=status.learners or ()
-            )
+        return answers.Members(
+            members=status.members or (), voters=status.voters or (), learners=status.learners or ()
         )
 
 

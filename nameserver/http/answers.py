@@ -10,13 +10,11 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from nameserver.modes.group import MemberAddress
+from nameserver.modes.group import MemberAddress, said
 from nameserver.modes.history import Event, in_words
 
 Mode = Annotated[str, Meta(extra_json_schema={"enum": ["independent", "raft"]})]
-Epoch = Annotated[
-    int, Meta(description="Grows when a snapshot is restored: indexes of two epochs must not be compared.")
-]
+Epoch = Annotated[int, said("Grows when a snapshot is restored: indexes of two epochs must not be compared.")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
@@ -27,7 +25,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class EventAnswer(_Answer, frozen=True, kw_only=True):
     """Something that happened to a topic or a broker."""
 
-    at_ms: Annotated[int, Meta(description="Unix time in ms.")]
+    at_ms: Annotated[int, said("Unix time in ms.")]
     reason: str
     words: str
     broker: str | None
@@ -55,9 +53,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: Epoch | UnsetType = UNSET
     events: tuple[EventAnswer, ...] | UnsetType = UNSET
     likely_causes: tuple[str, ...] | UnsetType = UNSET
-    leader: Annotated[
-        str | UnsetType, Meta(description="Raft address of the leader, which is to be asked.")
-    ] = UNSET
+    leader: Annotated[str | UnsetType, said("Raft address of the leader, which is to be asked.")] = UNSET
     leader_http: Annotated[
         str | UnsetType,
         Meta(
@@ -76,21 +72,16 @@ class Read(_Answer, frozen=True, kw_only=True):
     """Says where an answer is from."""
 
     mode: Mode
-    index: Annotated[
-        int, Meta(description="Revision of what was read: of the topic asked for, else of the table.")
-    ]
+    index: Annotated[int, said("Revision of what was read: of the topic asked for, else of the table.")]
     epoch: Epoch
-    leader_known: Annotated[bool, Meta(description="True in independent mode, which needs none.")]
+    leader_known: Annotated[bool, said("True in independent mode, which needs none.")]
     last_contact_ms: Annotated[
         int | None,
-        Meta(
-            description="Age of the contact with a majority in ms; 0 in independent mode, null if there "
-            "never was one."
-        ),
+        said("Age of the contact with a majority in ms; 0 in independent mode, null if there never was one."),
     ]
     boot_id: Annotated[
         int | UnsetType,
-        Meta(description="Independent mode only: indexes of two lives of a process must not be compared."),
+        said("Independent mode only: indexes of two lives of a process must not be compared."),
     ] = UNSET
 
 
@@ -130,13 +121,13 @@ class Broker(_Answer, frozen=True, kw_only=True):
 
     cluster: str
     broker_name: str
-    broker_id: Annotated[int, Meta(description="0 is the master.")]
+    broker_id: Annotated[int, said("0 is the master.")]
     broker_addr: str
     ha_server_addr: str
     data_version: Version
-    complete: Annotated[bool, Meta(description="False after an incremental registration.")]
+    complete: Annotated[bool, said("False after an incremental registration.")]
     lease_ms: int
-    topics: Annotated[int, Meta(description="Topics of the broker name.")]
+    topics: Annotated[int, said("Topics of the broker name.")]
     index: int
 
 
@@ -220,8 +211,7 @@ class Status(_Answer, frozen=True, kw_only=True):
     last_contact_ms: int | None
     members: tuple[str, ...]
     linked: Annotated[
-        tuple[str, ...],
-        Meta(description="Members with an authenticated link up; who is missing is down or cut off."),
+        tuple[str, ...], said("Members with an authenticated link up; who is missing is down or cut off.")
     ]
     version: str
     boot_id: int
@@ -229,7 +219,7 @@ class Status(_Answer, frozen=True, kw_only=True):
     durability: Annotated[str | None, Meta(extra_json_schema={"enum": ["memory", "journal", "fsync", None]})]
     reads_ready: bool
     writes_ready: bool
-    waiting_for: Annotated[str, Meta(description="Why it is not ready, in words; empty if it is.")]
+    waiting_for: Annotated[str, said("Why it is not ready, in words; empty if it is.")]
     uptime_ms: int
     connections: int
 
@@ -237,14 +227,12 @@ class Status(_Answer, frozen=True, kw_only=True):
 class Digests(_Answer, frozen=True, kw_only=True):
     """Digests of the table, to compare nameservers."""
 
-    digest: Annotated[
-        Digest, Meta(description="Of what clients can read; equal in both modes for equal tables.")
-    ]
-    state_digest: Annotated[
-        Digest, Meta(description="Of all replicated state; equal on members at equal index.")
-    ]
+    digest: Annotated[Digest, said("Of what clients can read; equal in both modes for equal tables.")]
+    state_digest: Annotated[Digest, said("Of all replicated state; equal on members at equal index.")]
     revision: int
-    index: Annotated[int, Meta(description="Applied log index, or the revision in independent mode.")]
+    applied_index: Annotated[int, said("Applied log index, or the revision in independent mode.")] = (
+        msgspec.field(name="index")
+    )
 
 
 # The raft group --------------------------------------------------------------------------------------
@@ -270,7 +258,7 @@ class Snapshot(_Answer, frozen=True, kw_only=True):
     path: str
     index: int
     term: int
-    size: Annotated[int, Meta(description="In bytes.")]
+    size: Annotated[int, said("In bytes.")]
 
 
 class Restored(_Answer, frozen=True, kw_only=True):

@@ -10,23 +10,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from nameserver.modes.interface import Consistency, ConsistencyStatus
 from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
-from remoting.addresses import is_loopback, join_address
+from remoting.addresses import host_port, is_loopback
 
 from . import answers
 from .admin import RaftAdmin
 from .hosts import AllowedHosts
 from .listener import HttpConnections
 from .metrics import Metrics
-from .openapi import TEXT, Serves, document, routes
-from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query, json_answer
+from .openapi import TEXT, Answer, Serves, document, routes
+from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
 from .reads import Reads
 
 log = logging.getLogger(__name__)
@@ -48,32 +50,26 @@ _OF_THE_MODE: Final = tuple(
 )
 
 
+@dataclass(kw_only=True, eq=False)
 class HttpServer:
-    """Serves HTTP from a mode and the wire's counters."""
+    """Serves HTTP from a mode and the wire's counters; not bound before :meth:`start`.
 
-    def __init__(
-        self,
-        *,
-        consistency: Consistency,
-        server: NameServer,
-        settings: LiveSettings,
-        version: str,
-        token: str | None = None,
-    ) -> None:
-        """Make a server that is not bound.
+    Args:
+        token: Content of ``--http-token-file``; None leaves changes of the group off.
+    """
 
-        Args:
-            token: Content of ``--http-token-file``; None leaves changes of the group off.
-        """
-        self._consistency = consistency
-        self._server = server
-        self._settings = settings
-        self._version = version
-        self.reads = Reads(consistency, settings)
-        self._admin = RaftAdmin(consistency, token=token)
-        self._metrics = Metrics(consistency, server, version=version)
+    consistency: Consistency
+    server: NameServer
+    settings: LiveSettings
+    version: str
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        self.reads = Reads(self.consistency, self.settings)
+        self._admin = RaftAdmin(self.consistency, token=self.token)
+        self._metrics = Metrics(self.consistency, self.server, version=self.version)
         self._runner = web.AppRunner(
-            self.application(), access_log=None, logger=_protocol_log(), keepalive_timeout=75.0
+            self.application(), access_log=None, logger=_protocol_log, keepalive_timeout=75.0
         )
         self._listener: asyncio.Server | None = None
         self._connections = HttpConnections(self._protocol)
@@ -88,11 +84,11 @@ class HttpServer:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._connections.accept, host, port, backlog=1024)
-        bound, bound_port, *_ = self._listener.sockets[0].getsockname()
-        named = self._settings.current.http_allowed_hosts.split(",")
-        self._hosts = AllowedHosts(loopback=is_loopback(bound), named=named)
+        bound = self._listener.sockets[0].getsockname()
+        named = self.settings.current.http_allowed_hosts.split(",")
+        self._hosts = AllowedHosts(loopback=is_loopback(bound[0]), named=named)
         self._connections.start()
-        return join_address(bound, bound_port)
+        return host_port(bound)
 
     async def close(self) -> None:
         """Stop accepting and close; blocking queries are answered, requests in flight get a moment to end."""
@@ -123,7 +119,7 @@ class HttpServer:
 
     @web.middleware
     async def _wrap(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[Answer]]
     ) -> web.StreamResponse:
         response: web.StreamResponse
         begun = time.perf_counter()
@@ -137,7 +133,11 @@ class HttpServer:
                 raise Problem(
                     421, f"nothing is served under the name {str(host)[:200]}; httpAllowedHosts can allow it"
                 )
-            response = await handler(request)
+            answer = await handler(request)
+            if isinstance(answer, msgspec.Struct):
+                body = msgspec.json.encode(answer)
+                answer = web.Response(body=body, content_type=JSON, headers=HEADERS)
+            response = answer
         except Problem as problem:
             response = problem.response(request.path)
         except web.HTTPException as error:
@@ -153,52 +153,42 @@ class HttpServer:
         if request.method not in ("GET", "HEAD"):
             result = "done" if response.status < 400 else f"refused({response.status})"
             result = "unknown" if response.status in (500, 504) else result
-            self._server.audit.note(peer, f"{request.method} {path}", result, request.match_info)
+            self.server.audit.note(peer, f"{request.method} {path}", result, request.match_info)
         if not has_place:
             response.force_close()
         return response
 
     # -- about this process --------------------------------------------------------------------------
 
-    @Serves("GET", "/v1/status", "The state.", answers.Status)
-    async def get_status(self, request: web.Request) -> web.Response:
+    @Serves("GET", "/v1/status", "The state.")
+    async def get_status(self, request: web.Request) -> answers.Status:
         """State of this nameserver in its group."""
         check_query(request, set())
-        status, operations = self._consistency.status(), self._consistency.operations
+        status, operations = self.consistency.status(), self.consistency.operations
         known = {name: getattr(status, name) for name in _OF_THE_MODE}
-        return json_answer(
-            answers.Status(
-                **known,
-                linked=(operations.raft_status().linked or ()) if operations else (),
-                version=self._version,
-                uptime_ms=round(self._server.uptime_s * 1000),
-                connections=len(self._server.wire.connections),
-            )
+        return answers.Status(
+            **known,
+            linked=(operations.raft_status().linked or ()) if operations else (),
+            version=self.version,
+            uptime_ms=round(self.server.uptime_s * 1000),
+            connections=len(self.server.wire.connections),
         )
 
-    @Serves("GET", "/v1/digest", "The digests.", answers.Digests)
-    async def get_digest(self, request: web.Request) -> web.Response:
+    @Serves("GET", "/v1/digest", "The digests.")
+    async def get_digest(self, request: web.Request) -> answers.Digests:
         """Digests of the table, to compare nameservers."""
         check_query(request, set())
-        status = self._consistency.status()
-        return json_answer(
-            answers.Digests(
-                digest=status.digest,
-                state_digest=status.state_digest,
-                revision=status.revision,
-                index=status.applied_index,
-            )
-        )
+        return msgspec.convert(self.consistency.status(), answers.Digests, from_attributes=True)
 
-    @Serves("GET", "/healthz", "It does.", TEXT, {})
+    @Serves("GET", "/healthz", "It does.", {}, answer=TEXT)
     async def get_health(self, request: web.Request) -> web.Response:
         """The process runs."""
         return web.Response(text="ok\n", headers=HEADERS)
 
-    @Serves("GET", "/readyz", "They can.", TEXT, {503: "They cannot; detail says what is waited for."})
+    @Serves("GET", "/readyz", "They can.", {503: "They cannot; detail says what is waited for."}, answer=TEXT)
     async def get_readiness(self, request: web.Request) -> web.Response:
         """Reads and writes can be served."""
-        status = self._consistency.status()
+        status = self.consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
         what = "reads and writes" if not status.reads_ready else "writes"
@@ -208,7 +198,7 @@ class HttpServer:
 
     def _hindrances(self, why: str) -> str:
         """Return what else an operator should look at when nothing is served, beyond what ``why`` says."""
-        operations = self._consistency.operations
+        operations = self.consistency.operations
         if operations is None:
             return ""
         status = operations.raft_status()
@@ -217,7 +207,7 @@ class HttpServer:
         away = [name for name in status.members or () if name not in linked and name not in why]
         return f"{words}; no link to {', '.join(away)}" if away else words
 
-    @Serves("GET", "/metrics", "Text format 0.0.4.", TEXT, {})
+    @Serves("GET", "/metrics", "Text format 0.0.4.", {}, answer=TEXT)
     async def get_metrics(self, request: web.Request) -> web.Response:
         """Prometheus metrics."""
         return web.Response(
@@ -230,7 +220,7 @@ class HttpServer:
         body = resources.files("nameserver.http").joinpath("web", name).read_bytes()
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
 
-    @Serves("GET", "/openapi.json", "OpenAPI 3.1.", {JSON: {"schema": {"type": "object"}}}, {})
+    @Serves("GET", "/openapi.json", "OpenAPI 3.1.", {}, answer={JSON: {"schema": {"type": "object"}}})
     async def get_open_api(self, request: web.Request) -> web.Response:
         """This document."""
         return web.Response(body=document(), content_type=JSON, headers=HEADERS)
@@ -249,12 +239,9 @@ class _OneLine(logging.Filter):
         return record.levelno >= logging.INFO
 
 
-def _protocol_log() -> logging.Logger:
-    logger = logging.getLogger(f"{__name__}.protocol")
-    if not logger.filters:
-        logger.addFilter(_OneLine())
-        logger.setLevel(logging.DEBUG)  # aiohttp reports some garbage at this level only
-    return logger
+_protocol_log: Final = logging.getLogger(f"{__name__}.protocol")
+_protocol_log.addFilter(_OneLine())
+_protocol_log.setLevel(logging.DEBUG)  # aiohttp reports some garbage at this level only
 
 
 def _problem(error: web.HTTPException, request: web.Request) -> Problem:
@@ -271,4 +258,4 @@ def _problem(error: web.HTTPException, request: web.Request) -> Problem:
 def _peer(request: web.Request) -> str:
     """Return ``host:port`` of who asks; a proxy's if there is one."""
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
-    return join_address(name[0], name[1]) if name else "unknown"
+    return host_port(name) if name else "unknown"

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from enum import Enum
 from typing import Final, cast
 
 log = logging.getLogger(__name__)
@@ -26,12 +25,6 @@ RESERVE: Final = 64
 HEADER_S: Final = 5.0
 #: Silence in seconds after which a connection is closed, whatever its state; longer than any wait.
 IDLE_S: Final = 120.0
-
-
-class _State(Enum):
-    BEGUN = "begun"
-    SERVED = "served"
-    KEPT = "kept"
 
 
 @dataclass(eq=False)
@@ -50,9 +43,10 @@ class HttpConnections:
     idle_s: float = IDLE_S
 
     def __post_init__(self) -> None:
-        self._all: dict[asyncio.Protocol, _Connection] = {}  # by the protocol that serves it
-        # In the order in which the state began.
-        self._by_state: dict[_State, dict[_Connection, None]] = {state: {} for state in _State}
+        self._all: dict[asyncio.BaseProtocol, _Connection] = {}  # by the protocol that serves it
+        # In the order in which the state began; who is in neither is served.
+        self.begun: dict[_Connection, None] = {}
+        self.kept: dict[_Connection, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
 
@@ -63,8 +57,7 @@ class HttpConnections:
         """Close connections whose time is over, now and again and again."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        begun = self._by_state[_State.BEGUN]
-        while begun and (oldest := next(iter(begun))).since <= now - self.header_s:
+        while self.begun and (oldest := next(iter(self.begun))).since <= now - self.header_s:
             oldest.end()
         for connection in [one for one in self._all.values() if one.moved_at < now - self.idle_s]:
             connection.end()
@@ -84,7 +77,7 @@ class HttpConnections:
             if not self._full:  # one line an episode
                 log.warning("http connections are all taken open=%d", len(self._all))
             self._full = True
-            longest = next(iter(self._by_state[_State.BEGUN] or self._by_state[_State.KEPT]), None)
+            longest = next(iter(self.begun or self.kept), None)
             if longest is not None:
                 longest.end()
             elif len(self._all) < self.connections_max + self.reserve:
@@ -99,17 +92,17 @@ class HttpConnections:
         Returns:
             False if the connection is in the reserve: only health and metrics may be answered.
         """
-        connection = self._all.get(cast(asyncio.Protocol, protocol))
+        connection = self._all.get(protocol)
         if connection is None:  # lost in the meantime
             return True
-        connection.enter(_State.SERVED)
+        connection.enter(None)
         return not connection.reserved
 
     def served(self, protocol: asyncio.BaseProtocol) -> None:
         """Note that a connection's request has its answer."""
-        connection = self._all.get(cast(asyncio.Protocol, protocol))
+        connection = self._all.get(protocol)
         if connection is not None:
-            connection.enter(_State.BEGUN if connection.more_came else _State.KEPT)
+            connection.enter(self.begun if connection.more_came else self.kept)
 
 
 class _Connection(asyncio.Protocol):
@@ -127,18 +120,17 @@ class _Connection(asyncio.Protocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._state = _State.BEGUN
         self.reserved = reserved
         self.since = self.moved_at = self._loop.time()
         self.more_came = False
 
-    def enter(self, state: _State) -> None:
-        by_state = self._connections._by_state
-        by_state[self._state].pop(self, None)
-        self._state = state
+    def enter(self, others: dict[_Connection, None] | None) -> None:
+        """Begin another state: that of these others, or to be served."""
+        self._leave()
         self.since = self._loop.time()
         self.more_came = False
-        by_state[state][self] = None
+        if others is not None:
+            others[self] = None
 
     def end(self) -> None:
         """Break it off; whatever is not sent yet is lost."""
@@ -146,21 +138,25 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _leave(self) -> None:
+        self._connections.begun.pop(self, None)
+        self._connections.kept.pop(self, None)
+
     def _forget(self) -> None:
-        self._connections._by_state[self._state].pop(self, None)
+        self._leave()
         self._connections._all.pop(self._inner, None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._connections._all[self._inner] = self
-        self.enter(_State.BEGUN)
+        self.enter(self._connections.begun)
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         self.moved_at = self._loop.time()
-        if self._state is _State.KEPT:
-            self.enter(_State.BEGUN)
-        elif self._state is _State.SERVED:
+        if self in self._connections.kept:
+            self.enter(self._connections.begun)
+        elif self not in self._connections.begun:
             self.more_came = True
         self._inner.data_received(data)
 

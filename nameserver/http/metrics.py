@@ -6,13 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -20,7 +14,7 @@ from nameserver.modes.group import GroupStatus
 from nameserver.modes.interface import Consistency, Freshness
 from nameserver.wire.server import NameServer
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 
 #: Upper bounds of the buckets of HTTP's answering times, in seconds; a blocking query takes up to a minute.
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
@@ -34,9 +28,9 @@ class Metrics(Collector):
         self._server = server
         self._version = version
         self._requests: Counter[tuple[str, int]] = Counter()
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)  # nothing where there is no /proc
-        self._seconds = Histogram(
+        self._registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self._registry)  # nothing where there is no /proc
+        self._seconds = prometheus_client.Histogram(
             "mqnamesrv_http_request_seconds",
             "Time from a request's header to its answer.",
             ["path"],
@@ -52,7 +46,7 @@ class Metrics(Collector):
 
     def exposition(self) -> bytes:
         """Return everything in Prometheus' text format 0.0.4."""
-        return generate_latest(self._registry)
+        return prometheus_client.generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: registering must not gather."""

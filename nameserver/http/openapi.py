@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from types import MethodType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 from aiohttp import web
@@ -17,7 +17,9 @@ from .problems import JSON, PROBLEM
 _REF: Final = "#/components/schemas/{name}"
 BINARY: Final = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
-_Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[web.StreamResponse]])
+#: What a handler returns; a value is answered as JSON.
+Answer: TypeAlias = web.StreamResponse | msgspec.Struct
+_Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Answer]])
 
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
@@ -71,7 +73,8 @@ class Serves:
 
     Attributes:
         said: What the answer is.
-        answer: Type of the body, or the content as it stands in the document.
+        answer: Type of the body, if the handler's annotation does not say it, or the content as it stands in
+            the document.
         problems: Status codes of errors, and what each means; else only that a parameter is unknown.
         query: Names of parameters, by blanks.
         body: Type or content of the request's body; None if it needs none.
@@ -80,14 +83,15 @@ class Serves:
     method: str
     path: str
     said: str
-    answer: type | dict[str, Any]
     problems: dict[int, str] = field(default_factory=PARAMETER_PROBLEM.copy)
+    _: KW_ONLY
+    answer: type | dict[str, Any] | None = None
     query: str = ""
     body: type | dict[str, Any] | None = None
     body_required: bool = True
 
     def __call__(self, handler: _Handler) -> _Handler:
-        _OPERATIONS[handler] = self
+        _OPERATIONS[handler] = replace(self, answer=self.answer or get_type_hints(handler)["return"])
         return handler
 
     def describe(self, handler: Callable[..., Any]) -> dict[str, Any]:
@@ -108,6 +112,7 @@ class Serves:
             described["parameters"] = in_path + in_query
         if self.body is not None:
             described["requestBody"] = {"required": self.body_required, "content": content(self.body)}
+        assert self.answer is not None
         described["responses"] = {"200": {"description": self.said, "content": content(self.answer)}} | {
             str(code): {"description": said, "content": content(answers.ProblemDetails, PROBLEM)}
             for code, said in self.problems.items()
@@ -131,7 +136,7 @@ def content(body: type | dict[str, Any], media: str = JSON) -> dict[str, Any]:
     return body if isinstance(body, dict) else {media: {"schema": {"$ref": _REF.format(name=body.__name__)}}}
 
 
-def read(path: str, said: str, answer: type, *, query: str = "", gone: str | None = None) -> Serves:
+def read(path: str, said: str, *, query: str = "", gone: str | None = None) -> Serves:
     """Say what a handler serves that reads the table.
 
     Args:
@@ -139,12 +144,12 @@ def read(path: str, said: str, answer: type, *, query: str = "", gone: str | Non
         gone: What a 404 means.
     """
     problems = ({} if gone is None else {404: gone}) | _READ_PROBLEMS
-    return Serves("GET", path, said, answer, problems, query=f"consistency {query}")
+    return Serves("GET", path, said, problems, query=f"consistency {query}")
 
 
-def change(method: str, path: str, said: str, answer: type | dict[str, Any], **body: Any) -> Serves:
-    """Say what a handler serves that changes the group; ``body`` as of :class:`Serves`."""
-    return Serves(method, path, said, answer, _CHANGE_PROBLEMS, query="timeout", **body)
+def change(method: str, path: str, said: str, **more: Any) -> Serves:
+    """Say what a handler serves that changes the group; ``more`` as of :class:`Serves`."""
+    return Serves(method, path, said, _CHANGE_PROBLEMS, query="timeout", **more)
 
 
 def _rank(operation: tuple[Any, Serves]) -> tuple[bool, bool]:

@@ -60,10 +60,6 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def json_answer(value: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type=JSON, headers=HEADERS)
-
-
 def check_query(request: web.Request, known: set[str]) -> None:
     """Refuse parameters that nothing would read.
 

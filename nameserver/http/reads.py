@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,12 +17,13 @@ from remoting.route import RouteDialect, encode_route
 
 from . import answers
 from .openapi import read
-from .problems import ASK_AGAIN, Problem, check_query, json_answer
+from .problems import ASK_AGAIN, Problem, check_query
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
 #: Longest time in seconds that a read waits for its freshness; a default one gives up earlier.
 READ_WITHIN_S: Final = 2.45
+_Read = TypeVar("_Read", bound=answers.Read)
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
 
 
@@ -61,8 +62,8 @@ class Reads:
             ) from None
 
     def _answer(
-        self, kind: type[answers.Read], view: RouteView, *, index: int | None = None, **members: Any
-    ) -> web.Response:
+        self, kind: type[_Read], view: RouteView, *, index: int | None = None, **members: Any
+    ) -> _Read:
         """Answer with what was read and where it is from.
 
         Args:
@@ -71,7 +72,7 @@ class Reads:
         """
         status = self._consistency.status()
         independent = status.role == "independent"
-        answer = kind(
+        return kind(
             mode=status.mode,
             index=view.revision if index is None else index,
             epoch=view.epoch,
@@ -80,10 +81,9 @@ class Reads:
             boot_id=status.boot_id if independent else msgspec.UNSET,
             **members,
         )
-        return json_answer(answer)
 
-    @read("/v1/topics", "The topics.", answers.Topics)
-    async def list_topics(self, request: web.Request) -> web.Response:
+    @read("/v1/topics", "The topics.")
+    async def list_topics(self, request: web.Request) -> answers.Topics:
         """Names of all topics, sorted."""
         view = await self._view(request)
         return self._answer(answers.Topics, view, topics=view.topics())
@@ -91,11 +91,10 @@ class Reads:
     @read(
         "/v1/topics/{topic}/route",
         "The route.",
-        answers.Route,
         query="index epoch wait",
         gone="No broker lists the topic; events and likely_causes say why.",
     )
-    async def get_route(self, request: web.Request) -> web.Response:
+    async def get_route(self, request: web.Request) -> answers.Route:
         """Where a topic lives, as RocketMQ's request 105 answers it."""
         topic = request.match_info["topic"]
         after, epoch, wait_s = _blocking(request)
@@ -135,8 +134,8 @@ class Reads:
         finally:
             self._waits.discard(limit)
 
-    @read("/v1/topics/{topic}/explain", "The explanation.", answers.Explanation)
-    async def explain_topic(self, request: web.Request) -> web.Response:
+    @read("/v1/topics/{topic}/explain", "The explanation.")
+    async def explain_topic(self, request: web.Request) -> answers.Explanation:
         """Why a topic has the route it has, or none."""
         topic = request.match_info["topic"]
         view = await self._view(request)
@@ -152,8 +151,8 @@ class Reads:
             likely_causes=explanation.likely_causes,
         )
 
-    @read("/v1/brokers", "The brokers.", answers.Brokers)
-    async def list_brokers(self, request: web.Request) -> web.Response:
+    @read("/v1/brokers", "The brokers.")
+    async def list_brokers(self, request: web.Request) -> answers.Brokers:
         """All registered brokers, by cluster and address."""
         view = await self._view(request)
         brokers = [
@@ -173,8 +172,8 @@ class Reads:
         ]
         return self._answer(answers.Brokers, view, brokers=brokers)
 
-    @read("/v1/clusters", "The clusters.", answers.Clusters)
-    async def list_clusters(self, request: web.Request) -> web.Response:
+    @read("/v1/clusters", "The clusters.")
+    async def list_clusters(self, request: web.Request) -> answers.Clusters:
         """Clusters, their broker names and addresses by broker id."""
         view = await self._view(request)
         info = view.cluster_info()
@@ -188,10 +187,8 @@ class Reads:
         ]
         return self._answer(answers.Clusters, view, clusters=clusters)
 
-    @read(
-        "/v1/kv/{namespace}", "The values by key.", answers.KvNamespace, gone="The namespace never existed."
-    )
-    async def get_kv_namespace(self, request: web.Request) -> web.Response:
+    @read("/v1/kv/{namespace}", "The values by key.", gone="The namespace never existed.")
+    async def get_kv_namespace(self, request: web.Request) -> answers.KvNamespace:
         """One namespace of the KV configuration."""
         namespace = request.match_info["namespace"]
         view = await self._view(request)

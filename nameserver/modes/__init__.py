@@ -5,12 +5,11 @@ Here belongs what both modes use above the route table; what only the raft mode 
     interface.py       Consistency: what the servers know of a mode, and its errors
     group.py           Operations: what operators read of a raft group and do to it
     serving.py         the loop that all modes share
-    local.py           what both modes answer by themselves
+    local.py           what both modes answer by themselves; request 318, put in force and kept
     independent.py     RocketMQ's own: one process, one table
     waiters.py         who waits for a topic to change
     history.py         why topics left
     explain.py         that, put into words with likely causes
     notes.py           what is noted of a change, with the clock
     kept_file.py       a file that follows what is in force, whatever its disk does
-    settings_file.py   request 318, put in force and kept
 """

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 if TYPE_CHECKING:
-    from nameserver.raft import RaftMember
+    from nameserver.raft.member import RaftMember
 
 #: Who a member is, on the raft port and to operators.
 MemberAddress = Annotated[
@@ -20,7 +20,8 @@ MemberAddress = Annotated[
 HttpAddress = Annotated[str, Meta(examples=["10.0.0.4:9880"])]
 
 
-def _said(text: str) -> Meta:
+def said(text: str) -> Meta:
+    """Say in the document what a member of a body is."""
     return Meta(description=text)
 
 
@@ -39,17 +40,17 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     durable_index: _Count = UNSET
     leader: str | UnsetType | None = UNSET
     last_contact_ms: Annotated[
-        float | UnsetType | None, _said("Age of the contact with a majority; null if there never was one.")
+        float | UnsetType | None, said("Age of the contact with a majority; null if there never was one.")
     ] = UNSET
-    contact_limit_ms: Annotated[_Count, _said("Above it default reads and writes are refused.")] = UNSET
+    contact_limit_ms: Annotated[_Count, said("Above it default reads and writes are refused.")] = UNSET
     members: _Members = UNSET
     voters: _Members = UNSET
     learners: _Members = UNSET
-    configuration_index: Annotated[_Count, _said("Log index of the newest change of members.")] = UNSET
-    cluster: Annotated[str | UnsetType, _said("Name the group was founded with.")] = UNSET
-    linked: Annotated[_Members, _said("Members with an authenticated link up.")] = UNSET
-    waiting_for: Annotated[_Members, _said("First start: the members it still waits for.")] = UNSET
-    peer_format: Annotated[_Count, _said("Version of messages that all members read.")] = UNSET
+    configuration_index: Annotated[_Count, said("Log index of the newest change of members.")] = UNSET
+    cluster: Annotated[str | UnsetType, said("Name the group was founded with.")] = UNSET
+    linked: Annotated[_Members, said("Members with an authenticated link up.")] = UNSET
+    waiting_for: Annotated[_Members, said("First start: the members it still waits for.")] = UNSET
+    peer_format: Annotated[_Count, said("Version of messages that all members read.")] = UNSET
     journal_bytes: _Count = UNSET
     log_bytes: _Count = UNSET
     snapshot_index: _Count = UNSET
@@ -58,7 +59,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     storage_stalled: bool | UnsetType = UNSET
     storage_stalls: _Count = UNSET
     leader_changes: _Count = UNSET
-    elections: Annotated[_Count, _said("Candidacies begun here.")] = UNSET
+    elections: Annotated[_Count, said("Candidacies begun here.")] = UNSET
     refused_truncations: _Count = UNSET
     snapshot_age_s: float | UnsetType | None = UNSET
     durability: Annotated[
@@ -67,18 +68,18 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     me: MemberAddress
     http: Annotated[
         dict[str, HttpAddress] | UnsetType,
-        _said("HTTP addresses by member, as far as known; empty without a secret or TLS on the raft port."),
+        said("HTTP addresses by member, as far as known; empty without a secret or TLS on the raft port."),
     ] = UNSET
     refused_reads: Annotated[
-        int, _said("Reads refused because their freshness could not be had, on any port.")
+        int, said("Reads refused because their freshness could not be had, on any port.")
     ]
-    refused_writes: Annotated[int, _said('Changes answered "not applied".')]
-    unknown_outcomes: Annotated[int, _said('Changes answered "may apply yet".')]
-    barriers: Annotated[int, _said("Barriers sent for linearizable reads here, those sent again included.")]
-    barriers_confirmed: Annotated[int, _said("As leader: barriers answered, to other members and to itself.")]
-    barrier_rounds: Annotated[int, _said("As leader: rounds of heartbeats that those needed.")]
-    proposals: Annotated[int, _said("Changes of this member that have no verdict yet.")]
-    apply_lag: Annotated[int, _said("Entries committed, as far as known here, and not applied here.")]
+    refused_writes: Annotated[int, said('Changes answered "not applied".')]
+    unknown_outcomes: Annotated[int, said('Changes answered "may apply yet".')]
+    barriers: Annotated[int, said("Barriers sent for linearizable reads here, those sent again included.")]
+    barriers_confirmed: Annotated[int, said("As leader: barriers answered, to other members and to itself.")]
+    barrier_rounds: Annotated[int, said("As leader: rounds of heartbeats that those needed.")]
+    proposals: Annotated[int, said("Changes of this member that have no verdict yet.")]
+    apply_lag: Annotated[int, said("Entries committed, as far as known here, and not applied here.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

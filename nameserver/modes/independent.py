@@ -21,7 +21,7 @@ from nameserver.settings.declared import FIRST_SCAN_S
 from nameserver.settings.files import load_kv_file, save_kv_file
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
-from remoting.codes import RequestCode, ResponseCode
+from remoting.codes import ResponseCode
 
 from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, FreshnessNotOffered
 from .kept_file import KeptFile
@@ -95,13 +95,14 @@ class Independent(Local):
         decision = self._table.shortened(decoded, delete_absent=delete_absent) or decide_registration(
             self._table.view, decoded, settings
         )
+        revision: int | None
         if isinstance(decision, Renewal):
-            answer, revision = decision.answer, decision.revision
+            answer, revision = decision.answer, decision.record.revision
         else:
             verdict = self._apply(decision)
             assert isinstance(verdict, Applied | NoChange), "it applies to the table that it was decided on"
             assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
-            answer, revision = answer_for(decision, verdict, request, settings), verdict.reply.revision
+            answer, revision = answer_for(decision, verdict, settings), verdict.reply.revision
         if revision is None:
             self._liveness.forget(decoded.broker)
         else:
@@ -109,8 +110,6 @@ class Independent(Local):
         return answer
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-        if request.code == RequestCode.REGISTER_BROKER:
-            return self.register(request, origin, deadline=deadline, answered=_never)
         return await serve(self, request, origin, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
@@ -145,7 +144,7 @@ class Independent(Local):
         return self._table.view
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer:
-        self._liveness.heard(renewal.broker, origin)
+        self._liveness.heard(renewal.record.broker, origin)
         return renewal.answer
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
@@ -193,7 +192,3 @@ class Independent(Local):
                     self._effects.notify_min_broker(change)
             self._waiters.follow(verdict)
         return verdict
-
-
-def _never(answer: Answer) -> None:
-    raise AssertionError("nothing waits in this mode")

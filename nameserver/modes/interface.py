@@ -152,7 +152,7 @@ class Consistency(Protocol):
     def register(
         self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
     ) -> Answer | None:
-        """As :meth:`execute` for a registration (103), without a task.
+        """As :meth:`execute`, which it is not given to, for a registration (103): without a task.
 
         Returns:
             The answer, or None if ``answered`` is called with it later, once, on the loop.

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
-from nameserver.handlers import Heard
+from nameserver.handlers import DONE, SettingsChange
 from nameserver.liveness import Liveness
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
-from nameserver.types import Answer, ConnectionId, refusal
+from nameserver.settings.files import save_settings_file
+from nameserver.types import Answer, refusal
 
 from .explain import Explanation, explain_route
 from .history import History
 from .interface import NO_QUORUM_TAG, Effects, NoQuorum
-from .settings_file import SettingsFile
+from .kept_file import KeptFile
 from .waiters import TopicWaiters
+
+logger = logging.getLogger(__name__)
 
 
 class Local:
@@ -34,10 +40,13 @@ class Local:
         self._liveness = Liveness()
         self._history = History()
         self._waiters = TopicWaiters(self._table)
-        self._settings_file = SettingsFile(settings)
+        self._settings_path = Path(settings.current.store_path)
+        self._settings_file = KeptFile(
+            "settings", "kept", path=self._settings_path, write=self._write_settings
+        )
         self.carries_broker = self._liveness.carries_broker
+        self.standing = self._liveness.standing
         self.changed = self._waiters.changed
-        self.change_settings = self._settings_file.change
 
     def explain(self, topic: str) -> Explanation:
         return explain_route(
@@ -51,5 +60,18 @@ class Local:
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
-    def heard_over(self, origin: ConnectionId) -> Heard:
-        return Heard(self._liveness.clock, partial(self._liveness.standing, origin=origin))
+    @property
+    def uptime_s(self) -> float:
+        return self._liveness.clock
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        """Put settings in force on this nameserver alone, and keep them in its file."""
+        self.settings.change(change.after, change.changes)
+        for key, value in change.changes.items():
+            logger.info("setting changed key=%s value=%s", key, value)
+        self._settings_file.changed()
+        failure = await self._settings_file.keep()
+        return DONE if failure is None else refusal(failure)
+
+    def _write_settings(self) -> Callable[[], None]:
+        return partial(save_settings_file, self._settings_path, dict(self.settings.stored))

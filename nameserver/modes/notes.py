@@ -6,8 +6,7 @@ import logging
 import time
 
 from nameserver.commands import Command
-from nameserver.handlers import Unregister
-from nameserver.types import ConnectionId
+from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied
 
 from .history import History, note_applied
@@ -30,6 +29,6 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
         )
 
 
-def note_late_unregister(unregister: Unregister, origin: ConnectionId) -> None:
+def note_late_unregister(broker: BrokerKey, origin: ConnectionId) -> None:
     """Note a goodbye that a former process of a broker sent, and that changes nothing."""
-    logger.info("late unregistration ignored broker=%s connection=%s", unregister.broker, origin)
+    logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)

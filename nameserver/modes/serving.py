@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from nameserver.commands import Command, CommandFormatError, CommandTooLarge
-from nameserver.handlers import DONE, Heard, Renewal, SettingsChange, Unregister, answer_for, decide
+from nameserver.commands import Command, CommandFormatError, CommandTooLarge, UnregisterBroker
+from nameserver.handlers import DONE, Renewal, SettingsChange, answer_for, decide
+from nameserver.liveness import Standing
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
@@ -28,8 +29,12 @@ class Mode(Protocol):
             NoQuorum: If that cannot be had in time.
         """
 
-    def heard_over(self, origin: ConnectionId) -> Heard:
-        """Return what this process knows of the sender behind a connection."""
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since this process started to serve."""
+
+    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
+        """Say what a connection is to a broker."""
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
@@ -61,22 +66,24 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
         while True:
             view = await mode.readable(request, deadline=deadline)
             settings = mode.settings.current
-            decision = decide(view, request, settings, mode.heard_over(origin))
+            decision = decide(view, request, settings, uptime_s=mode.uptime_s)
             if isinstance(decision, Renewal):
                 decision = mode.renew(decision, origin)
             if isinstance(decision, Answer):
                 return decision
-            if isinstance(decision, Unregister):
-                if decision.late:
-                    note_late_unregister(decision, origin)
-                else:
-                    mode.withdrawn(decision.broker, origin)
-                return DONE
+            if isinstance(decision, UnregisterBroker):
+                match mode.standing(decision.broker, origin):
+                    case Standing.OWNER:  # evidence as a close is
+                        mode.withdrawn(decision.broker, origin)
+                        return DONE
+                    case Standing.OLDER:  # of a former process
+                        note_late_unregister(decision.broker, origin)
+                        return DONE
             if isinstance(decision, SettingsChange):
                 return await mode.change_settings(decision)
             verdict = await mode.propose(decision, deadline=deadline)
             if not isinstance(verdict, Moved):
-                return answer_for(decision, verdict, request, settings)
+                return answer_for(decision, verdict, settings)
     except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
         return refusal_of(request, error)
 

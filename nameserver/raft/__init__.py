@@ -11,27 +11,3 @@ Here belongs what makes a replicated log of any state machine; what a route is s
     links/             how it talks to the others
     node/              one engine with its clock, disk and links on the event loop
 """
-
-from .member import RaftMember
-from .types import (
-    ChangeRefused,
-    ChangeUnknown,
-    Durability,
-    NotLeader,
-    RaftConfig,
-    RaftStartError,
-    Role,
-    StopMember,
-)
-
-__all__ = [
-    "ChangeRefused",
-    "ChangeUnknown",
-    "Durability",
-    "NotLeader",
-    "RaftConfig",
-    "RaftMember",
-    "RaftStartError",
-    "Role",
-    "StopMember",
-]

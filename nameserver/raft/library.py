@@ -122,15 +122,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     _others: Any = _named("otherNodes")
 
     def __init__(
-        self,
-        me: str,
-        log: Any,
-        *,
-        now: float,
-        rng: random.Random,
-        period: float,
-        timeout: float,
-        fallback: float,
+        self, me: str, log: Any, *, now: float, rng: random.Random, timeout: float, fallback: float
     ) -> None:
         self.rules: Rules
         self._rng = rng
@@ -140,14 +132,11 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.transferring = False
         conf = SyncObjConf(
             autoTick=False,
-            appendEntriesUseBatch=True,
-            appendEntriesPeriod=period,
+            appendEntriesPeriod=timeout / 6,  # checked, but used only by its replication
             raftMinTimeout=timeout,
             raftMaxTimeout=2 * timeout,
             leaderFallbackTimeout=fallback,
             connectionTimeout=2 * timeout,  # checked, but used only by its transport
-            commandsWaitLeader=False,
-            dynamicMembershipChange=False,
             useFork=False,
         )
         conf.journalFile = log  # createJournal is the identity
@@ -199,13 +188,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
             self._commit_limit = None
 
     def append_entries(
-        self,
-        now: float,
-        leader: str,
-        *,
-        term: int,
-        commit: int,
-        entries: Sequence[tuple[bytes, int, int]] = (),
+        self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[tuple[bytes, int, int]]
     ) -> None:
         """Take ``leader`` for the leader of ``term``; ``entries`` replace all from the first's index on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
@@ -332,11 +315,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
 
 #: Private methods that are called and not overridden.
-CALLED: Final = (
-    "_onTick",
-    "_SyncObj__onMessageReceived",
-    "_SyncObj__generateRaftTimeout",
-)
+CALLED: Final = ("_onTick", "_SyncObj__onMessageReceived", "_SyncObj__generateRaftTimeout")
 OVERRIDDEN: Final = tuple(
     name
     for name in vars(Library)

@@ -10,17 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .library import Library, check_library
+from .consensus.members import majority
+from .library import check_library
 from .node import Driver
-from .types import (
-    ChangeNotYet,
-    ChangeRefused,
-    ChangeUnknown,
-    NotLeader,
-    RaftConfig,
-    Role,
-    StateMachine,
-)
+from .types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, RaftConfig, Role, StateMachine
 
 if TYPE_CHECKING:
     from nameserver.raft.consensus.engine import Engine
@@ -39,8 +32,8 @@ PATIENCE_STEP_S: Final = 0.02
 
 
 def _asked(ask: Callable[[Engine], _T], before: _T) -> _T:
-    """What the engine says whenever it is asked, which is not often; ``before`` as long as there is none."""
-    return property(lambda member: before if member._engine is None else ask(member._engine))  # type: ignore[return-value]
+    """What the engine says whenever it is asked; ``before`` as long as there is none."""
+    return property(lambda member: before if member._driver is None else ask(member._driver.engine))  # type: ignore[return-value]
 
 
 class RaftMember:
@@ -87,8 +80,6 @@ class RaftMember:
         self._change = asyncio.Event()  # set for an instant at each
         self._closed = False
         self._driver: Driver | None = None
-        self._engine: Engine | None = None
-        self._library: Library | None = None  # what is asked for each message is asked of it: two layers less
 
     async def start(self) -> None:
         """Lock, recover, bind, take part; does not wait for a quorum.
@@ -99,7 +90,6 @@ class RaftMember:
             RaftStartError: With one line for the operator.
         """
         driver = self._driver = self._make_driver()
-        self._engine, self._library = driver.engine, driver.engine.shared.library
         try:
             self.bound = await driver.start()
         except BaseException:
@@ -166,8 +156,8 @@ class RaftMember:
         """
         engine = self._running.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
-        if not await self._until(lambda: address in engine.voters and engine.membership.committed, deadline):
-            if address in engine.shared.electorate.configuration.learners:
+        if not await self._until(lambda: address in engine.voters and engine.shared.committed, deadline):
+            if address in engine.shared.configuration.learners:
                 raise ChangeUnknown(f"{address} is a learner: it becomes a voter when it has caught up")
             raise ChangeUnknown(f"{address} is not known to be a member yet")
 
@@ -185,9 +175,7 @@ class RaftMember:
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
         await self._patiently(lambda: engine.membership.remove_member(address), deadline)
-        gone = await self._until(
-            lambda: address not in engine.members and engine.membership.committed, deadline
-        )
+        gone = await self._until(lambda: address not in engine.members and engine.shared.committed, deadline)
         if not gone:
             raise ChangeUnknown(f"the removal of {address} is not known to be committed")
 
@@ -318,52 +306,15 @@ class RaftMember:
 
     # ---- state
 
-    @property
-    def role(self) -> Role:
-        return self._engine.role if self._engine is not None else Role.LEARNER
-
-    @property
-    def term(self) -> int:
-        return self._library.term if self._library is not None else 0
-
-    @property
-    def leader(self) -> str | None:
-        return self._library.leader if self._library is not None else None
-
-    @property
-    def applied_index(self) -> int:
-        return self._library.applied_index if self._library is not None else 0
-
-    def read_index_in(self, term: int) -> int | None:
-        """Return what must be applied so as to miss nothing that a member answered; None if this member does
-        not lead (:attr:`leads`) in ``term``.
-
-        Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
-        """
-        return self._engine.leading.read_index_in(term) if self._engine is not None else None
-
-    @property
-    def leads(self) -> bool:
-        """Leader, and an entry of its own term is committed."""
-        return self._library is not None and self._library.leads
-
-    @property
-    def votes(self) -> bool:
-        """This member is a voter, by its own configuration and standing: no learner."""
-        return self._engine is not None and self._engine.shared.votes
-
-    def read_index_with(self, member: str, term: int) -> int | None:
-        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        return self._engine.leading.read_index_with(member, term) if self._engine is not None else None
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        return self._engine.voters if self._engine is not None else ()
-
-    def link_number(self, peer: str) -> int:
-        """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
-        return self._engine.greetings.link_number(peer) if self._engine is not None else 0
-
+    role: Role = _asked(lambda engine: engine.role, Role.LEARNER)
+    term: int = _asked(lambda engine: engine.shared.library.term, 0)
+    leader: str | None = _asked(lambda engine: engine.shared.library.leader, None)
+    applied_index: int = _asked(lambda engine: engine.shared.library.applied_index, 0)
+    #: Leader, and an entry of its own term is committed.
+    leads: bool = _asked(lambda engine: engine.shared.library.leads, False)
+    #: This member is a voter, by its own configuration and standing: no learner.
+    votes: bool = _asked(lambda engine: engine.shared.votes, False)
+    voters: tuple[str, ...] = _asked(lambda engine: engine.voters, ())
     commit_index: int = _asked(lambda engine: engine.commit_index, 0)
     #: Members with an authenticated link up.
     linked: frozenset[str] = _asked(lambda engine: engine.greetings.linked, frozenset())
@@ -378,17 +329,34 @@ class RaftMember:
     #: Of this member and those linked, the one with the best log.
     best: str = _asked(lambda engine: engine.greetings.best, "")
 
+    def link_number(self, peer: str) -> int:
+        """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
+        return self._driver.engine.greetings.link_number(peer) if self._driver is not None else 0
+
+    def read_index_in(self, term: int) -> int | None:
+        """Return what must be applied so as to miss nothing that a member answered; None if this member does
+        not lead (:attr:`leads`) in ``term``.
+
+        Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
+        """
+        return self._driver.engine.leading.read_index_in(term) if self._driver is not None else None
+
+    def read_index_with(self, member: str, term: int) -> int | None:
+        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
+        enough = member in self.voters and majority(len(self.voters)) <= 2
+        return self.read_index_in(term) if enough else None
+
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
-        return self._engine.contact_age() if self._engine is not None else math.inf
+        return self._driver.engine.contact_age() if self._driver is not None else math.inf
 
     def in_contact(self) -> bool:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
-        return self._engine is not None and self._engine.in_contact()
+        return self._driver is not None and self._driver.engine.in_contact()
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
-        return self._engine.member_age(member) if self._engine is not None else math.inf
+        return self._driver.engine.member_age(member) if self._driver is not None else math.inf
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""

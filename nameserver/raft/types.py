@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 Durability = Literal["memory", "journal", "fsync"]
 
@@ -34,6 +35,21 @@ class Role(enum.StrEnum):
 
 class RaftStartError(Exception):
     """The member must not start. The text is one line for the operator; the program exits with 2."""
+
+
+def _said(error: Any) -> object:
+    return getattr(error, "strerror", None) or error
+
+
+@contextlib.contextmanager
+def needed_to_start(
+    what: object, *errors: type[Exception], reason: Callable[[Any], object] = _said
+) -> Iterator[None]:
+    """Have errors in here keep the member from starting, with one line that says of what, and why."""
+    try:
+        yield
+    except errors as error:
+        raise RaftStartError(f"raft: {what}: {reason(error)}") from error
 
 
 class StopMember(Exception):

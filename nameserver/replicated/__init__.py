@@ -10,8 +10,7 @@ needs. Everything runs on one event loop.
     mode.py            Replicated: implements Consistency, Mode and the engine's StateMachine, wires the rest
     surroundings.py    what all parts share
     contact.py         contact with a leader, and who waits for it
-    reads.py           reads that wait: for contact, or for a barrier
-    rounds.py          the leader's side of barriers
+    reads.py           reads that wait: for contact, or for a barrier; a leader's answers to barriers
     registrations.py   a registration from its decision to its answer; without the log where that is allowed
     writes.py          a command from its proposal to its verdict
     leadership.py      what a member holds while it leads; the leader's side of writes

@@ -30,9 +30,11 @@ Pure: instants are loop times in seconds that are passed in. No lock, no future,
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from nameserver.raft.consensus.members import majority
+
+from .peer_messages import ReadIndex, ReadIndexReply
 
 Route = tuple[int, str, int]
 """Term, leader, and the number of the link to it: where a barrier was sent."""
@@ -131,25 +133,6 @@ class Barriers:
                 return
 
 
-class Confirmed(NamedTuple):
-    """What the leader answers: ``member``'s barrier ``number`` is passed by a table applied so far."""
-
-    member: str
-    number: int
-    commit_index: int
-
-
-class _Question(NamedTuple):
-    """A barrier that the leader has not confirmed yet.
-
-    Attributes:
-        voter: The member that asks votes, so by asking it stands by this leader.
-    """
-
-    number: int
-    voter: bool
-
-
 class Confirmations:
     """The leader's side of the barriers of one term: who asked, and who stands by the leader.
 
@@ -160,35 +143,27 @@ class Confirmations:
         self.term = term
         self.number = 0
         """Of the latest round."""
-        self.asked: dict[str, _Question] = {}
-        """The newest question of each member that waits for the next round."""
-        self.round: dict[str, _Question] = {}
+        self.asked: dict[str, ReadIndex] = {}
+        """The newest question of each member that waits for the next round, of this leader itself, too: its
+        ``voter`` is false, for it is counted anyway."""
+        self.round: dict[str, ReadIndex] = {}
         """Those that the round under way is for; empty if it is over."""
         self._round_index = 0  # what was committed when it began
         self.confirmed_by: set[str] = set()
         """Voters that have answered the round under way."""
-
-    def ask(self, member: str, number: int, *, voter: bool) -> None:
-        """A member, or this leader itself, asks; a later question of a member replaces its earlier ones.
-
-        Args:
-            voter: It votes, so by asking it stands by this leader. Never of the leader itself, which is
-                counted anyway.
-        """
-        self.asked[member] = _Question(number, voter)
 
     def confirms(self, member: str, round_: int) -> None:
         """A voter answered a round: after it began, the member had not left the term."""
         if round_ == self.number:
             self.confirmed_by.add(member)
 
-    def settle(self, *, commit_index: int, voters: Collection[str]) -> list[Confirmed]:
-        """Return what is certain now. Only while an entry of the own term is committed.
+    def settle(self, *, commit_index: int, voters: Collection[str]) -> list[tuple[str, ReadIndexReply]]:
+        """Return whom to answer what: what is certain now. Only while an entry of the own term is committed.
 
         Args:
             voters: Of the configuration in force; this leader counts, whether or not it is one.
         """
-        confirmed: list[Confirmed] = []
+        confirmed: list[tuple[str, ReadIndexReply]] = []
         enough = majority(len(voters)) - 1  # voters beside the leader
         by = self.confirmed_by.intersection(voters)
         for questions, index, confirming in (
@@ -198,7 +173,7 @@ class Confirmations:
             for member, question in list(questions.items()):
                 one_more = question.voter and member in voters and member not in confirming
                 if len(confirming) + one_more >= enough:
-                    confirmed.append(Confirmed(member, question.number, index))
+                    confirmed.append((member, ReadIndexReply(number=question.number, index=index)))
                     del questions[member]
         return confirmed
 

@@ -80,11 +80,6 @@ class ContactWatch(Part):
         if not self._member.in_contact():
             raise NoQuorum(f"name server not ready: {self.why_not()}")
 
-    def stop(self) -> None:
-        """Begin to close: look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def end(self) -> None:
         """Let those go who still wait."""
         wake(self._waiters)
@@ -97,4 +92,5 @@ class ContactWatch(Part):
 
     def _look_again(self) -> None:
         self._timer = None
-        self._look()
+        if not self._given.closing:
+            self._look()

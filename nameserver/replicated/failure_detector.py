@@ -90,7 +90,7 @@ class FailureDetector:
             offset = clock - report.clock
             handed = report.handed if report.handed_term >= self._prior_term else ()
             for heard in (*report.contacts, *handed):
-                self._note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not in the future
+                self.note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not in the future
             known.contacts.update({told.broker: _shifted(told, offset) for told in report.contacts})
             known.version = report.version
             known.counts = not report.more
@@ -158,7 +158,7 @@ class FailureDetector:
             if heard is None:
                 # Nobody knows it. From here on this is handed to the next leaders as a hearing is, or leaders
                 # that follow one another would each begin anew.
-                self._note(broker, self._leads_since)
+                self.note(broker, self._leads_since)
             reason = judge(
                 record,
                 [member.contacts.get(broker) for member in counting] if complete else None,
@@ -169,13 +169,6 @@ class FailureDetector:
                 self._judged[broker] = record.revision
                 found.append(Evict(**broker._asdict(), revision=record.revision, reason=reason))
         return tuple(found)
-
-    def listed(self, broker: BrokerKey, *, clock: float) -> None:
-        """Note that a record was made: it cannot have been silent for longer than it has been there.
-
-        The hearing behind it may be on its way, or have been forgotten with a former record.
-        """
-        self._note(broker, clock)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
@@ -193,7 +186,11 @@ class FailureDetector:
             known = member.contacts
             member.contacts = {b: c for b, c in known.items() if c.connected or stays(b, c.heard_at)}
 
-    def _note(self, broker: BrokerKey, at: float) -> None:
+    def note(self, broker: BrokerKey, at: float) -> None:
+        """Note that a broker was heard, or its record made: silent it cannot have been for longer than that.
+
+        The hearing behind a record may be on its way, or have been forgotten with a former record.
+        """
         if at == NEVER:
             return
         before = self._hearings.get(broker)
@@ -206,7 +203,9 @@ class FailureDetector:
     def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
         """Return hearings that changed after a version, and up to which: what is more follows later."""
         later = list(takewhile(lambda broker: self._hearings[broker][1] > version, reversed(self._hearings)))
-        hearings = (hearing_of(broker, self._hearings[broker][0]) for broker in reversed(later))
+        hearings = (
+            Hearing(**broker._asdict(), heard_at=self._hearings[broker][0]) for broker in reversed(later)
+        )
         found = next(in_parts(hearings, size_of, HEARINGS_BYTES), [])
         up_to = self._version if len(found) == len(later) else self._hearings[found[-1].broker][1]
         return tuple(found), up_to
@@ -245,8 +244,3 @@ def judge(
 def _shifted(contact: BrokerContact, offset: float) -> BrokerContact:
     closed_at = None if contact.closed_at is None else contact.closed_at + offset
     return replace(contact, heard_at=contact.heard_at + offset, closed_at=closed_at)
-
-
-def hearing_of(broker: BrokerKey, at: float) -> Hearing:
-    """Return the youngest hearing of a broker as it travels."""
-    return Hearing(cluster_name=broker.cluster_name, broker_addr=broker.broker_addr, heard_at=at)

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from nameserver.raft import StopMember
+from nameserver.raft.types import StopMember
 from nameserver.routes.image import encode_image
 from nameserver.routes.table import RouteTable
 

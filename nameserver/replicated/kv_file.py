@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from nameserver.commands import ImportKv
 from nameserver.modes.interface import NoQuorum, OutcomeUnknown
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 IMPORT_RETRY_S: Final = 1.0
 
+_Table: TypeAlias = dict[str, dict[str, str | None]]
+
 
 class KvFile(Part):
     """Offers the file found at the start to the group, and keeps it as the table is.
@@ -35,18 +37,17 @@ class KvFile(Part):
         path = self._path = Path(given.settings.current.kv_path)
         super().__init__(given)
         self._writes = writes
-        self._found: dict[str, dict[str, str | None]] = {}
+        self._found: _Table | None = None  # None: it is broken, and stays as it is
+        self._exports = False
         self._export = KeptFile("KV configuration", "exported", path=path, write=self._write)
-        self._started = False
         self._importer: asyncio.Task[None] | None = None
-        self._foreign = False  # the file holds what was never in the group: it stays as it is
         try:
-            self._found = load_kv_file(path)
-            size = size_of(self._found)
+            found = load_kv_file(path)
+            size = size_of(found)
             if size > KV_BYTES_MAX:
                 raise FileError(f"{path} has {size} bytes of entries, at most {KV_BYTES_MAX} are allowed")
+            self._found = found
         except FileError as error:
-            self._found, self._foreign = {}, True
             logger.error(
                 "KV configuration not imported error=%s: nothing is exported over it; mend it or move it "
                 "away, and restart",
@@ -55,17 +56,17 @@ class KvFile(Part):
 
     def start(self) -> None:
         """Begin to import and to export."""
-        if self._foreign:
+        if self._found is None:
             return
-        self._started = True
+        self._exports = True
         self._export.keep_soon()
         if self._found:
-            self._importer = self._loop.create_task(self._import(), name="kv import")
+            self._importer = self._loop.create_task(self._import(self._found), name="kv import")
 
     def may_differ(self) -> None:
         """The table's KV configuration may have changed."""
         self._export.changed()
-        if self._started:
+        if self._exports:
             self._export.keep_soon()
 
     async def close(self) -> None:
@@ -73,23 +74,21 @@ class KvFile(Part):
         if self._importer is not None:
             self._importer.cancel()
             await asyncio.wait((self._importer,))
-        if self._started:
-            await self._export.close()
+        await self._export.close()
 
-    async def _import(self) -> None:
+    async def _import(self, found: _Table) -> None:
         try:
-            await self._offer()
+            await self._offer(ImportKv(table=found))
         except Exception:
             # What the file holds must not be lost for it: nothing is exported over it.
             logger.exception("KV configuration not imported file=%s", self._path)
-            self._foreign = True
+            self._exports = False
 
-    async def _offer(self) -> None:
+    async def _offer(self, command: ImportKv) -> None:
         """Offer the KV file found at the start to a group that has never held any KV configuration.
 
         Whoever is first wins; the table rejects every later import, and then the file is only written.
         """
-        command = ImportKv(table=self._found)
         while not self._table.view.kv_table():
             try:
                 verdict = await self._writes.propose(command, deadline=self._loop.time() + WRITE_DEADLINE_S)
@@ -104,7 +103,7 @@ class KvFile(Part):
     def _write(self) -> Callable[[], None] | None:
         """What keeps the KV file as the table is, for RocketMQ's tools and for leaving this mode."""
         table = self._table.view.kv_table()
-        if not table or self._foreign:
+        if not table or not self._exports:
             return None
         return partial(_save_if_other, self._path, encode_kv(table))
 

@@ -14,13 +14,14 @@ from nameserver.commands import (
     Batch,
     Command,
     CommandFormatError,
+    Evict,
     Proposal,
     decode_command,
     encode_batch,
     encode_command,
     format_of,
 )
-from nameserver.raft import Role
+from nameserver.raft.types import Role
 from remoting.line_limit import LimitedLog
 
 from .barriers import Confirmations
@@ -146,17 +147,13 @@ class Leadership(Part):
     def _refuse(self, level: int, member: str, why: str, *values: object) -> None:
         self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
 
-    def offer_unwatched(self, command: Command) -> int:
-        """Take a command of this leader's own, whose verdict nobody waits for; returns its sequence."""
+    def evict(self, eviction: Evict) -> None:
+        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
         sequence = self.book.next_sequence()
-        data = encode_command(command)
+        data = encode_command(eviction)
         self.offer(Proposal(boot_id=self.book.boot_id, sequence=sequence, command=data), self._me)
-        return sequence
-
-    def withdraw(self, sequence: int) -> None:
-        """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
-        if self.sequencer is not None:
-            self.sequencer.withdraw(self.book.boot_id, sequence)
+        self._observer.evicting(eviction, sequence)
+        self._work_soon()
 
     def append(self) -> None:
         """Append what waits, unless an entry of ours is in flight."""
@@ -173,7 +170,7 @@ class Leadership(Part):
             return
         for proposal in batch.proposals:
             if proposal.boot_id == self.book.boot_id:
-                self.book.appended(proposal.sequence)
+                self.book.appended(proposal.sequence, term=sequencer.term)
         self._send_deferrals(sequencer.appended(index))
 
     def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:

@@ -19,8 +19,8 @@ from nameserver.modes.interface import ConsistencyStatus, Effects, Freshness, Fr
 from nameserver.modes.local import Local
 from nameserver.modes.notes import note_change
 from nameserver.modes.serving import serve
-from nameserver.modes.waiters import resolve
-from nameserver.raft import RaftConfig, RaftMember, StopMember
+from nameserver.raft.member import RaftMember
+from nameserver.raft.types import RaftConfig, StopMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -85,7 +85,6 @@ class Replicated(Local):
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
         self._work_due = False
-        self._tick_timer: asyncio.TimerHandle | None = None
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
         member = self.member = self._member = RaftMember(
@@ -114,10 +113,10 @@ class Replicated(Local):
         registrations = self._registrations = Registrations(given, reports, writes)
         self._kv_file = KvFile(given, writes)
         self._takes: dict[type[peer_messages.Message], Callable[[str, Any], None]] = {
-            peer_messages.ReadIndex: reads.rounds.asked,
+            peer_messages.ReadIndex: reads.asked,
             peer_messages.ReadIndexReply: reads.answered,
-            peer_messages.ReadIndexCheck: reads.rounds.questioned,
-            peer_messages.ReadIndexCheckReply: reads.rounds.confirmed_by,
+            peer_messages.ReadIndexCheck: reads.questioned,
+            peer_messages.ReadIndexCheckReply: reads.confirmed_by,
             peer_messages.Report: reports.receive,
             peer_messages.Acknowledgement: self._acknowledged,
             peer_messages.Propose: leadership.take,
@@ -126,6 +125,7 @@ class Replicated(Local):
         self.operations = Operations(raft_status=self.raft_status, member=member)
         self.await_view = reads.await_view
         self.join_barrier = reads.join
+        self.register = registrations.register
         self.renew = registrations.renew
         self.withdrawn = reports.withdrawn
         self.propose = writes.propose
@@ -154,17 +154,7 @@ class Replicated(Local):
         self._reads.refused += 1
         return super().refuse_read(error)
 
-    def register(
-        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
-    ) -> Answer | None:
-        return self._registrations.register(request, origin, deadline=deadline, answered=answered)
-
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-        if request.code == RequestCode.REGISTER_BROKER:
-            waiter: asyncio.Future[Answer] = self._loop.create_future()
-            answered = partial(resolve, waiter)
-            answer = self.register(request, origin, deadline=deadline, answered=answered)
-            return await waiter if answer is None else answer
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         return await serve(self, request, origin, deadline=deadline)
 
@@ -211,8 +201,8 @@ class Replicated(Local):
             "refused_writes": self._writes.refused,
             "unknown_outcomes": self._writes.unknown,
             "barriers": self._reads.barriers.sent,
-            "barriers_confirmed": self._reads.rounds.confirmed,
-            "barrier_rounds": self._reads.rounds.begun,
+            "barriers_confirmed": self._reads.confirmed,
+            "barrier_rounds": self._reads.begun,
             "proposals": len(self._leadership.book),
             "apply_lag": max(0, member.commit_index - member.applied_index),
         }
@@ -223,11 +213,6 @@ class Replicated(Local):
         if self._given.closing:
             return
         self._given.closing = True
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
-        self._contact.stop()
-        self._reads.stop()
-        self._writes.stop()
         self._waiters.end()
         async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
             group.create_task(self._kv_file.close())
@@ -259,7 +244,7 @@ class Replicated(Local):
     def _tick(self) -> None:
         if self._given.closing:
             return
-        self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         self._reports.tick()
         self._peer_log.tell_suppressed()
         self._work()
@@ -274,11 +259,11 @@ class Replicated(Local):
         before, leader = dict(links), member.leader
         links.clear()
         links.update({peer: member.link_number(peer) for peer in member.linked})
-        self._reads.rounds.follow_links()
+        self._reads.follow_links()
         self._leadership.follow()
         self._reports.follow_leader(linked_anew=leader in links and links[leader] != before.get(leader))
         self._contact.follow()
-        self._reads.rounds.settle()
+        self._reads.settle_round()
         self._work_soon()
 
     def _on_peer_message(self, member: str, data: bytes) -> None:

@@ -64,8 +64,7 @@ class Write(msgspec.Struct, kw_only=True):
         route: Term and link number it was last handed to; None before that.
         handed_at: When that was.
         attempts: How many times it was handed over.
-        copies: How many times it may have reached the log of the route's term.
-        older: As copies, in the terms before that one.
+        copies: The term of each log that it may have reached, as often as it may have.
     """
 
     proposal: Proposal
@@ -75,13 +74,12 @@ class Write(msgspec.Struct, kw_only=True):
     route: tuple[int, int] | None = None
     handed_at: float = 0.0
     attempts: int = 0
-    copies: int = 0
-    older: int = 0
+    copies: list[int] = []
 
     @property
     def in_doubt(self) -> bool:
         """False if it certainly is in no log from which it has yet to be applied here."""
-        return self.copies + self.older > 0
+        return bool(self.copies)
 
 
 class ProposalBook:
@@ -155,20 +153,19 @@ class ProposalBook:
             may_reach_log: It left this process. In the leader's own process that is known only later, see
                 :meth:`appended`.
         """
-        if waiting.route is not None and waiting.route[0] != route[0]:
-            waiting.older, waiting.copies = waiting.older + waiting.copies, 0
         waiting.route = route
         waiting.handed_at = now
         waiting.attempts += 1
-        waiting.copies += may_reach_log
+        if may_reach_log:
+            waiting.copies.append(route[0])
         self._fresh.pop(waiting.proposal.sequence, None)
         self._stale_at = min(self._stale_at, now + RESEND_S)
 
-    def appended(self, sequence: int) -> None:
+    def appended(self, sequence: int, *, term: int) -> None:
         """Note that this process itself, as leader, appended one of its own proposals."""
         waiting = self._waiting.get(sequence)
         if waiting is not None:
-            waiting.copies += 1
+            waiting.copies.append(term)
 
     def defer(self, deferral: Deferral, *, term: int) -> None:
         """Note that the leader of ``term`` did not append a copy of a proposal, see :meth:`released`.
@@ -182,8 +179,8 @@ class ProposalBook:
         if waiting is None or deferral.boot_id != self.boot_id:
             return
         if waiting.route is not None and waiting.route[0] == term:
-            if waiting.route[1]:
-                waiting.copies -= 1  # the copy that this answers is in no log
+            if waiting.route[1] and term in waiting.copies:
+                waiting.copies.remove(term)  # the copy that this answers is in no log
             if deferral.attempt == waiting.attempts:
                 self._deferred[deferral.sequence] = (term, deferral.index)
 
@@ -198,9 +195,7 @@ class ProposalBook:
         self._applied_term = term
         for waiting in self._waiting.values():
             if waiting.route is not None and waiting.route[0] <= term:
-                waiting.older = 0
-                if waiting.route[0] < term:
-                    waiting.copies = 0
+                waiting.copies = [of for of in waiting.copies if of >= term]
 
     def released(self, *, applied_index: int) -> tuple[int, ...]:
         """Return deferred proposals to decide again: that leader's log is applied so far, or is over.

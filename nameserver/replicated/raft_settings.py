@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from nameserver.commands import ENTRY_BYTES_MAX
-from nameserver.raft import RaftConfig, RaftStartError
+from nameserver.raft.types import RaftConfig, RaftStartError
 from nameserver.settings.declared import NamesrvSettings
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """Reads that wait: for contact with a leader, or for a barrier that makes them linearizable.
 
-The reads' side of :mod:`nameserver.replicated.barriers`, for one process; the leader's is in :mod:`.rounds`.
+Carries barriers to the leader and back, and the leader's rounds to the voters and back. Which barrier a read
+waits for, and what makes a leader certain, is decided in :mod:`nameserver.replicated.barriers`.
 """
 
 from __future__ import annotations
@@ -8,22 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from nameserver.modes.interface import BarrierPassed, Freshness, NoQuorum
 from nameserver.modes.waiters import resolve
+from nameserver.raft.consensus.members import majority
 from nameserver.routes.view import RouteView
 
-from .barriers import Barriers, Route
+from .barriers import Barriers, Confirmations, Route
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership
-from .peer_messages import BARRIER_FORMAT, ReadIndex, ReadIndexReply
+from .peer_messages import BARRIER_FORMAT, ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
 from .proposals import WRITE_DEADLINE_S
 from .reporter import Reporter
-from .rounds import ReadIndexRounds
 from .surroundings import Part, Surroundings
 
 logger = logging.getLogger(__name__)
+
+ASK_ALL_S: Final = 0.05
+"""A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
 
 
 class _Joined(NamedTuple):
@@ -34,29 +39,32 @@ class _Joined(NamedTuple):
 
 
 class Reads(Part):
-    """The reads of this process that wait.
+    """The reads of this process that wait, and while it leads the barriers that members ask it for.
 
     Attributes:
-        barriers: Those of these reads.
-        rounds: The leader's side.
+        barriers: Those of the reads of this process.
         refused: Reads refused because their freshness could not be had, on the wire and over HTTP.
+        confirmed: As leader: barriers answered, to other members and to itself.
+        begun: As leader: rounds that those needed.
     """
 
     def __init__(
         self, given: Surroundings, leadership: Leadership, reporter: Reporter, contact: ContactWatch
     ) -> None:
-        self.refused = 0
+        self.refused = self.confirmed = self.begun = 0
         super().__init__(given)
+        self._leadership = leadership
         self._reporter = reporter
         self._contact = contact
         self.barriers = Barriers()
-        self.rounds = ReadIndexRounds(given, leadership, self.barriers, on_own=self.answer_waiting)
         self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
         self._late_timer: asyncio.TimerHandle | None = None
-        self._gather_timer: asyncio.TimerHandle | None = None
-        self._ask_due = False
+        self._asking: asyncio.Handle | None = None  # is going to ask: in this turn, or when enough was waited
+        self._asks_soon = False
         self._joined_latest = 0  # the barrier joined last, and by whom
         self._joined_by: BarrierPassed | None = None
+        self._near: list[str] = []  # voters, who spoke of barriers last first
+        self._round_timer: asyncio.TimerHandle | None = None
 
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
         """Return the view with this freshness, waiting for contact with a leader or a barrier if need be.
@@ -97,7 +105,7 @@ class Reads(Part):
         number = self._joined_latest
         if number == barriers.sent + 1 and passed is self._joined_by:  # nearly every read
             barriers.joined += 1
-            if self._gather_timer is not None and barriers.joined >= barriers.expected:
+            if self._asking is not None and barriers.joined >= barriers.expected:
                 self._ask_soon()
             return number
         number = self._joined_latest = barriers.join()
@@ -132,13 +140,6 @@ class Reads(Part):
         if self._waiting:
             self.ask()
 
-    def stop(self) -> None:
-        """Begin to close: send no more barriers."""
-        self.rounds.stop()
-        for timer in (self._late_timer, self._gather_timer):
-            if timer is not None:
-                timer.cancel()
-
     def end(self) -> None:
         """Refuse all that still wait."""
         self._refuse(up_to=math.inf)
@@ -159,24 +160,19 @@ class Reads(Part):
         barriers = self.barriers
         if barriers.joined >= barriers.expected or now >= barriers.gather_until:
             self._ask_soon()
-        elif self._gather_timer is None:
-            self._gather_timer = self._loop.call_at(barriers.gather_until, self._gather_no_longer)
-
-    def _gather_no_longer(self) -> None:
-        self._gather_timer = None
-        self.ask()
+        elif self._asking is None:
+            self._asking = self._loop.call_at(barriers.gather_until, self._ask_now)
 
     def _ask_soon(self) -> None:
         """Ask once after everything that is ready in this turn of the loop."""
-        if not self._ask_due:
-            self._ask_due = True
-            if self._gather_timer is not None:
-                self._gather_timer.cancel()
-                self._gather_timer = None
-            self._loop.call_soon(self._ask_now)
+        if not self._asks_soon:
+            self._asks_soon = True
+            if self._asking is not None:
+                self._asking.cancel()
+            self._asking = self._loop.call_soon(self._ask_now)
 
     def _ask_now(self) -> None:
-        self._ask_due = False
+        self._asking, self._asks_soon = None, False
         self.ask()
 
     def ask(self) -> None:
@@ -191,9 +187,8 @@ class Reads(Part):
             return
         term, leader, _ = route
         if leader == self._me:
-            self.rounds.ask_here(number, term=term)
-            return
-        if not self._send(leader, ReadIndex(term=term, number=number, voter=self._member.votes)):
+            self.asked(leader, ReadIndex(term=term, number=number, voter=False))
+        elif not self._send(leader, ReadIndex(term=term, number=number, voter=self._member.votes)):
             self.barriers.not_sent()
 
     def _end(self, number: int, error: NoQuorum | None) -> None:
@@ -227,3 +222,87 @@ class Reads(Part):
         if self._member.in_contact() and leader != self._me and self._where() is None:
             return NoQuorum(f"name server not ready: leader {leader} runs an older release without barriers")
         return NoQuorum(f"name server not ready: {self._contact.why_not()}")
+
+    # -- the leader's side
+
+    def asked(self, member: str, barrier: ReadIndex) -> None:
+        """Take a member's question, or one of this leader's own reads, see :attr:`Confirmations.asked`."""
+        if barrier.voter:
+            index = self._member.read_index_with(member, barrier.term)
+            if index is not None:  # of three, asker and leader are enough
+                self.confirmed += 1
+                self._heard_voter(member)
+                # A lost one is no harm: the link is gone, and the barrier is sent again.
+                self._send(member, ReadIndexReply(number=barrier.number, index=index))
+                return
+        rounds = self._leadership.rounds_of(barrier.term)
+        if rounds is None:
+            return
+        if barrier.voter:
+            self._heard_voter(member)
+        rounds.asked[member] = barrier
+        self.settle_round()
+
+    def questioned(self, member: str, question: ReadIndexCheck) -> None:
+        """A voter: say to a leader that asks for it that this member stands by it."""
+        if question.term == self._member.term and self._member.votes:
+            self._send(member, ReadIndexCheckReply(term=question.term, number=question.number))
+
+    def confirmed_by(self, member: str, answer: ReadIndexCheckReply) -> None:
+        """Take a voter's answer."""
+        rounds = self._leadership.rounds
+        if rounds is not None and rounds.term == answer.term:
+            self._heard_voter(member)
+            rounds.confirms(member, answer.number)
+            self.settle_round()
+
+    def settle_round(self) -> None:
+        """Answer the barriers that are certain, begin a round for the others."""
+        rounds, member = self._leadership.rounds, self._member
+        if rounds is None or not (rounds.asked or rounds.round):
+            return
+        index = member.read_index_in(rounds.term)
+        if index is None:
+            return
+        voters = member.voters
+        confirmed = rounds.settle(commit_index=index, voters=voters)
+        if confirmed:
+            self.confirmed += len(confirmed)
+            for asker, answer in confirmed:
+                if asker == self._me:
+                    self.barriers.confirmed(answer.number, answer.index)
+                else:
+                    # A lost one is no harm: the link is gone, and the barrier is sent again.
+                    self._send(asker, answer)
+            self.answer_waiting()
+            index = member.read_index_in(rounds.term)
+            if index is None:
+                return
+        if rounds.begin(commit_index=index) is not None:
+            self.begun += 1
+            enough = majority(len(voters)) - 1
+            self._ask_voters(rounds, self._near[:enough])
+            if self._round_timer is None:
+                wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
+                self._round_timer = self._loop.call_later(wait_s, self._ask_all)
+
+    def follow_links(self) -> None:
+        """Forget voters that are not linked any more."""
+        self._near = [member for member in self._near if member in self._links]
+
+    def _heard_voter(self, member: str) -> None:
+        if self._near[:1] != [member]:
+            self._near = [member, *(other for other in self._near if other != member)]
+
+    def _ask_voters(self, rounds: Confirmations, members: Iterable[str]) -> None:
+        question = ReadIndexCheck(term=rounds.term, number=rounds.number)
+        for member in members:
+            self._send(member, question)
+
+    def _ask_all(self) -> None:
+        """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
+        self._round_timer = None
+        rounds = self._leadership.rounds
+        if rounds is not None and rounds.round and not self._given.closing:
+            self._ask_voters(rounds, sorted(self._member.linked - rounds.confirmed_by))
+            self._round_timer = self._loop.call_later(ASK_ALL_S, self._ask_all)

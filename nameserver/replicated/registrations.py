@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from nameserver.commands import UPDATE_FORMAT, Command, CommandFormatError, CommandTooLarge, Update
+from nameserver.commands import UPDATE_FORMAT, Command, CommandFormatError, CommandTooLarge
 from nameserver.handlers import Renewal, answer_for, decide_registration
 from nameserver.modes.interface import ConsistencyError
 from nameserver.modes.serving import refusal_of
@@ -43,14 +43,30 @@ class _Repeat(NamedTuple):
     renewal: Renewal
 
 
+@dataclass(slots=True)
+class Registering:
+    """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
+
+    Attributes:
+        answered: Called once with the answer, unless that was known at once.
+        renewal: What it was answered by without the log.
+    """
+
+    request: Request
+    decoded: Registration
+    origin: ConnectionId
+    deadline: float
+    answered: Callable[[Answer], None]
+    renewal: Renewal | None = None
+
+
 class Registrations(Part):
     """Answers registrations, and renews what they and other requests renew."""
 
     def __init__(self, given: Surroundings, reports: Reports, writes: Writes) -> None:
-        self.table = given.table
-        self.settings = given.settings
-        self.writes = writes
         super().__init__(given)
+        self._settings = given.settings
+        self._writes = writes
         self._reporter = reports.reporter
         self._reports = reports
         self._in_flight: Counter[Sender] = Counter()
@@ -63,8 +79,8 @@ class Registrations(Part):
         """Answer a registration, see :meth:`Consistency.register`."""
         repeat = self._repeats.get(origin)
         if repeat is not None and repeat.decided_on == self._decides_on(request):
-            self._reports.hear(repeat.renewal.broker, origin, lease_ms=repeat.lease_ms)
-            renewed = self.renew(repeat.renewal, origin)
+            self._reports.hear(repeat.renewal.record.broker, origin, lease_ms=repeat.lease_ms)
+            renewed = self.renew(repeat.renewal, origin, registration=True)
             if isinstance(renewed, Answer):
                 return renewed
         decoded = decode_registration(request)
@@ -72,25 +88,30 @@ class Registrations(Part):
             return decoded
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         self._reports.hear(decoded.broker, origin, lease_ms=decoded.lease_ms)
-        registering = Registering(self, request, decoded, origin, deadline, answered)
-        answer = registering.decide()
+        registering = Registering(request, decoded, origin, deadline, answered)
+        answer = self._decide(registering)
         if answer is None:
-            self._in_flight[decoded.broker, origin] += 1  # until answered()
+            self._in_flight[decoded.broker, origin] += 1
         elif registering.renewal is not None:
             self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
 
-    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
-        if renewal.revision is None or renewal.lease_ms is None:  # a registration that is fenced
+    def renew(
+        self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
+    ) -> Answer | Command:
+        """Answer what changes nothing, if this process may vouch for the record (rule 3).
+
+        Args:
+            registration: It is one, not a heartbeat or a question.
+        """
+        broker, lease_s = renewal.record.broker, renewal.record.lease_ms / 1000
+        in_contact = self._member.in_contact()
+        if not registration:
+            self._reports.heard(broker, origin, lease_s=lease_s)
+        if not self._reporter.may_vouch(broker, origin, in_contact=in_contact, lease_s=lease_s):
             return renewal.otherwise
-        lease_s, in_contact = renewal.lease_ms / 1000, self._member.in_contact()
-        if not renewal.registration:
-            self._reports.heard(renewal.broker, origin, lease_s=lease_s)
-        if not self._reporter.may_vouch(renewal.broker, origin, in_contact=in_contact, lease_s=lease_s):
-            return renewal.otherwise
-        if renewal.registration:
-            self._reports.registered(renewal.broker, origin, revision=renewal.revision)
+        if registration:
+            self._reports.registered(broker, origin, revision=renewal.record.revision)
             self._observer.renewed(renewal.answer)
         return renewal.answer
 
@@ -109,18 +130,48 @@ class Registrations(Part):
         self._repeats.clear()
         self._repeats_bytes = 0
 
-    def shortened(self, decoded: Registration) -> Update | None:
-        """Return the difference that a registration makes, if that is all and every member knows those."""
-        if self._reporter.understood < UPDATE_FORMAT:
-            return None
-        delete_absent = self.settings.current.delete_topic_with_broker_registration
-        return self.table.shortened(decoded, delete_absent=delete_absent)
+    def _decide(self, on: Registering) -> Answer | None:
+        """Decide on the table as it is; None if that is proposed and the answer comes later."""
+        decoded, settings = on.decoded, self._settings.current
+        try:
+            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences,
+            # once every member knows those.
+            difference = None
+            if self._reporter.understood >= UPDATE_FORMAT:
+                delete_absent = settings.delete_topic_with_broker_registration
+                difference = self._table.shortened(decoded, delete_absent=delete_absent)
+            decision = difference or decide_registration(self._table.view, decoded, settings)
+            command: Command | Answer
+            if isinstance(decision, Renewal):
+                command = self.renew(decision, on.origin, registration=True)
+                if isinstance(command, Answer):
+                    on.renewal = decision
+                    return command
+            else:
+                command = decision
+            told, who = partial(self._told, on, command), (decoded.broker, on.origin)
+            self._writes.enter(command, deadline=on.deadline, told=told, registration=who)
+        except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
+            return refusal_of(on.request, error)
+        return None
 
-    def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Note that a registration has its answer, whatever it is."""
-        self._in_flight[broker, origin] -= 1
-        if not self._in_flight[broker, origin]:
-            del self._in_flight[broker, origin]
+    def _told(self, on: Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
+        try:
+            if isinstance(outcome, Moved):
+                answer = self._decide(on)
+            elif isinstance(outcome, ConsistencyError):
+                answer = refusal_of(on.request, outcome)
+            else:
+                answer = answer_for(command, outcome, self._settings.current)
+        except Exception as error:  # the boundary of one request
+            logger.exception("registration failed broker=%s", on.decoded.broker)
+            answer = refusal(f"{type(error).__name__}: {error}")
+        if answer is not None:
+            who = on.decoded.broker, on.origin
+            self._in_flight[who] -= 1
+            if not self._in_flight[who]:
+                del self._in_flight[who]
+            on.answered(answer)
 
     def _remember(self, request: Request, renewal: Renewal, origin: ConnectionId, *, lease_ms: int) -> None:
         """Keep a registration that changed nothing: the next one over this connection will be the same."""
@@ -131,59 +182,4 @@ class Registrations(Part):
             self._repeats[origin] = _Repeat(self._decides_on(request), lease_ms, renewal)
 
     def _decides_on(self, request: Request) -> tuple[int, NamesrvSettings, Request]:
-        return self.table.revision, self.settings.current, request
-
-
-@dataclass(slots=True)
-class Registering:
-    """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
-
-    Attributes:
-        answered: Called once with the answer, unless :meth:`decide` returned it.
-        renewal: What it was answered by without the log.
-    """
-
-    mode: Registrations
-    request: Request
-    decoded: Registration
-    origin: ConnectionId
-    deadline: float
-    answered: Callable[[Answer], None]
-    renewal: Renewal | None = None
-
-    def decide(self) -> Answer | None:
-        """Decide on the table as it is; None if that is proposed and the answer comes later."""
-        mode, decoded, origin = self.mode, self.decoded, self.origin
-        try:
-            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences.
-            decision = mode.shortened(decoded) or decide_registration(
-                mode.table.view, decoded, mode.settings.current
-            )
-            command: Command | Answer
-            if isinstance(decision, Renewal):
-                command = mode.renew(decision, origin)
-                if isinstance(command, Answer):
-                    self.renewal = decision
-                    return command
-            else:
-                command = decision
-            told, who = partial(self._told, command), (decoded.broker, origin)
-            mode.writes.enter(command, deadline=self.deadline, told=told, registration=who)
-        except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
-            return refusal_of(self.request, error)
-        return None
-
-    def _told(self, command: Command, outcome: Verdict | ConsistencyError) -> None:
-        try:
-            if isinstance(outcome, Moved):
-                answer = self.decide()
-            elif isinstance(outcome, ConsistencyError):
-                answer = refusal_of(self.request, outcome)
-            else:
-                answer = answer_for(command, outcome, self.request, self.mode.settings.current)
-        except Exception as error:  # the boundary of one request
-            logger.exception("registration failed broker=%s", self.decoded.broker)
-            answer = refusal(f"{type(error).__name__}: {error}")
-        if answer is not None:
-            self.mode.answered(self.decoded.broker, self.origin)
-            self.answered(answer)
+        return self._table.revision, self._settings.current, request

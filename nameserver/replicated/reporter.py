@@ -15,7 +15,6 @@ from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
 from nameserver.liveness import NEVER, Contact, Liveness
 from nameserver.types import BrokerKey, ConnectionId
 
-from .failure_detector import hearing_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
 from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
@@ -91,7 +90,7 @@ class Reporter:
         base = self._base
         told: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version that the part then has
         if handing:
-            told += [(hearing_of(broker, at), base) for broker, at in self._handed.items()]
+            told += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
         changes = reversed(self._liveness.changes_since(base))
         told += [(_told(broker, contact), contact.version) for broker, contact in changes]
         split = list(in_parts(told, lambda line: size_of(line[0]), part_bytes)) or [[]]
@@ -179,8 +178,7 @@ class Reporter:
 def _told(broker: BrokerKey, contact: Contact) -> BrokerContact:
     closing = contact.closing
     return BrokerContact(
-        cluster_name=broker.cluster_name,
-        broker_addr=broker.broker_addr,
+        **broker._asdict(),
         heard_at=contact.heard_at,
         connected=contact.connected,
         closed_at=None if closing is None else closing.at,

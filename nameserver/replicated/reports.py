@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from nameserver.commands import Evict
-from nameserver.raft import Role
+from nameserver.raft.types import Role
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId
 
@@ -91,7 +90,7 @@ class Reports(Part):
     def listed(self, broker: BrokerKey) -> None:
         """Note that a record was made."""
         if self._leadership.failure_detector is not None:
-            self._leadership.failure_detector.listed(broker, clock=self._liveness.clock)
+            self._leadership.failure_detector.note(broker, self._liveness.clock)
 
     # -- the member's side
 
@@ -196,12 +195,6 @@ class Reports(Part):
         for member, (report, link) in early.items():
             self.receive(member, report, link)
 
-    def evict(self, eviction: Evict) -> None:
-        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
-        sequence = self._leadership.offer_unwatched(eviction)
-        self._observer.evicting(eviction, sequence)
-        self._work_soon()
-
     def _advance(self) -> None:
         """Move the liveness clock.
 
@@ -218,7 +211,7 @@ class Reports(Part):
         detector.members_are(self._member.members)
         detector.out_of_contact((set(self._member.members) - here) | self._linked_anew(here))
         for eviction in detector.judge(records, in_contact=here, clock=self._liveness.clock):
-            self.evict(eviction)
+            self._leadership.evict(eviction)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
         """Return who has yet to report over the present link: the former one may have taken some."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nameserver.liveness import Liveness
-from nameserver.raft import RaftMember
+from nameserver.raft.member import RaftMember
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
 
@@ -23,7 +23,7 @@ class Surroundings:
         me: Its identity, the raft address.
         links: Who is linked, as of the last look, and the number of that link, which tells links apart.
         observer: Is told what happens here.
-        closing: This member is about to end, and begins nothing any more.
+        closing: This member is about to end, and begins nothing any more; timers that fire do nothing.
         work_soon: Has reports, proposals and entries leave in this turn of the loop.
     """
 

@@ -130,10 +130,10 @@ class Writes(Part):
     def release(self) -> None:
         """Have decided again what a leader deferred, and differences that a member does not know."""
         for sequence in self._book.released(applied_index=self._member.applied_index):
-            self._decide_again(sequence)
+            self._end(sequence, Moved(revision=self._table.revision))
         if self._reporter.understood < FORMAT_VERSION:
             for sequence in self._book.beyond(self._reporter.understood):
-                self._decide_again(sequence)
+                self._end(sequence, Moved(revision=self._table.revision))
 
     def table_replaced(self, *, term: int) -> None:
         """Settle what cannot have its verdict any more: an image came in place of entries.
@@ -141,23 +141,14 @@ class Writes(Part):
         Args:
             term: Of the last leader that began to lead in the image.
         """
+        # All are told later: this is called amid the engine's work.
         for write in [write for write in self._book if write.in_doubt]:
-            told = self._strike_out(write.proposal.sequence, late=True)
-            if told is not None:  # told later, here and below: this is called amid the engine's work
-                self.unknown += 1
-                unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
-                self._loop.call_soon(told, unknown_yet)
+            unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
+            self._end(write.proposal.sequence, unknown_yet, later=True)
         # Differences are decided again: revisions of another table may be the same by chance.
         for sequence in self._book.beyond(FIRST_FORMAT):
-            told = self._strike_out(sequence, late=False)
-            if told is not None:
-                self._loop.call_soon(told, Moved(revision=self._table.revision))
+            self._end(sequence, Moved(revision=self._table.revision), later=True)
         self._book.applied(term)
-
-    def _decide_again(self, sequence: int) -> None:
-        told = self._strike_out(sequence, late=False)
-        if told is not None:
-            told(Moved(revision=self._table.revision))
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
         """Take the verdict on a proposal of this process; :meth:`tell` follows."""
@@ -179,11 +170,6 @@ class Writes(Part):
             except Exception:
                 logger.exception("a change was not answered index=%d", index)
 
-    def stop(self) -> None:
-        """Begin to close: nothing more is proposed."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def end(self) -> None:
         """Answer all that still wait."""
         for write in list(self._book):
@@ -195,8 +181,8 @@ class Writes(Part):
         Args:
             late: Its verdict may come yet. If not, it is taken out of this member's own queue as leader.
         """
-        if not late:
-            self._leadership.withdraw(sequence)
+        if not late and self._leadership.sequencer is not None:
+            self._leadership.sequencer.withdraw(self._book.boot_id, sequence)
         self._leadership.decoded.pop((self._book.boot_id, sequence), None)
         write = self._book.remove(sequence)
         if write is None:
@@ -214,6 +200,8 @@ class Writes(Part):
         self._timer, self._timer_at = self._loop.call_at(until, self._give_up_late), until
 
     def _give_up_late(self) -> None:
+        if self._given.closing:
+            return
         self._timer, self._timer_at = None, math.inf
         now = self._loop.time() + ANSWER_MARGIN_S
         for write in [write for write in self._book if write.deadline <= now]:
@@ -223,14 +211,19 @@ class Writes(Part):
 
     def _give_up(self, write: Write) -> None:
         """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
-        sequence, in_doubt = write.proposal.sequence, write.in_doubt
-        told = self._strike_out(sequence, late=in_doubt)
         why = self._contact.why_not()
-        if not in_doubt:
-            self.refused += 1
-            outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
-        else:
-            self.unknown += 1
+        outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
+        if write.in_doubt:
             outcome = OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {why}")
-        if told is not None:
+        self._end(write.proposal.sequence, outcome)
+
+    def _end(self, sequence: int, outcome: Moved | ConsistencyError, *, later: bool = False) -> None:
+        """Forget a proposal that has no verdict, and tell who waits for it what came of it instead."""
+        unknown = isinstance(outcome, OutcomeUnknown)
+        told = self._strike_out(sequence, late=unknown)
+        self.unknown += unknown
+        self.refused += isinstance(outcome, NoQuorum)
+        if told is not None and later:
+            self._loop.call_soon(told, outcome)
+        elif told is not None:
             told(outcome)

@@ -29,25 +29,30 @@ class BrokerStore:
         shown: Part of the digest of what clients see.
     """
 
-    __slots__ = ("_record_marks", "_rest", "_tombstones", "_unmarked", "names", "records", "shown")
+    __slots__ = ("_record_marks", "_rest", "_tombstones", "names", "records", "shown")
 
-    def __init__(self, tombstones: Tombstones) -> None:
+    def __init__(
+        self,
+        names: Mapping[BrokerName, NameEntry],
+        records: Mapping[BrokerKey, Record],
+        tombstones: Tombstones,
+    ) -> None:
         self._tombstones = tombstones
-        self.records: dict[BrokerKey, Record] = {}
-        self.names: dict[BrokerName, NameEntry] = {}
+        self.names = dict(names)
+        self.records = dict(records)
         # A record's part of the digest. One that changed has none until somebody asks for the digest: it
         # changes with each registration.
         self._record_marks: dict[BrokerKey, int] = {}
-        self._unmarked: dict[BrokerKey, None] = {}
-        self.shown = 0
+        self.shown = sum(map(_filter_mark, records.values()))
         self._rest = 0
+        for name, entry in names.items():
+            self._count_name(name, entry, 1)
 
     def rest(self) -> int:
         """Return the part of the digest of what is replicated beside what is shown, but for removals."""
-        for broker in self._unmarked:
+        for broker in self.records.keys() - self._record_marks.keys():
             mark = self._record_marks[broker] = _record_mark(self.records[broker])
             self._rest += mark
-        self._unmarked.clear()
         return self._rest
 
     def put_record(self, broker: BrokerKey, record: Record | None, revision: int) -> None:
@@ -57,10 +62,8 @@ class BrokerStore:
         self.shown += _filter_mark(record) - _filter_mark(before)
         if record is not None:
             self.records[broker] = record
-            self._unmarked[broker] = None
         else:
             del self.records[broker]
-            self._unmarked.pop(broker, None)
         if before is None or record is None:
             self._tombstones.note("record", broker, revision, present=record is not None)
 
@@ -86,15 +89,6 @@ class BrokerStore:
         self.shown += sign * _name_mark(name, entry)
         revisions = _revision_mark(name) * entry.revision + mark_of("r", name) * entry.route_revision
         self._rest += sign * revisions
-
-    def take(
-        self, names: Mapping[BrokerName, NameEntry], records: Mapping[BrokerKey, Record], revision: int
-    ) -> None:
-        """Take over what an image has; there is nothing yet."""
-        for name, entry in names.items():
-            self.put_name(name, entry, revision)
-        for broker, record in records.items():
-            self.put_record(broker, record, revision)
 
 
 @lru_cache(maxsize=10_000)

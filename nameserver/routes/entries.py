@@ -75,12 +75,16 @@ class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Queue data of some topics at all their brokers; a table keeps one of each, compared by identity.
 
     Attributes:
-        by_name: Broker name to queue data; never empty, never changed.
+        by_name: Broker name to queue data; never changed, and empty in :data:`NO_QUEUES` only.
         mark: Sum of the shares' marks, modulo 2**128.
     """
 
     by_name: Mapping[str, QueueData]
     mark: int
+
+
+NO_QUEUES: Final = QueueSet({}, 0)
+"""Of a topic that is not there."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True, gc=False):
@@ -105,23 +109,23 @@ class TopicEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker name: a master and its slaves.
+    """A broker name: a master and its slaves. As default it has what a name has before the first of them.
 
     Attributes:
         cluster: Of the first registration; kept while the name exists, as documented.
         clusters: All clusters under which it registered, in order of text; 106 and 224 list it in each.
-        addrs: Broker id to record key; never empty.
+        addrs: Broker id to record key; never empty in a table.
         revision: Of the last change of addresses, ids or permissions.
         route_revision: Of the last change that all its topics' routes show.
     """
 
     cluster: ClusterName
-    clusters: tuple[ClusterName, ...]
-    addrs: Mapping[int, BrokerKey]
-    enable_acting_master: bool
-    zone_name: str | None
-    revision: int
-    route_revision: int
+    clusters: tuple[ClusterName, ...] = ()
+    addrs: Mapping[int, BrokerKey] = {}
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+    revision: int = 0
+    route_revision: int = 0
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

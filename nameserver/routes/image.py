@@ -8,7 +8,7 @@ some thousand topics: a thread that does so lets the loop go on only between two
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -39,17 +39,24 @@ IMAGE_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A copy of all replicated state at one revision; its values are shared with the table and immutable."""
+    """A copy of all replicated state at one revision; its values are shared with the table and immutable.
 
-    revision: int
-    floor: int
-    kv_seen: bool
-    digest: int
-    topics: Mapping[str, TopicEntry]
-    names: Mapping[BrokerName, NameEntry]
-    records: Mapping[BrokerKey, Record]
-    kv: Mapping[str, Mapping[str, KvEntry]]
-    tombstones: Mapping[BaseKind, Mapping[Hashable, int]]
+    Attributes:
+        digest: Of what clients see.
+    """
+
+    revision: int = 0
+    floor: int = 0
+    digest: str = "0" * 32
+    topics: Mapping[str, TopicEntry] = field(default_factory=dict)
+    names: Mapping[BrokerName, NameEntry] = field(default_factory=dict)
+    records: Mapping[BrokerKey, Record] = field(default_factory=dict)
+    kv: Mapping[str, Mapping[str, KvEntry]] = field(default_factory=dict)
+    tombstones: Mapping[BaseKind, Mapping[Hashable, int]] = field(default_factory=dict)
+
+
+NOTHING: Final = Image()
+"""Of a table to which nothing has happened."""
 
 
 class ImageError(Exception):
@@ -74,6 +81,7 @@ class _ImageBody(msgspec.Struct, array_like=True):
         mappings: Only of topics that have some: broker name, epoch, info.
         names: Broker name, then the members of :class:`NameEntry` in order; in ``addrs`` keys are unpacked.
         records: Members of :class:`Record` in order; ``broker`` is unpacked, ``data_version`` a tuple.
+        kv_seen: Whether there ever was a namespace, that is, whether there is one: they stay.
         gone_topics, gone_topic_revisions: Columns of the removals of topics; ``tombstones`` has the others.
     """
 
@@ -126,8 +134,8 @@ def encode_image(image: Image) -> bytes:
         version=IMAGE_VERSION,
         revision=image.revision,
         floor=image.floor,
-        kv_seen=image.kv_seen,
-        digest=f"{image.digest:032x}",
+        kv_seen=bool(image.kv),
+        digest=image.digest,
         queue_datas=[astuple(data) for _, data in datas.values()],
         queue_sets=places,
         slices=slices,
@@ -211,8 +219,7 @@ def _image_from(body: _ImageBody) -> Image:
     return Image(
         revision=body.revision,
         floor=body.floor,
-        kv_seen=body.kv_seen,
-        digest=int(body.digest, 16),
+        digest=body.digest,
         topics=topics,
         names=names,
         records=records,

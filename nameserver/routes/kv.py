@@ -18,8 +18,6 @@ read at a start."""
 _ENTRY_OVERHEAD: Final = 64
 """Bytes that an entry, or a namespace, counts beside its text."""
 
-_NO_VALUES: Final[Mapping[str, KvEntry]] = {}
-
 
 def entry_size(namespace: str, key: str, value: str | None) -> int:
     """Return the bytes of an entry's text.
@@ -52,32 +50,32 @@ class KvStore:
     Attributes:
         spaces: By namespace, by key. A namespace that was there once stays, and its map is replaced, never
             changed.
-        seen: Whether there ever was a namespace.
         shown: Part of the digest of what clients see.
         rest: Part of the digest of what is replicated beside that, but for removals.
         size: Bytes of all of it, as :func:`size_of` counts them.
     """
 
-    __slots__ = ("_tombstones", "rest", "seen", "shown", "size", "spaces")
+    __slots__ = ("_tombstones", "rest", "shown", "size", "spaces")
 
-    def __init__(self, tombstones: Tombstones) -> None:
+    def __init__(self, spaces: Mapping[str, Mapping[str, KvEntry]], tombstones: Tombstones) -> None:
         self._tombstones = tombstones
         self.spaces: dict[str, Mapping[str, KvEntry]] = {}
-        self.seen = False
-        self.shown = 0
-        self.rest = 0
-        self.size = 0
+        self.shown = self.rest = self.size = 0
+        for namespace, values in spaces.items():
+            self.add_namespace(namespace)
+            self.spaces[namespace] = values
+            for key, entry in values.items():
+                self._count(namespace, key, entry, 1)
 
     def value(self, namespace: str, key: str) -> KvEntry | None:
         """Return one value, None if there is none."""
-        return self.spaces.get(namespace, _NO_VALUES).get(key)
+        return self.spaces.get(namespace, {}).get(key)
 
     def add_namespace(self, namespace: str) -> None:
         if namespace not in self.spaces:
             self.spaces[namespace] = {}
             self.size += _namespace_size(namespace)
             self.shown += mark_of("s", namespace)
-        self.seen = True
 
     def excess(self, namespace: str, key: str, value: str | None) -> int:
         """Return the size that a put would lead to if that is more than allowed and more than now, else 0."""
@@ -95,25 +93,14 @@ class KvStore:
         values = dict(self.spaces[namespace])
         before = values.pop(key, None)
         if before is not None:
-            self.size -= _counted(key, before.value)
-            self.shown -= mark_of("k", namespace, key, before.value)
-            self.rest -= mark_of("K", namespace, key, before.revision)
+            self._count(namespace, key, before, -1)
         if entry is not None:
             values[key] = entry
-            self._add_marks(namespace, key, entry)
+            self._count(namespace, key, entry, 1)
         self.spaces[namespace] = values
         self._tombstones.note("key", (namespace, key), revision, present=entry is not None)
 
-    def take(self, spaces: Mapping[str, Mapping[str, KvEntry]], *, seen: bool) -> None:
-        """Take over what an image has; there is nothing yet."""
-        for namespace, values in spaces.items():
-            self.add_namespace(namespace)
-            self.spaces[namespace] = values
-            for key, entry in values.items():
-                self._add_marks(namespace, key, entry)
-        self.seen = seen
-
-    def _add_marks(self, namespace: str, key: str, entry: KvEntry) -> None:
-        self.size += _counted(key, entry.value)
-        self.shown += mark_of("k", namespace, key, entry.value)
-        self.rest += mark_of("K", namespace, key, entry.revision)
+    def _count(self, namespace: str, key: str, entry: KvEntry, sign: int) -> None:
+        self.size += sign * _counted(key, entry.value)
+        self.shown += sign * mark_of("k", namespace, key, entry.value)
+        self.rest += sign * mark_of("K", namespace, key, entry.revision)

@@ -22,7 +22,7 @@ def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts
     topics = tuple(store.topics.of_name(name))
     if not addrs:
         if topics:
-            store.topics.remove(topics, name, revision)
+            store.topics.put(name, {}, revision, without=topics)
             facts.topics.update(dict.fromkeys(topics))
             facts.lost.append(TopicsLost(topics=topics, reason=reason, broker_name=name, broker=broker))
         brokers.put_name(name, None, revision)

@@ -31,13 +31,16 @@ def would_change(store: RouteStore, command: RegisterBroker) -> bool:
         return True
     if is_contained(record, command.data_version, incremental=command.incremental):
         return False
-    if not (says_the_same(command, record, name) and keeps_filters(command, record)):
+    if (
+        not says_the_same(command, record, name)
+        or record.data_version != command.data_version
+        or record.complete == command.incremental
+    ):
         return True
-    if record.data_version != command.data_version or record.complete == command.incremental:
-        return True
-    if record.complete or not owns_topics(command, name.addrs):
+    mask = perm_mask(command, name.addrs)
+    if record.complete or mask is None:
         return False
-    return bool(_differing(store, command, name.addrs)) or any(
+    return bool(_differing(store, command, mask)) or any(
         _new_mapping(store, command.broker_name, mapping) for mapping in command.mappings
     )
 
@@ -62,23 +65,22 @@ def register(store: RouteStore, command: RegisterBroker) -> Verdict:
         return NoChange(revision=store.revision, reply=register_reply(store, command))
     broker, brokers = command.broker, store.brokers
     record, name = brokers.records.get(broker), brokers.names.get(command.broker_name)
-    store.revision += 1
+    revision = store.revision = store.revision + 1
     facts = Facts()
     if _is_fenced(store, command, name):
         # An answer without a change would leave the address listed under the id it no longer claims.
         drop(store, broker, LeaveReason.FENCED, facts)
-        return facts.applied(store.revision, register_reply(store, command))
+        return facts.applied(revision, register_reply(store, command))
     first = record is None or not _same_place(record, command)
     facts.joined = broker if first else None
     if record is not None and record.broker_name != command.broker_name:
         drop(store, broker, LeaveReason.MOVED, facts)
-    entry = _take_place(store, command, facts)
+    before = name or NameEntry(cluster=command.cluster_name)
+    entry = _take_place(store, command, before, facts)
     looks_at_topics = (
         record is None or first or not record.complete or record.data_version != command.data_version
     )
-    permissions_changed = False
-    if looks_at_topics and owns_topics(command, entry.addrs):
-        permissions_changed = _take_topics(store, command, entry, facts)
+    permissions_changed = looks_at_topics and _take_topics(store, command, entry.addrs, facts)
     filters_before = record.filter_servers if record is not None else ()
     filters = filters_before if command.filter_servers is None else command.filter_servers
     brokers.put_record(
@@ -92,21 +94,18 @@ def register(store: RouteStore, command: RegisterBroker) -> Verdict:
             complete=not command.incremental,
             lease_ms=command.lease_ms,
             filter_servers=filters,
-            revision=store.revision,
+            revision=revision,
         ),
-        store.revision,
+        revision,
     )
-    shown = entry.route_revision == store.revision or filters != filters_before
-    if shown or permissions_changed:
-        entry = replace(
-            entry,
-            revision=store.revision if permissions_changed else entry.revision,
-            route_revision=store.revision if shown else entry.route_revision,
-        )
-        brokers.put_name(command.broker_name, entry, store.revision)
-    if shown:
+    if entry != before or filters != filters_before:
+        entry = replace(entry, route_revision=revision)
         facts.names[command.broker_name] = None
-    return facts.applied(store.revision, register_reply(store, command))
+    if entry.addrs != before.addrs or permissions_changed:
+        entry = replace(entry, revision=revision)
+    if entry != before:
+        brokers.put_name(command.broker_name, entry, revision)
+    return facts.applied(revision, register_reply(store, command))
 
 
 def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | None) -> bool:
@@ -119,17 +118,8 @@ def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | Non
     return store.brokers.records[holder].data_version.state_version > command.data_version.state_version
 
 
-def _take_place(store: RouteStore, command: RegisterBroker, facts: Facts) -> NameEntry:
-    """Put the address under its name and id, and remove whom it displaces; return the entry as put."""
-    name = store.brokers.names.get(command.broker_name) or NameEntry(
-        cluster=command.cluster_name,
-        clusters=(),
-        addrs={},
-        enable_acting_master=False,
-        zone_name=None,
-        revision=0,
-        route_revision=0,
-    )
+def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, facts: Facts) -> NameEntry:
+    """Return a name with the address under its id, and remove whom it displaces."""
     addrs = dict(name.addrs)
     for broker_id, broker in name.addrs.items():
         same_address = broker.broker_addr == command.broker_addr
@@ -145,30 +135,30 @@ def _take_place(store: RouteStore, command: RegisterBroker, facts: Facts) -> Nam
         addrs=dict(sorted(addrs.items())),
         enable_acting_master=bool(command.enable_acting_master),
         zone_name=command.zone_name,
-        revision=store.revision if addrs != name.addrs else name.revision,
     )
-    if entry != name:
-        entry = replace(entry, route_revision=store.revision)
-        store.brokers.put_name(command.broker_name, entry, store.revision)
     if name.addrs and command.broker_id < min(name.addrs):
         note_min_change(command.broker_name, entry, offline=None, ha_addr=command.ha_server_addr, facts=facts)
     return entry
 
 
-def _take_topics(store: RouteStore, command: RegisterBroker, entry: NameEntry, facts: Facts) -> bool:
-    """Put the body's topics; return whether any queue data changed."""
-    name = command.broker_name
+def _take_topics(
+    store: RouteStore, command: RegisterBroker, addrs: Mapping[int, BrokerKey], facts: Facts
+) -> bool:
+    """Put the body's topics if they count; return whether any queue data changed."""
+    name, mask = command.broker_name, perm_mask(command, addrs)
+    if mask is None:
+        return False
     absent: tuple[str, ...] = ()
     if command.delete_absent and not command.incremental and not command.mappings:
         kept = {queues.topic for queues in command.topics}
         absent = tuple(topic for topic in store.topics.of_name(name) if topic not in kept)
     if absent:
-        store.topics.remove(absent, name, store.revision)
+        store.topics.put(name, {}, store.revision, without=absent)
         facts.topics.update(dict.fromkeys(absent))
         facts.lost.append(
             TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)
         )
-    taken = _differing(store, command, entry.addrs)
+    taken = _differing(store, command, mask)
     if taken:
         store.topics.put(name, taken, store.revision)
         facts.topics.update(dict.fromkeys(taken))
@@ -179,12 +169,10 @@ def _take_topics(store: RouteStore, command: RegisterBroker, entry: NameEntry, f
     return bool(absent or taken)
 
 
-def _differing(
-    store: RouteStore, command: RegisterBroker, addrs: Mapping[int, BrokerKey]
-) -> dict[str, Share]:
+def _differing(store: RouteStore, command: RegisterBroker, mask: int) -> dict[str, Share]:
     """Return what a body says otherwise than the table, by topic."""
     name = command.broker_name
-    shares = store.topics.shares_of(name, command.topics, mask=perm_mask(command, addrs))
+    shares = store.topics.shares_of(name, command.topics, mask=mask)
     listed = store.topics.of_name(name)
     return {topic: share for topic, share in shares.items() if listed.get(topic) is not share}
 
@@ -221,7 +209,7 @@ def _same_place(record: Record, said: Sender | Touch) -> bool:
 
 
 def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool:
-    """Whether a broker says of itself what it said before: place, addresses, lease, settings.
+    """Whether a broker says of itself what it said before: place, addresses, lease, settings, filter servers.
 
     At the same place it is listed, and in its cluster.
     """
@@ -231,12 +219,8 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
         and record.lease_ms == said.lease_ms
         and name.enable_acting_master == bool(said.enable_acting_master)
         and name.zone_name == said.zone_name
+        and (isinstance(said, Touch) or said.filter_servers in (None, record.filter_servers))
     )
-
-
-def keeps_filters(said: Sender, record: Record) -> bool:
-    """Whether a broker's filter servers stay as they are."""
-    return said.filter_servers is None or said.filter_servers == record.filter_servers
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
@@ -244,20 +228,17 @@ def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> 
     return incremental and record.complete and version.contained_in(record.data_version)
 
 
-def _is_prime_slave(command: Sender, addrs: Mapping[int, BrokerKey]) -> bool:
-    """Whether a slave may bring topics: a 5.x one with the smallest id behind its name."""
-    return (
-        command.enable_acting_master is not None
-        and command.broker_id != MASTER_ID
-        and command.broker_id == min(addrs)
-    )
+def perm_mask(said: Sender, addrs: Mapping[int, BrokerKey]) -> int | None:
+    """Return the bits of permissions that are stored of a broker's topics; None if its topics do not count.
 
+    Those of a master count, and those of a 5.x slave with the smallest id behind its name, which has no write
+    permission as an acting master.
 
-def owns_topics(command: Sender, addrs: Mapping[int, BrokerKey]) -> bool:
-    """Whether the topics of a registration count, of a broker listed behind a name with these addresses."""
-    return command.broker_id == MASTER_ID or _is_prime_slave(command, addrs)
-
-
-def perm_mask(command: Sender, addrs: Mapping[int, BrokerKey]) -> int:
-    """Return the bits of permissions that are stored: an acting master has no write permission."""
-    return ~PERM_WRITE if command.enable_acting_master and _is_prime_slave(command, addrs) else -1
+    Args:
+        addrs: Of the broker name, this broker included.
+    """
+    if said.broker_id == MASTER_ID:
+        return -1
+    if said.enable_acting_master is None or said.broker_id != min(addrs):
+        return None
+    return ~PERM_WRITE if said.enable_acting_master else -1

@@ -9,8 +9,8 @@ from nameserver.commands import BaseKind
 from nameserver.types import KvEntry
 
 from .brokers import BrokerStore
-from .entries import MASK, NameEntry, Record, mark_of
-from .image import Image, ImageError, decode_image
+from .entries import MASK, NameEntry, Record, TopicEntry, mark_of
+from .image import Image
 from .kv import KvStore
 from .listings import Listings
 from .tombstones import Tombstones
@@ -29,14 +29,14 @@ class RouteStore:
 
     __slots__ = ("brokers", "epoch", "kv", "listings", "revision", "tombstones", "topics")
 
-    def __init__(self, tombstones_max: int) -> None:
-        self.revision = 0
+    def __init__(self, image: Image, tombstones_max: int) -> None:
+        self.revision = image.revision
         self.epoch = 0
         self.listings = Listings()
-        self.tombstones = Tombstones(tombstones_max)
-        self.brokers = BrokerStore(self.tombstones)
-        self.topics = TopicStore(self.tombstones)
-        self.kv = KvStore(self.tombstones)
+        self.tombstones = Tombstones(image.tombstones, image.floor, tombstones_max)
+        self.brokers = BrokerStore(image.names, image.records, self.tombstones)
+        self.topics = TopicStore(image.topics, self.tombstones)
+        self.kv = KvStore(image.kv, self.tombstones)
 
     # -- revisions
 
@@ -47,11 +47,14 @@ class RouteStore:
 
     def present(self, kind: BaseKind, key: Any) -> int | None:
         """Return the revision of something, None if it is absent."""
+        found: TopicEntry | Record | NameEntry | KvEntry | None
         match kind:
             case "topic":
-                return self._topic_revision(key)
+                found = self.topics.entries.get(key)
+                if found is not None:
+                    return self._latest(found)
             case "record":
-                found: Record | NameEntry | KvEntry | None = self.brokers.records.get(key)
+                found = self.brokers.records.get(key)
             case "name":
                 found = self.brokers.names.get(key)
             case "key":
@@ -60,10 +63,7 @@ class RouteStore:
                 assert_never(kind)
         return None if found is None else found.revision
 
-    def _topic_revision(self, topic: str) -> int | None:
-        entry = self.topics.entries.get(topic)
-        if entry is None:
-            return None
+    def _latest(self, entry: TopicEntry) -> int:
         latest = entry.revision
         names = self.brokers.names
         for name in entry.queues:
@@ -76,18 +76,13 @@ class RouteStore:
 
     def digest(self) -> str:
         """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
-        return f"{self._shown():032x}"
-
-    def _shown(self) -> int:
-        return (self.brokers.shown + self.topics.shown + self.kv.shown) & MASK
+        return _hex(self.brokers.shown + self.topics.shown + self.kv.shown)
 
     def state_digest(self) -> str:
         """Return the digest of all replicated state, revisions and remembered removals included."""
-        rest = (self.brokers.rest() + self.topics.rest + self.kv.rest) & MASK
-        tombstones = self.tombstones
-        parts = (self._shown(), rest, tombstones.mark)
-        summary = (*(f"{part:032x}" for part in parts), self.revision, tombstones.floor)
-        return f"{mark_of(*summary):032x}"
+        rest = self.brokers.rest() + self.topics.rest + self.kv.rest
+        gone = self.tombstones
+        return _hex(mark_of(self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor))
 
     # -- images
 
@@ -97,8 +92,7 @@ class RouteStore:
         return Image(
             revision=self.revision,
             floor=tombstones.floor,
-            kv_seen=self.kv.seen,
-            digest=self._shown(),
+            digest=self.digest(),
             topics=self.topics.entries.copy(),
             names=brokers.names.copy(),
             records=brokers.records.copy(),
@@ -106,30 +100,16 @@ class RouteStore:
             tombstones={kind: removals.copy() for kind, removals in tombstones.by_kind.items()},
         )
 
-    def take(self, data: bytes) -> None:
-        """Take over an encoded image; the store is new. May run in any thread.
-
-        Raises:
-            ImageError: If the image is damaged, or of a format this program does not know.
-        """
-        image = decode_image(data)
-        self.revision = image.revision
-        self.brokers.take(image.names, image.records, image.revision)
-        self.topics.take(image.topics)
-        self.kv.take(image.kv, seen=image.kv_seen)
-        self.tombstones.take(image.tombstones, image.floor)
-        if self._shown() != image.digest:
-            raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
-
     def adopt(self, other: RouteStore) -> None:
         """Exchange state with another store, at once whatever their sizes; views stay valid.
 
         What was held here is in the other one then, which its owner may free where time does not matter.
         """
-        self.revision, other.revision = other.revision, self.revision
-        self.epoch, other.epoch = other.epoch, self.epoch
-        self.listings, other.listings = Listings(), Listings()
-        self.tombstones, other.tombstones = other.tombstones, self.tombstones
-        self.brokers, other.brokers = other.brokers, self.brokers
-        self.topics, other.topics = other.topics, self.topics
-        self.kv, other.kv = other.kv, self.kv
+        for part in RouteStore.__slots__:
+            mine, others = getattr(self, part), getattr(other, part)
+            setattr(self, part, others)
+            setattr(other, part, mine)
+
+
+def _hex(digest: int) -> str:
+    return f"{digest & MASK:032x}"

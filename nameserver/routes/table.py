@@ -28,6 +28,7 @@ from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Facts, Moved, NoChange, Rejected, TopicsLost, Verdict
 from remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
 
+from .image import NOTHING, Image, ImageError, decode_image
 from .kv import KV_BYTES_MAX
 from .leaving import drop
 from .registrations import register, touch
@@ -50,8 +51,8 @@ class RouteTable(RouteStore):
 
     __slots__ = ("view",)
 
-    def __init__(self, *, tombstones_max: int = TOMBSTONES_MAX) -> None:
-        super().__init__(tombstones_max)
+    def __init__(self, image: Image = NOTHING, *, tombstones_max: int = TOMBSTONES_MAX) -> None:
+        super().__init__(image, tombstones_max)
         self.view = RouteView(self)
 
     @classmethod
@@ -61,8 +62,10 @@ class RouteTable(RouteStore):
         Raises:
             ImageError: If the image is damaged, or of a format this program does not know.
         """
-        table = cls(tombstones_max=tombstones_max)
-        table.take(data)
+        image = decode_image(data)
+        table = cls(image, tombstones_max=tombstones_max)
+        if table.digest() != image.digest:
+            raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
         table.epoch = epoch
         return table
 
@@ -150,7 +153,7 @@ class RouteTable(RouteStore):
             return NoChange(revision=self.revision)
         self.revision += 1
         for name in leaving:
-            self.topics.remove((topic,), name, self.revision)
+            self.topics.put(BrokerName(name), {}, self.revision, without=(topic,))
         lost = TopicsLost(topics=(topic,), reason=LeaveReason.DELETED, broker_name=None, broker=None)
         return Applied(revision=self.revision, topics=(topic,), lost=(lost,))
 
@@ -199,7 +202,7 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, topics=topics, kv_changed=True)
 
     def _import_kv(self, command: ImportKv) -> Verdict:
-        if self.kv.seen:
+        if self.kv.spaces:  # a namespace that was there once stays
             return Rejected(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"KV configuration of {len(self.kv.spaces)} namespaces exists; an import needs none",

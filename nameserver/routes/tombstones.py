@@ -28,11 +28,13 @@ class Tombstones:
 
     __slots__ = ("by_kind", "floor", "mark", "max")
 
-    def __init__(self, tombstones_max: int) -> None:
-        self.max = tombstones_max
-        self.mark = 0
-        self.by_kind: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in get_args(BaseKind)}
-        self.floor = 0
+    def __init__(self, by_kind: Mapping[BaseKind, Mapping[Hashable, int]], floor: int, maximum: int) -> None:
+        self.max = maximum
+        self.by_kind: dict[BaseKind, dict[Hashable, int]] = {
+            kind: dict(by_kind.get(kind, {})) for kind in get_args(BaseKind)
+        }
+        self.floor = floor
+        self.mark = _mark_of_all(self.by_kind)
 
     def removed_at(self, kind: BaseKind, key: Hashable) -> int:
         """Return the revision of a removal; of what is not listed, the floor."""
@@ -69,13 +71,6 @@ class Tombstones:
         for kind, removals in kinds.items():
             kinds[kind] = {key: at for key, at in removals.items() if at > floor}
         self.mark = _mark_of_all(kinds)
-
-    def take(self, by_kind: Mapping[BaseKind, Mapping[Hashable, int]], floor: int) -> None:
-        """Take over what an image has; there is nothing yet."""
-        self.floor = floor
-        for kind, removals in by_kind.items():
-            self.by_kind[kind].update(removals)
-        self.mark = _mark_of_all(self.by_kind)
 
 
 def _mark_of_all(by_kind: Mapping[BaseKind, Mapping[Any, int]]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Final
 
 from msgspec.structs import astuple, replace
@@ -16,6 +17,7 @@ from remoting.route import QueueData
 from .entries import (
     MASK,
     NO_MAPPINGS,
+    NO_QUEUES,
     SLICE,
     QueueSet,
     Share,
@@ -33,8 +35,6 @@ SHARES_SPARE: Final = 1000
 SETS_SPARE: Final = 1000
 """Queue sets without a topic that are kept, and a quarter of the topics: what is no longer in use is looked
 for over all topics, which may cost next to nothing per change."""
-
-NO_SHARES: Final[Mapping[str, Share]] = {}
 
 
 @dataclass(slots=True)
@@ -73,14 +73,29 @@ class TopicStore:
 
     __slots__ = ("_sets", "_tombstones", "entries", "pools", "rest", "shown")
 
-    def __init__(self, tombstones: Tombstones) -> None:
+    def __init__(self, entries: Mapping[str, TopicEntry], tombstones: Tombstones) -> None:
         self._tombstones = tombstones
-        self.entries: dict[str, TopicEntry] = {}
+        self.entries = dict(entries)
         self.pools: defaultdict[str, Pool] = defaultdict(Pool)
         # Sets in use and some that were, by mark. Who finds one compares its content: a mark is no proof.
         self._sets: dict[int, QueueSet] = {}
-        self.shown = 0
-        self.rest = 0
+        members: dict[QueueSet, list[str]] = defaultdict(list)
+        for topic, kept in entries.items():
+            members[kept.queue_set].append(topic)
+        for queue_set, topics in members.items():
+            self._sets[queue_set.mark] = queue_set
+            for name, data in queue_set.by_name.items():
+                pool, numbers = self.pools[name], astuple(data)[1:]
+                share = pool.shares.get(numbers) or pool.shares.setdefault(numbers, Share.of(data))
+                for start in range(0, len(topics), SLICE):
+                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
+        values = entries.values()
+        marks = [entry.mark for entry in values]
+        self.shown = sum_of_products(marks, [entry.queue_set.mark for entry in values])
+        self.rest = sum_of_products(marks, [entry.revision for entry in values])
+        for entry in values:
+            if entry.mappings:
+                self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
 
     # -- looking
 
@@ -110,7 +125,7 @@ class TopicStore:
     def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics came."""
         pool = self.pools.get(name)
-        return NO_SHARES if pool is None else pool.topics
+        return {} if pool is None else pool.topics
 
     def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Share]:
         """Return the shares that a change of permissions makes, by topic; of those only that differ."""
@@ -127,21 +142,28 @@ class TopicStore:
 
     # -- writing
 
-    def put(self, name: BrokerName, shares: Mapping[str, Share], revision: int) -> None:
-        """Give a broker name other queue data of some topics, by topic."""
+    def put(
+        self, name: BrokerName, shares: Mapping[str, Share], revision: int, *, without: Collection[str] = ()
+    ) -> None:
+        """Give a broker name other queue data of some topics, by topic.
+
+        Args:
+            without: Topics that it has, and is to have no more. Those that nobody else has are removed.
+        """
         pool = self.pools[name]
         entries, listed, gone = self.entries, pool.topics, self._tombstones.by_kind["topic"]
-        digest = rest = back = 0
+        digest = rest = back = removed = 0
         # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
         # done once per set, or per run of topics alike, is not done per topic.
-        steps: dict[tuple[QueueSet | None, Share], tuple[QueueSet, int]] = {}
-        old: QueueSet | None = None
+        steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
+        old = NO_QUEUES
         run_share: Share | None = None
         run_revision = change = marks = 0
-        for topic, share in shares.items():
+        changes: Iterable[tuple[str, Share | None]] = chain(shares.items(), zip(without, repeat(None)))
+        for topic, share in changes:
             before = entries.get(topic)
             if before is None:
-                was, mappings, at, mark = None, NO_MAPPINGS, 0, mark_of_topic(topic)
+                was, mappings, at, mark = NO_QUEUES, NO_MAPPINGS, 0, mark_of_topic(topic)
                 if gone:
                     back += mark * gone.pop(topic, 0)
             else:
@@ -152,18 +174,28 @@ class TopicStore:
                 old, run_share, run_revision, marks = was, share, at, 0
                 step = steps.get((old, share))
                 if step is None:
-                    step = steps[old, share] = self._step(old, listed.get(topic), share)
+                    step = steps[old, share] = self._step(old, name, listed.get(topic), share)
                 queue_set, change = step
-            entries[topic] = TopicEntry(queue_set, mappings, revision, mark)
             marks += mark
+            if share is None and name in mappings:
+                digest -= _mapping_mark(name, mappings[name])
+                mappings = {n: kept for n, kept in mappings.items() if n != name}
+            if queue_set is NO_QUEUES:
+                del entries[topic]
+                gone[topic] = revision
+                removed += mark
+            else:
+                entries[topic] = TopicEntry(queue_set, mappings, revision, mark)
         digest += marks * change
-        rest += marks * (revision - run_revision)
+        rest += marks * (revision - run_revision) - removed * revision
         listed.update(shares)
+        for topic in without:
+            del listed[topic]
         pool.bound()
         self.shown = (self.shown + digest) & MASK
         self.rest = (self.rest + rest) & MASK
-        if back:
-            self._tombstones.topics_moved(-back)
+        if back or removed:
+            self._tombstones.topics_moved(removed * revision - back)
 
     def put_share(self, name: str, topic: str, share: Share, revision: int) -> bool:
         """As :meth:`put`, of one topic that is there already, as most changes are; return whether it was."""
@@ -171,49 +203,12 @@ class TopicStore:
         if before is None:
             return False
         pool = self.pools[name]
-        queue_set, change = self._step(before.queue_set, pool.topics.get(topic), share)
+        queue_set, change = self._step(before.queue_set, name, pool.topics.get(topic), share)
         self.shown = (self.shown + before.mark * change) & MASK
         self._put_entry(topic, before, TopicEntry(queue_set, before.mappings, revision, before.mark))
         pool.topics[topic] = share
         pool.bound()
         return True
-
-    def remove(self, topics: Collection[str], name: str, revision: int) -> None:
-        """Take a broker name's queue data from topics that have some; who has no others is removed."""
-        listed = self.pools[name].topics
-        entries, gone = self.entries, self._tombstones.by_kind["topic"]
-        digest = rest = removed = 0
-        steps: dict[QueueSet, tuple[QueueSet | None, int]] = {}
-        for topic in topics:
-            before = entries[topic]
-            old = before.queue_set
-            step = steps.get(old)
-            if step is None:
-                step = steps[old] = self._step_without(old, name, listed[topic])
-            queue_set, change = step
-            mark = before.mark
-            digest += mark * change
-            mappings = before.mappings
-            if name in mappings:
-                digest -= _mapping_mark(name, mappings[name])
-                mappings = {n: kept for n, kept in mappings.items() if n != name}
-            if queue_set is None:
-                del entries[topic]
-                rest -= mark * before.revision
-                gone[topic] = revision
-                removed += mark
-            else:
-                rest += mark * (revision - before.revision)
-                entries[topic] = TopicEntry(queue_set, mappings, revision, mark)
-        if len(topics) == len(listed):
-            listed.clear()
-        else:
-            for topic in topics:
-                del listed[topic]
-        self.shown = (self.shown + digest) & MASK
-        self.rest = (self.rest + rest) & MASK
-        if removed:
-            self._tombstones.topics_moved(removed * revision)
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
         """Put the mapping of a static topic of which the broker name has queue data."""
@@ -242,17 +237,15 @@ class TopicStore:
 
     # -- sets
 
-    def _step(self, old: QueueSet | None, was: Share | None, share: Share) -> tuple[QueueSet, int]:
-        """Return the set with one share put, and by how much its mark is greater."""
-        before: Mapping[str, QueueData] = {} if old is None else old.by_name
-        change = share.mark - (0 if was is None else was.mark)
-        mark = ((0 if old is None else old.mark) + change) & MASK
-        return self._set({**before, share.data.broker_name: share.data}, mark), change
-
-    def _step_without(self, old: QueueSet, name: str, was: Share) -> tuple[QueueSet | None, int]:
-        """Return the set without a name, None if nothing is left, and by how much its mark is greater."""
-        by_name = {n: data for n, data in old.by_name.items() if n != name}
-        return self._set(by_name, (old.mark - was.mark) & MASK) if by_name else None, -was.mark
+    def _step(self, old: QueueSet, name: str, was: Share | None, share: Share | None) -> tuple[QueueSet, int]:
+        """Return the set with a name's share put or taken out, and by how much its mark is greater."""
+        by_name = dict(old.by_name)
+        if share is None:
+            del by_name[name]
+        else:
+            by_name[name] = share.data
+        change = (0 if share is None else share.mark) - (0 if was is None else was.mark)
+        return self._set(by_name, (old.mark + change) & MASK) if by_name else NO_QUEUES, change
 
     def _set(self, by_name: Mapping[str, QueueData], mark: int) -> QueueSet:
         """Return the one set with this content."""
@@ -264,29 +257,6 @@ class TopicStore:
             self._sets = {entry.queue_set.mark: entry.queue_set for entry in self.entries.values()}
         made = self._sets[mark] = QueueSet(by_name, mark)
         return made
-
-    # -- images
-
-    def take(self, entries: Mapping[str, TopicEntry]) -> None:
-        """Take over an image's topics, and derive what is kept beside them."""
-        members: dict[QueueSet, list[str]] = defaultdict(list)
-        for topic, kept in entries.items():
-            members[kept.queue_set].append(topic)
-        for queue_set, topics in members.items():
-            self._sets[queue_set.mark] = queue_set
-            for name, data in queue_set.by_name.items():
-                pool, numbers = self.pools[name], astuple(data)[1:]
-                share = pool.shares.get(numbers) or pool.shares.setdefault(numbers, Share.of(data))
-                for start in range(0, len(topics), SLICE):
-                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
-        values = entries.values()
-        marks = [entry.mark for entry in values]
-        self.shown += sum_of_products(marks, [entry.queue_set.mark for entry in values])
-        self.rest += sum_of_products(marks, [entry.revision for entry in values])
-        for entry in values:
-            if entry.mappings:
-                self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
-        self.entries = dict(entries)
 
 
 def _mapping_mark(name: str, mapping: QueueMapping) -> int:

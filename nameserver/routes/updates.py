@@ -8,7 +8,7 @@ from nameserver.commands import TopicQueues, Update, bases
 from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, Verdict
 
-from .registrations import is_contained, keeps_filters, owns_topics, perm_mask, register_reply, says_the_same
+from .registrations import is_contained, perm_mask, register_reply, says_the_same
 from .store import RouteStore
 
 
@@ -29,21 +29,19 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
     if (
         record is None
         or name is None
-        or not (says_the_same(said, record, name) and keeps_filters(said, record))
+        or not says_the_same(said, record, name)
         or said.mappings
         or (delete_absent and not incremental)
         or is_contained(record, said.data_version, incremental=incremental)
     ):
         return None
-    addrs, version = name.addrs, said.data_version
-    owns = owns_topics(said, addrs)
+    version, mask = said.data_version, perm_mask(said, name.addrs)
     news = version != record.data_version or record.complete == incremental
-    if not news and (record.complete or not owns):
+    if not news and (record.complete or mask is None):
         return None
     listed = store.topics.of_name(name_key)
     changed = []
-    if owns:
-        mask = perm_mask(said, addrs)
+    if mask is not None:
         for topic, numbers in table.items():
             share = listed.get(topic)
             perm = numbers.perm & mask
@@ -59,8 +57,8 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
                         topic, numbers.read_queue_nums, numbers.write_queue_nums, perm, numbers.topic_sys_flag
                     )
                 )
-        if not news and not changed:
-            return None
+    if not news and not changed:
+        return None
     return Update(
         cluster_name=broker.cluster_name,
         broker_name=name_key,

@@ -16,11 +16,6 @@ from remoting.addresses import FORM, is_loopback, join_address, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties
 
-MODES: Final = ("independent", "raft")
-DURABILITIES: Final = ("memory", "journal", "fsync")
-FRESHNESSES: Final = ("stale", "default", "linearizable")
-"""What the setting ``routeFreshness`` may say; the last one in raft mode only."""
-
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
 
@@ -55,12 +50,12 @@ class ConfigError(Exception):
 
 
 def _setting(
-    key: str, default: Any, help_: str, *, flag: str | None = None, runtime: bool = False, unit: str = ""
+    default: Any, help_: str, *, key: str = "", flag: str = "", runtime: bool = False, unit: str = ""
 ) -> Any:
     """Declare a setting.
 
     Args:
-        key: Its name in files, in 318 and 319, and as a long flag.
+        key: Its name in files, in 318 and 319, and as a long flag, if that is not the field's in camel case.
         flag: Its own flag, without dashes; the key works as a flag in any case.
         runtime: Request 318 may change it, see :data:`_runtime`.
     """
@@ -76,104 +71,86 @@ _runtime: Final = partial(_setting, runtime=True)
 class NamesrvSettings:
     """Everything that can be set, resolved and checked. Durations carry their unit in the name."""
 
-    mode: str = _setting("mode", "independent", "how nameservers agree", flag="mode")
-    bind_address: str = _setting("bindAddress", "127.0.0.1", "address that --listen names")
-    listen_port: int = _setting("listenPort", 9876, "port that --listen names; 0 picks a free one")
+    mode: str = _setting("independent", "how nameservers agree", flag="mode")
+    bind_address: str = _setting("127.0.0.1", "address that --listen names")
+    listen_port: int = _setting(9876, "port that --listen names; 0 picks a free one")
     http: str = _setting(
-        "httpListen", "127.0.0.1:9880", "HOST:PORT for HTTP and the web page, or off", flag="http"
+        "127.0.0.1:9880", "HOST:PORT for HTTP and the web page, or off", key="httpListen", flag="http"
     )
-    data_dir: str = _setting("dataDir", "./data", "directory for everything kept", flag="data")
-    kv_config_path: str = _setting("kvConfigPath", "", "KV file; empty is DATA/kvConfig.json")
+    data_dir: str = _setting("./data", "directory for everything kept", flag="data")
+    kv_config_path: str = _setting("", "KV file; empty is DATA/kvConfig.json")
     config_store_path: str = _setting(
-        "configStorePath", "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
+        "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
     )
-    route_freshness: str = _runtime("routeFreshness", "default", "freshness of reads on the wire")
+    route_freshness: str = _runtime("default", "freshness of reads on the wire")
     scan_interval_ms: int = _runtime(
-        "scanNotActiveBrokerInterval", 10_000, "time between scans for silent brokers", unit="ms"
+        10_000, "time between scans for silent brokers", key="scanNotActiveBrokerInterval", unit="ms"
     )
     idle_timeout_s: int = _setting(
-        "serverChannelMaxIdleTimeSeconds", 120, "silence after which a connection is closed", unit="s"
+        120, "silence after which a connection is closed", key="serverChannelMaxIdleTimeSeconds", unit="s"
     )
     drain_s: int = _setting(
-        "shutdownWaitTimeSeconds", 30, "longest wait for requests in flight at shutdown", unit="s"
+        30, "longest wait for requests in flight at shutdown", key="shutdownWaitTimeSeconds", unit="s"
     )
-    socket_backlog: int = _setting("serverSocketBacklog", 1024, "connections waiting to be accepted")
+    socket_backlog: int = _setting(1024, "connections waiting to be accepted", key="serverSocketBacklog")
     connections_max: int = _setting(
-        "serverConnectionsMax", 0, "connections held at once; 0 is what open files allow"
+        0, "connections held at once; 0 is what open files allow", key="serverConnectionsMax"
     )
     frame_size_max: int = _setting(
-        "frameMaxLength", 16_777_216, "largest frame, length word included", unit="bytes"
+        16_777_216, "largest frame, length word included", key="frameMaxLength", unit="bytes"
     )
-    product_env_name: str = _runtime("productEnvName", "center", "name of this environment")
-    order_message_enable: bool = _runtime("orderMessageEnable", False, "routes carry orderTopicConf")
-    return_order_topic_config_to_broker: bool = _runtime(
-        "returnOrderTopicConfigToBroker", True, "registrations are answered with order topics"
-    )
-    support_acting_master: bool = _runtime(
-        "supportActingMaster", False, "the smallest slave id stands in for a missing master"
-    )
-    enable_all_topic_list: bool = _runtime("enableAllTopicList", True, "request 206 is served")
-    enable_topic_list: bool = _runtime("enableTopicList", True, "requests 224 and 311 to 313 are served")
-    notify_min_broker_id_changed: bool = _setting(
-        "notifyMinBrokerIdChanged", False, "brokers are told by request 905"
-    )
-    need_wait_for_service: bool = _runtime(
-        "needWaitForService", False, "routes are refused shortly after the start"
-    )
-    wait_seconds_for_service: int = _runtime(
-        "waitSecondsForService", 45, "how long needWaitForService refuses", unit="s"
-    )
+    product_env_name: str = _runtime("center", "name of this environment")
+    order_message_enable: bool = _runtime(False, "routes carry orderTopicConf")
+    return_order_topic_config_to_broker: bool = _runtime(True, "registrations are answered with order topics")
+    support_acting_master: bool = _runtime(False, "the smallest slave id stands in for a missing master")
+    enable_all_topic_list: bool = _runtime(True, "request 206 is served")
+    enable_topic_list: bool = _runtime(True, "requests 224 and 311 to 313 are served")
+    notify_min_broker_id_changed: bool = _setting(False, "brokers are told by request 905")
+    need_wait_for_service: bool = _runtime(False, "routes are refused shortly after the start")
+    wait_seconds_for_service: int = _runtime(45, "how long needWaitForService refuses", unit="s")
     delete_topic_with_broker_registration: bool = _runtime(
-        "deleteTopicWithBrokerRegistration", False, "a full registration removes topics that it lacks"
+        False, "a full registration removes topics that it lacks"
     )
     config_black_list: str = _setting(
-        "configBlackList", "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
+        "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
     )
-    raft: str = _setting("raftAddress", "", "this member's raft HOST:PORT, as in --peers", flag="raft")
-    peers: str = _setting("raftPeers", "", "raft addresses of all members, by comma", flag="peers")
-    raft_listen: str = _setting(
-        "raftListen", "", "HOST:PORT to bind for raft if not that of --raft", flag="raft-listen"
-    )
+    raft: str = _setting("", "this member's raft HOST:PORT, as in --peers", key="raftAddress", flag="raft")
+    peers: str = _setting("", "raft addresses of all members, by comma", key="raftPeers", flag="peers")
+    raft_listen: str = _setting("", "HOST:PORT to bind for raft if not that of --raft", flag="raft-listen")
     durability: str = _setting(
-        "raftDurability", "journal", "what an acknowledgement survives", flag="durability"
+        "journal", "what an acknowledgement survives", key="raftDurability", flag="durability"
     )
     raft_secret_file: str = _setting(
-        "raftSecretFile",
-        "",
-        "file with the secret that members share, 32 bytes or more",
-        flag="raft-secret-file",
+        "", "file with the secret that members share, 32 bytes or more", flag="raft-secret-file"
     )
     raft_tls_cert: str = _setting(
-        "raftTlsCert",
         "",
         "PEM file: certificate of this member for mutual TLS between members; it names the host of --raft",
         flag="raft-tls-cert",
     )
-    raft_tls_key: str = _setting("raftTlsKey", "", "PEM file: its key, unencrypted", flag="raft-tls-key")
+    raft_tls_key: str = _setting("", "PEM file: its key, unencrypted", flag="raft-tls-key")
     raft_tls_ca: str = _setting(
-        "raftTlsCa", "", "PEM file: authority that signed every member's certificate", flag="raft-tls-ca"
+        "", "PEM file: authority that signed every member's certificate", flag="raft-tls-ca"
     )
     election_timeout_ms: int = _setting(
-        "raftElectionTimeoutMs",
         500,
         "least election timeout; drawn up to twice this",
+        key="raftElectionTimeoutMs",
         flag="election-timeout-ms",
         unit="ms",
     )
     force_new_cluster: bool = _setting(
-        "raftForceNewCluster",
         False,
         "after a lost quorum: become the only member of a new cluster; for one start",
+        key="raftForceNewCluster",
         flag="force-new-cluster",
     )
     http_token_file: str = _setting(
-        "httpTokenFile",
         "",
         "file with the token that changes of the raft group over HTTP need; without it they are off",
         flag="http-token-file",
     )
     http_allowed_hosts: str = _setting(
-        "httpAllowedHosts",
         "",
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
@@ -219,7 +196,14 @@ class NamesrvSettings:
         return self.config_store_path or f"{self.data_dir}/namesrv.properties"
 
 
-BY_KEY: Final = {of.metadata["key"]: of for of in fields(NamesrvSettings) if "key" in of.metadata}
+def _in_camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+BY_KEY: Final = {
+    of.metadata["key"] or _in_camel_case(of.name): of for of in fields(NamesrvSettings) if of.metadata
+}
 
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
@@ -282,7 +266,11 @@ _RANGES: Final = {
     "waitSecondsForService": (0, 86_400),
     "raftElectionTimeoutMs": (50, 60_000),
 }
-CHOICES: Final = {"mode": MODES, "raftDurability": DURABILITIES, "routeFreshness": FRESHNESSES}
+CHOICES: Final = {
+    "mode": ("independent", "raft"),
+    "raftDurability": ("memory", "journal", "fsync"),
+    "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+}
 
 
 def validate(settings: NamesrvSettings) -> None:

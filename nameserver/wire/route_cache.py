@@ -3,8 +3,8 @@
 Route reads outnumber writes by orders of magnitude, and a client asks for the same topic with the same header
 but for the opaque. Two tables follow from that:
 
-- **tails**: what an answer to one topic, dialect and header codec ends with (everything after the opaque),
-  encoded once per topic revision;
+- **shared answers**: what an answer in one dialect and header codec ends with (everything after the opaque),
+  encoded once for all topics whose routes are made of the same;
 - **lanes**: a request's bytes around its opaque, to the answer's pieces, in two generations. What stands here
   was read by the full parser, twice even: a header is learnt only if the parser reads the same header with
   another opaque in the same place. A look-up therefore equals a parse; a property test holds it to that.
@@ -12,8 +12,8 @@ but for the opaque. Two tables follow from that:
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
 is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
 before the opaque is the key, what stands behind it is compared. Binary requests are one lane, of which the
-key is all but the opaque. Topics whose routes are made of the same, as topics on the same brokers with as
-many queues are, share one answer, in memory and in the processor's caches.
+key is all but the opaque. Topics on the same brokers with as many queues share one answer, in memory and in
+the processor's caches.
 
 Both tables are bounded. Nothing here awaits, and nothing here knows the mode: the view comes from the caller.
 """
@@ -24,7 +24,7 @@ import re
 import struct
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -63,9 +63,12 @@ _BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
 _BINARY_SIZE_MAX: Final = 4 + 256  # longer data is not looked up as one binary request
-_TAIL_COST: Final = 400  # bytes that a tail costs
 _SHARED_COST: Final = 2_000  # bytes that shared content costs beside itself, with its heads and its key
 _KNOWN_COST: Final = 600  # bytes that a known request costs beside its own; a lane of its own is among it
+
+
+_Kind: TypeAlias = tuple[int, bytes] | None
+"""Digits of the opaque, and what follows it; None: the request is binary."""
 
 
 class _Asked(NamedTuple):
@@ -83,7 +86,7 @@ class _Shared:
     Attributes:
         made_of: Header codec, dialect and the route's shape.
         heads: What answers begin with, before the opaque, by its size.
-        users: Tails made of it, and requests whose last answer it was: while there are some it is held.
+        users: Requests whose last answer it was: while there are some it is held.
     """
 
     made_of: tuple[HeaderCodec, RouteDialect, Hashable]
@@ -92,20 +95,18 @@ class _Shared:
     users: int = 0
 
 
-class _Tail(NamedTuple):
-    """What answers to one question end with, and the topic revision that it shows."""
-
-    topic_revision: int
-    shared: _Shared
-
-
 @dataclass(slots=True, eq=False)
 class _Known:
-    """The pieces of one answer, right at one table revision; brought up to date in place."""
+    """The pieces of one answer, right at one table revision; brought up to date in place.
+
+    Attributes:
+        topic_revision: That of the topic which they show.
+    """
 
     asked: _Asked
     cost: int
     shared: _Shared | None = None
+    topic_revision: int = -1
     revision: int = -1
     head: bytes = b""
     tail: bytes = b""
@@ -134,17 +135,15 @@ class _Lane:
 
 
 class RouteReader:
-    """Answers the route queries of one connection from a cache; remembers how its client writes them.
+    """Answers the route queries of one connection from a cache; remembers how its client writes them."""
 
-    Attributes:
-        starts: What the headers of route queries start with, in JSON and in binary.
-    """
+    __slots__ = ("_cache", "_lane")
 
-    __slots__ = ("_cache", "_lane", "starts")
+    starts: Final = (_START, _BINARY_START)
+    """What the headers of route queries start with, in JSON and in binary."""
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
-        self.starts = _START, _BINARY_START
         self._lane: _Lane | None = None  # of the last request; None: it was binary, or there was none
 
     def whole(self, data: bytes) -> bytes | int | None:
@@ -188,16 +187,59 @@ class RouteReader:
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
-        Stops at the first frame that is anything else, is not whole, or cannot be answered from the table at
-        once (unknown topic, no contact): that one goes the full way. Stops also after :data:`BATCH_MAX` and
-        :data:`BATCH_BYTES`; the second value says that it did.
+        One by one: any mixture, new ones, and those whose topic has changed. Stops at the first frame that is
+        anything else, is not whole, or cannot be answered from the table at once (unknown topic, no contact):
+        that one goes the full way. Stops also after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; the second
+        value says that it did.
         """
         cache = self._cache
         view = cache.view()
         if view is None:
             return position, False
-        position, self._lane, enough = cache.answer_each(data, position, answers, view)
-        return position, enough
+        self._lane = None
+        revision = view.revision
+        end = len(data)
+        count = work = size = 0
+        while end - position > _BINARY_REST and work < BATCH_MAX and size < BATCH_BYTES:
+            stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
+            if stop > end:
+                break
+            kind: _Kind = None
+            if data[position + 4] == HeaderCodec.JSON:
+                if not data.startswith(_START, position + 8):
+                    self._lane = None  # a registration, say: what is learnt starts like this
+                    break
+                opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
+                rest_at = data.find(b",", opaque_at, stop)
+                kind = rest_at - opaque_at, data[rest_at:stop]
+                key = data[position:opaque_at]
+            else:
+                opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
+                key = data[position:opaque_at] + data[rest_at:stop]
+            self._lane = cache.lanes.get(kind)
+            lane = cache.binary if kind is None else self._lane
+            opaque = data[opaque_at:rest_at]
+            known = None if lane is None else lane.starts.get(key) or cache.again(lane, key)
+            # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+            if kind is not None and known is not None and (not opaque.isdigit() or opaque < b"1"):
+                break
+            if known is None:
+                known = cache.learn(data[position:stop], key, kind, len(opaque), view)
+                if known is None:
+                    break
+                work += _LEARNING
+                self._lane = cache.lanes.get(kind)
+            elif known.revision != revision and not cache.refresh(known, view, len(opaque)):
+                assert lane is not None
+                cache.forget(lane, key)  # the topic is gone
+                break
+            answers += (known.head, opaque, known.tail)
+            position = stop
+            count += 1
+            work += 1
+            size += len(known.tail)
+        cache.hits += count
+        return position, work >= BATCH_MAX or size >= BATCH_BYTES
 
     def waits_now(self) -> int:
         """Return the number of what a route query that arrives now waits for; 0: nothing."""
@@ -253,6 +295,7 @@ def _binary_batch(data: bytes, all_known: dict[bytes, _Known], revision: int) ->
     return pieces
 
 
+@dataclass(kw_only=True, eq=False)
 class RouteCache:
     """What is known of requests and their answers, for all connections.
 
@@ -264,24 +307,17 @@ class RouteCache:
             if it is to go the full way.
     """
 
-    def __init__(
-        self,
-        *,
-        view: Callable[[], RouteView | None],
-        settings: Callable[[], NamesrvSettings],
-        gate: Callable[[], int],
-        requests_max: int = REQUESTS_MAX,
-        bytes_max: int = BYTES_MAX,
-    ) -> None:
-        self.view = view
-        self.gate = gate
+    view: Callable[[], RouteView | None]
+    settings: Callable[[], NamesrvSettings]
+    gate: Callable[[], int]
+    requests_max: int = REQUESTS_MAX
+    bytes_max: int = BYTES_MAX
+
+    def __post_init__(self) -> None:
         #: Binary requests. For readers.
         self.binary = _Lane()
-        self._settings = settings
-        self._requests_max = requests_max
-        self._bytes_max = bytes_max
-        self._lanes: dict[tuple[int, bytes], _Lane] = {}
-        self._tails: dict[_Asked, _Tail] = {}
+        #: All others.
+        self.lanes: dict[_Kind, _Lane] = {}
         # By what they are made of, so that what many topics share is encoded once per change of it.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
         self._young = self._old = 0  # requests of each generation
@@ -307,110 +343,48 @@ class RouteCache:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._tails.clear()
         self._shared.clear()
-        for lane in (self.binary, *self._lanes.values()):
+        for lane in (self.binary, *self.lanes.values()):
             lane.starts.clear()  # readers remember lanes
             lane.old.clear()
-        self._lanes.clear()
+        self.lanes.clear()
         self._young = self._old = self._young_bytes = self.held_bytes = self.longest = 0
 
-    def answer_each(
-        self, data: bytes, position: int, answers: list[bytes], view: RouteView
-    ) -> tuple[int, _Lane | None, bool]:
-        """Answer leading requests one by one: any mixture, new ones, and those whose topic has changed.
-
-        Returns:
-            The position after them, the lane of the last one, and whether it stopped as these are enough.
-        """
-        lane: _Lane | None = None
-        revision = view.revision
-        end = len(data)
-        count = work = size = 0
-        while end - position > _BINARY_REST and work < BATCH_MAX and size < BATCH_BYTES:
-            stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
-            if stop > end:
-                break
-            if data[position + 4] == HeaderCodec.JSON:
-                if not data.startswith(_START, position + 8):
-                    lane = None  # a registration, say: what is learnt starts like this
-                    break
-                opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
-                rest_at = data.find(b",", opaque_at, stop)
-                lane = asked_in = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
-                key = data[position:opaque_at]
-            else:
-                lane, asked_in = None, self.binary
-                opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
-                key = data[position:opaque_at] + data[rest_at:stop]
-            opaque = data[opaque_at:rest_at]
-            known = None if asked_in is None else asked_in.starts.get(key) or self._again(asked_in, key)
-            # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
-            if lane is not None and known is not None and (not opaque.isdigit() or opaque < b"1"):
-                break
-            if known is None:
-                known = self._learn(data, position, stop, opaque_at, rest_at, view)
-                if known is None:
-                    break
-                work += _LEARNING
-                lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
-            elif known.revision != revision and not self._refresh(known, view, len(opaque)):
-                assert asked_in is not None
-                self._forget(asked_in, key)  # the topic is gone
-                break
-            answers += (known.head, opaque, known.tail)
-            position = stop
-            count += 1
-            work += 1
-            size += len(known.tail)
-        self.hits += count
-        return position, lane, work >= BATCH_MAX or size >= BATCH_BYTES
-
-    def _learn(
-        self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int, view: RouteView
+    def learn(
+        self, frame: bytes, key: bytes, kind: _Kind, opaque_size: int, view: RouteView
     ) -> _Known | None:
         """Take one whole frame into the tables and return its answer; None if it goes the full way."""
-        size, word = _LENGTHS.unpack_from(data, position)
-        is_json = word >> 24 == HeaderCodec.JSON
-        if is_json and not data.startswith(_START, position + 8):
-            return None  # not a route query as known clients write it
+        size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
             return None
-        asked = _read(data[position + 8 : stop], word >> 24)
+        asked = _read(frame[8:], word >> 24)
         if asked is None:
             return None
-        known = _Known(asked, _KNOWN_COST + stop - position)
-        if not self._refresh(known, view, rest_at - opaque_at):
-            self._release_last(known)
+        known = _Known(asked, _KNOWN_COST + len(frame))
+        if not self.refresh(known, view, opaque_size):
             return None
-        if self._young >= self._requests_max or self._young_bytes > self._bytes_max // 4:
+        if self._young >= self.requests_max or self._young_bytes > self.bytes_max // 4:
             self._next_generation()
         self._young_bytes += known.cost
         self.held_bytes += known.cost
-        start, rest = data[position:opaque_at], data[rest_at:stop]
-        if is_json:
-            kind = rest_at - opaque_at, rest
-            lane = self._lanes.get(kind)
-            if lane is None:
-                lane = self._lanes[kind] = _Lane(*kind)
-            lane.starts[start] = known
-            lane.size_max = max(lane.size_max, stop - position)
-        else:
-            self.binary.starts[start + rest] = known
+        lane = self.binary if kind is None else self.lanes.setdefault(kind, _Lane(*kind))
+        lane.starts[key] = known
+        lane.size_max = max(lane.size_max, len(frame))
         self._young += 1
         self.learnt += 1
         return known
 
-    def _refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
+    def refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
         """Make an answer what the table now says; False if it must be answered the full way."""
         asked = known.asked
-        shared = self._tail(asked, view)
-        if shared is None:
-            return False
-        if known.shared is not shared:
-            self._release_last(known)
+        topic_revision = view.topic_revision(asked.topic)
+        if known.topic_revision != topic_revision:
+            shared = self._share(asked, view)
+            if shared is None:
+                return False
             shared.users += 1
-            known.shared = shared
+            self._release(known)
+            known.shared, known.topic_revision = shared, topic_revision
             head = shared.heads.get(opaque_size)
             if head is None:
                 before, rest = _ANSWER_HEADERS[asked.codec]
@@ -423,19 +397,12 @@ class RouteCache:
         known.revision = view.revision
         return True
 
-    def _tail(self, asked: _Asked, view: RouteView) -> _Shared | None:
-        topic_revision = view.topic_revision(asked.topic)
-        tail = self._tails.get(asked)
-        if tail is not None:
-            if tail.topic_revision == topic_revision:
-                return tail.shared
-            del self._tails[asked]
-            self.held_bytes -= _TAIL_COST
-            self._release(tail.shared)
-        settings = self._settings()
+    def _share(self, asked: _Asked, view: RouteView) -> _Shared | None:
+        """Return what an answer ends with; None if it must be answered the full way."""
+        settings = self.settings()
         shape = view.shape(asked.topic, order_conf=settings.order_message_enable)
         made_of = asked.codec, asked.dialect, shape
-        if self.held_bytes > self._bytes_max:
+        if self.held_bytes > self.bytes_max:
             self.clear()
         shared = self._shared.get(made_of)
         if shared is None:
@@ -446,30 +413,23 @@ class RouteCache:
             content = rest + encode_route(route, asked.dialect)
             if len(content) > TAIL_MAX:
                 return None
-            if self.held_bytes + len(content) > self._bytes_max:
+            if self.held_bytes + len(content) > self.bytes_max:
                 self.clear()
             shared = self._shared[made_of] = _Shared(made_of, content)
             self.longest = max(self.longest, len(content))
             self.held_bytes += _SHARED_COST + len(content)
-        shared.users += 1
-        self._tails[asked] = _Tail(topic_revision, shared)
-        self.held_bytes += _TAIL_COST
         return shared
 
-    def _release(self, shared: _Shared) -> None:
-        """Note that somebody does not use shared content any more; forget it after the last one."""
-        shared.users -= 1
-        if shared.users == 0:
-            del self._shared[shared.made_of]
-            self.held_bytes -= _SHARED_COST + len(shared.content)
-
-    def _release_last(self, known: _Known) -> None:
-        """Have a request hold its last answer no longer."""
-        shared, known.shared = known.shared, None
+    def _release(self, known: _Known) -> None:
+        """Have a request hold its last answer no longer; forget the answer after the last one."""
+        shared = known.shared
         if shared is not None and self._shared.get(shared.made_of) is shared:
-            self._release(shared)
+            shared.users -= 1
+            if shared.users == 0:
+                del self._shared[shared.made_of]
+                self.held_bytes -= _SHARED_COST + len(shared.content)
 
-    def _again(self, lane: _Lane, key: bytes) -> _Known | None:
+    def again(self, lane: _Lane, key: bytes) -> _Known | None:
         """Return a request of the last generation, which is one of this generation from now on."""
         known = lane.old.pop(key, None)
         if known is not None:
@@ -479,34 +439,33 @@ class RouteCache:
             self._young_bytes += known.cost
         return known
 
-    def _forget(self, lane: _Lane, key: bytes) -> None:
+    def forget(self, lane: _Lane, key: bytes) -> None:
+        """Drop what is known of a request."""
         known = lane.starts.pop(key)
         if not lane.starts and not lane.old:
-            self._lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
+            self.lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
         self._young -= 1
         self._young_bytes -= known.cost
         self.held_bytes -= known.cost
-        self._release_last(known)
+        self._release(known)
 
     def _next_generation(self) -> None:
         """Forget the requests of the last generation that were not asked again; this one is the last now."""
-        for lane in (self.binary, *self._lanes.values()):
+        for lane in (self.binary, *self.lanes.values()):
             for known in lane.old.values():
                 self.held_bytes -= known.cost
-                self._release_last(known)
+                self._release(known)
             lane.old, lane.starts = lane.starts, {}
-        self._lanes = {kind: lane for kind, lane in self._lanes.items() if lane.old}
+        self.lanes = {kind: lane for kind, lane in self.lanes.items() if lane.old}
         self._old, self._young, self._young_bytes = self._young, 0, 0
 
 
 def _read(header_bytes: bytes, codec: int) -> _Asked | None:
     """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
-    if codec not in (HeaderCodec.JSON, HeaderCodec.ROCKETMQ):
-        return None
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
         fields = GetRouteFields.parse(header.ext_fields or {})
-    except (RemoteProtocolError, FieldError):
+    except (ValueError, RemoteProtocolError, FieldError):  # the first: no codec
         return None
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None

@@ -12,15 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from nameserver.handlers import DONE, READS, SERVED, Heard, decide, must_wait
-from nameserver.liveness import Standing
-from nameserver.modes.interface import (
-    NO_QUORUM_TAG,
-    Consistency,
-    Freshness,
-    FreshnessNotOffered,
-    NoQuorum,
-)
+from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from nameserver.modes.interface import NO_QUORUM_TAG, Consistency, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
@@ -183,9 +176,7 @@ class NameServer:
                 return _reply(command, answer)
             return self._execute(connection, command)
         request = Request.of(command, peer=connection.peer)
-        # Only reads are decided here, and what a reader is to a broker is no matter.
-        heard = Heard(self.uptime_s, lambda broker: Standing.STRANGER)
-        decision = decide(view, request, self._settings.current, heard)
+        decision = decide(view, request, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
         return _reply(command, decision)
 
@@ -206,12 +197,12 @@ class NameServer:
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
-        later = _DeferredRegistration(connection, command)
+        later = DeferredReply(connection, command)
         answer = self._mode.register(
             Request.of(command, peer=connection.peer),
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
-            answered=later,
+            answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),
         )
         return later if answer is None else _reply(command, answer)
 
@@ -226,15 +217,6 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
-
-
-class _DeferredRegistration(DeferredReply):
-    """Called with a registration's answer."""
-
-    __slots__ = ()
-
-    def __call__(self, answer: Answer) -> None:
-        self.send(None if answer is DONE else _reply(self.request, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

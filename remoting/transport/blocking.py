@@ -199,14 +199,14 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     from remoting.transport.tls import Pipe, TlsError
 
     pipe = Pipe(tls.context, host)
-    said, done = pipe.shake(b"")
+    done = pipe.shake(b"")
     while True:
         left = deadline - time.monotonic()
         try:
             if left <= 0:  # a peer that says one byte after the other never lets a read run out
                 raise TimeoutError
             sock.settimeout(left)
-            sock.sendall(said)
+            sock.sendall(pipe.pending())
             if done:
                 return pipe
             heard = sock.recv(_CHUNK)
@@ -216,7 +216,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
             heard = b""
         if not heard:
             raise TlsError("it closed the connection during the TLS handshake")
-        said, done = pipe.shake(heard)
+        done = pipe.shake(heard)
 
 
 class _Connection:

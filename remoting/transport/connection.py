@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, cast
 
 from remoting.addresses import host_port, plain_host
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
@@ -26,10 +26,10 @@ from remoting.errors import (
     TooManyRequests,
 )
 from remoting.logs import shortened
-from remoting.transport.inbox import Inbox, Stop
-
-if TYPE_CHECKING:
-    from remoting.transport.listener import RemotingServer
+from remoting.transport.holdings import Holdings
+from remoting.transport.inbox import FastPath, Inbox, Stop
+from remoting.transport.limits import ServerLimits, ServerStats
+from remoting.transport.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,57 @@ Handler = Callable[
     ["Connection", RemotingCommand],
     "RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None",
 ]
+
+
+class Owner(Protocol):
+    """What connections share, and what is done for them: :class:`remoting.transport.listener.RemotingServer`.
+
+    Attributes:
+        handlers: By request code.
+        fast_path: Makes the fast path of a connection.
+        received, unread: What all connections hold: not looked at, and sent but not read by the peer.
+        deferred: Answers that come later without a task.
+        all_sent: Set once there are none of these; None while nobody waits for that.
+    """
+
+    handlers: Mapping[int, Handler]
+    limits: ServerLimits
+    stats: ServerStats
+    turns: Turns
+    fast_path: Callable[[], FastPath] | None
+    received: Holdings[Connection]
+    unread: Holdings[Connection]
+    deferred: int
+    all_sent: asyncio.Event | None
+
+    def admit(self, connection: Connection) -> bool: ...
+
+    def release(self, connection: Connection) -> None: ...
+
+    def connected(self, connection: Connection) -> None: ...
+
+    def closed(self, connection: Connection, *, by_us: bool) -> None: ...
+
+    def park(self, connection: Connection, number: int) -> None: ...
+
+    def spawn(self, connection: Connection, work: Coroutine[Any, Any, None], body_bytes: int) -> None: ...
+
+    def take_opaque(self) -> int: ...
+
+    def deferred_sent(self) -> None: ...
+
+    def shed_received(self) -> None: ...
+
+    def shed_unread(self) -> None: ...
+
+    def say(
+        self,
+        connection: Connection,
+        message: str,
+        *values: object,
+        level: int = ...,
+        error: Exception | None = ...,
+    ) -> None: ...
 
 
 class DeferredReply:
@@ -106,7 +157,7 @@ class ServerProtocol(asyncio.Protocol):
         "unanswered",
     )
 
-    def __init__(self, server: RemotingServer) -> None:
+    def __init__(self, server: Owner) -> None:
         self.server = server
         self.id = 0
         self.peer = self.host = "?"

@@ -1,4 +1,4 @@
-"""TLS towards servers that demand it: what is checked of them, and one connection as a pipe without IO.
+"""TLS towards servers that demand it: what is checked of them; and one connection as a pipe without IO.
 
 Loaded by clients that use it only: the ssl module is 30 ms of loading.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 from remoting.errors import RemotingError
 
@@ -90,18 +91,36 @@ def no_password() -> str:
 
 
 class Pipe:
-    """One connection: bytes of the wire in, plain bytes out, and back.
+    """One end of a connection: bytes of the wire in, plain bytes out, and back.
 
-    One thread may read while another one writes.
+    One thread may read while another one writes. After :class:`TlsError` what :meth:`pending` returns should
+    still reach the other end: it says why.
+
+    Args:
+        host: Whose certificate the context demands, of a server that is dialled.
+        accepts: This end was dialled.
+        who, whose: The other end, in errors.
     """
 
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        host: str | None = None,
+        *,
+        accepts: bool = False,
+        who: str = "it",
+        whose: str = "its",
+    ) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=accepts, server_hostname=host
+        )
+        self._reason = partial(reason, who=who, whose=whose)
         self._lock = threading.Lock()
 
-    def shake(self, data: bytes) -> tuple[bytes, bool]:
-        """Take what the server said, nothing at first; return what to say, and whether that is all.
+    def shake(self, data: bytes) -> bool:
+        """Go on with the handshake: take what the other end said, nothing if this one begins; :meth:`pending`
+        is what to say then. Return whether that is all.
 
         Raises:
             TlsError: If it failed.
@@ -110,16 +129,24 @@ class Pipe:
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
-            return self._outgoing.read(), False
+            return False
         except ssl.SSLError as error:
-            raise TlsError(reason(error)) from None
-        return self._outgoing.read(), True
+            raise TlsError(self._reason(error)) from None
+        return True
+
+    def pending(self) -> bytes:
+        """What the wire must still carry."""
+        return self._outgoing.read()
+
+    def certificate(self) -> Mapping[str, Any]:
+        """The other end's, if the context demands one."""
+        return self._tls.getpeercert() or {}
 
     def open(self, data: bytes) -> bytes | None:
-        """Take bytes of the wire; return the plain ones that are complete, None once the server ends.
+        """Take bytes of the wire; return the plain ones that are complete, None once the other end closes.
 
         Raises:
-            TlsError: If they are none that the server can have sent, or it refuses us.
+            TlsError: If they are none that it can have sent, or it refuses us.
         """
         with self._lock:
             self._incoming.write(data)
@@ -132,7 +159,7 @@ class Pipe:
             except ssl.SSLZeroReturnError:
                 pass
             except ssl.SSLError as error:
-                raise TlsError(reason(error)) from None
+                raise TlsError(self._reason(error)) from None
             return b"".join(parts) or None
 
     def seal(self, data: bytes) -> bytes:

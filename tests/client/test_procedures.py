@@ -43,7 +43,7 @@ AN_OLDER_RELEASE = (
     f"""
 import sys
 from nameserver.__main__ import main
-from nameserver.raft import ChangeRefused
+from nameserver.raft.types import ChangeRefused
 from nameserver.raft.consensus import greetings
 from nameserver.raft.consensus.membership import Membership
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import broker.handlers  # noqa: F401 - declares arguments of its own
 from nameserver.handlers import SERVED, decide
+from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Request
 from remoting.bounds import ARGUMENTS_MAX
@@ -119,18 +120,13 @@ def change(rng: random.Random, data: bytes) -> bytes:
     return write(ext, body)
 
 
-def asked(code: int, table: object, stranger: object) -> Callable[[bytes], object]:
+def asked(code: int, table: RouteTable) -> Callable[[bytes], object]:
     """Return what asks a nameserver's handlers with a request of that code."""
     settings = NamesrvSettings()
 
     def ask(data: bytes) -> object:
         ext, body = read(data)
-        return decide(
-            table.view,  # type: ignore[attr-defined]
-            Request(code=code, ext_fields=ext, body=body),
-            settings,
-            stranger,  # type: ignore[arg-type]
-        )
+        return decide(table.view, Request(code=code, ext_fields=ext, body=body), settings, uptime_s=1000.0)
 
     return ask
 

@@ -11,7 +11,7 @@ from nameserver.commands import Batch, DeleteTopic, Proposal, encode_batch, enco
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus.members import cluster_id, encode_configuration, founding
 from nameserver.raft.links.auth import MAGIC
-from nameserver.raft.links.link import APPLICATION, PING, RAFT
+from nameserver.raft.links.transport import APPLICATION, PING, RAFT
 from nameserver.replicated import peer_messages
 from tests.fuzz.stack import ME, OTHER, THIRD, TOKEN, bodies, framed
 

@@ -10,8 +10,7 @@ from typing import Final
 from nameserver.commands import CommandFormatError
 from nameserver.commands import decode_batch as decode_commands
 from nameserver.commands import decode_command as decode_one
-from nameserver.handlers import SERVED, Heard, decide
-from nameserver.liveness import Standing
+from nameserver.handlers import SERVED, decide
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus.members import decode_configuration
 from nameserver.raft.types import StopMember
@@ -42,10 +41,7 @@ REFUSALS: Final = (
     StopMember,
 )
 MESSAGE_MAX: Final = 4096
-
-
-#: A sender of whom nothing is known.
-STRANGER: Final = Heard(1000.0, lambda broker: Standing.STRANGER)
+_UPTIME_S: Final = 1000.0
 _TABLE: Final = RouteTable()
 _SETTINGS: Final = NamesrvSettings()
 _ARGUMENTS: Final = {
@@ -62,7 +58,8 @@ _ARGUMENTS: Final = {
 def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
     def ask(body: bytes) -> object:
         ext = {**_ARGUMENTS, "compressed": "true"} if compressed else _ARGUMENTS
-        decision = decide(_TABLE.view, Request(code=code, ext_fields=ext, body=body), _SETTINGS, STRANGER)
+        request = Request(code=code, ext_fields=ext, body=body)
+        decision = decide(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
         if isinstance(decision, Answer) and len(decision.remark or "") > MESSAGE_MAX:
             raise AssertionError(f"remark of {len(decision.remark or '')} characters")
         return decision
@@ -77,7 +74,7 @@ def _request(frame: bytes) -> object:
         _TABLE.view,
         Request(code=request.code, ext_fields=request.ext_fields, body=request.body, version=request.version),
         _SETTINGS,
-        STRANGER,
+        uptime_s=_UPTIME_S,
     )
 
 
@@ -125,7 +122,7 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "batch": decode_batch,
     "properties": lambda data: decode_properties(data.decode("utf-8", "replace")),
     "message-zlib": lambda data: decompress_body(data, 1),
-    **{f"asked-{code}": arguments.asked(code, _TABLE, STRANGER) for code in arguments.CODES},
+    **{f"asked-{code}": arguments.asked(code, _TABLE) for code in arguments.CODES},
     **{f"broker-{code}": broker.served(code) for code in broker.CODES},
     "wire": STACK.wire,
     "http": STACK.http,

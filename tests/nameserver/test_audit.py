@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nameserver.audit import line_of, result_of
 from nameserver.types import Answer, Request
-from nameserver.wire.audit_log import LINES_PER_HOST
+from nameserver.wire.audit_log import LINES_PER_HOST, AuditLog, result_of
 from tests.nameserver.http.test_server_http import running
 
 
@@ -19,7 +19,22 @@ def deletion(topic: str = "T", peer: str = "10.0.0.1:5") -> Request:
     return Request(code=216, ext_fields={"topic": topic, "clusterName": "C", "x": "y"}, body=b"", peer=peer)
 
 
-def test_line_says_who_what_and_result() -> None:
+@pytest.fixture
+def line_of(caplog: pytest.LogCaptureFixture) -> Callable[[Request, Answer], str]:
+    """Return the line about a request and its answer."""
+
+    def line_of(request: Request, answer: Answer) -> str:
+        async def main() -> None:
+            AuditLog().request(request, answer)
+
+        with caplog.at_level(logging.INFO, "nameserver.audit"):
+            asyncio.run(main())
+        return caplog.records[-1].getMessage()
+
+    return line_of
+
+
+def test_line_says_who_what_and_result(line_of: Callable[[Request, Answer], str]) -> None:
     assert line_of(deletion(), Answer()) == (
         "audit peer=10.0.0.1:5 change=DELETE_TOPIC_IN_NAMESRV topic=T clusterName=C result=applied"
     )
@@ -38,12 +53,12 @@ def test_outcomes_are_kept_apart(answer: Answer, word: str) -> None:
     assert result_of(answer) == word
 
 
-def test_long_names_are_cut() -> None:
+def test_long_names_are_cut(line_of: Callable[[Request, Answer], str]) -> None:
     line = line_of(deletion("x" * 100_000), Answer())
     assert len(line) < 400
 
 
-def test_name_cannot_pass_for_another_field() -> None:
+def test_name_cannot_pass_for_another_field(line_of: Callable[[Request, Answer], str]) -> None:
     line = line_of(deletion("T result=applied"), Answer(code=1))
     assert line.split(" clusterName")[0].endswith('topic="T result=applied"')
 

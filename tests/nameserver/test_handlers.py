@@ -12,24 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.handlers import (
-    SERVED,
-    Decision,
-    Heard,
-    Renewal,
-    SettingsChange,
-    Unregister,
-    answer_for,
-    decide,
-)
-from nameserver.liveness import Standing
+from nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, answer_for, decide
 from nameserver.modes.explain import explain_route
 from nameserver.modes.history import History, Note, note_applied
 from nameserver.registration import Registration, decode_registration
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
-from nameserver.verdicts import Applied, Moved
+from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply
 from remoting.codes import HeaderCodec, RequestCode
 from remoting.command import RemotingCommand, read_command
 from remoting.fields import RegisterBrokerFields
@@ -51,17 +41,13 @@ class Sender:
     table: RouteTable = field(default_factory=RouteTable)
     settings: NamesrvSettings = field(default_factory=NamesrvSettings)
     uptime_s: float = 1000.0
-    standings: dict[BrokerKey, Standing] = field(default_factory=dict)
     applied: list[Any] = field(default_factory=list)
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return self.standings.get(broker, Standing.STRANGER)
 
     def decide(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
     ) -> Decision:
         request = Request(code=code, ext_fields=ext or {}, body=body, version=version)
-        return decide(self.table.view, request, self.settings, Heard(self.uptime_s, self.standing))
+        return decide(self.table.view, request, self.settings, uptime_s=self.uptime_s)
 
     def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
@@ -72,13 +58,12 @@ class Sender:
                 return decision
             case Renewal():
                 return decision.answer
-            case Unregister() | SettingsChange():
+            case SettingsChange():
                 return Answer()
         verdict = self.table.apply(decision)
         self.applied.append((decision, verdict))
         assert not isinstance(verdict, Moved)
-        request = Request(code=code, ext_fields=ext or {}, body=body, version=version)
-        return answer_for(decision, verdict, request, self.settings)
+        return answer_for(decision, verdict, self.settings)
 
     def register(self, **changes: Any) -> Answer:
         return self.ask(*registration(**changes))
@@ -319,9 +304,7 @@ def test_registration_that_changes_nothing_renews_only() -> None:
     revision = sender.table.revision
     decision = sender.decide(*registration())
     assert isinstance(decision, Renewal)
-    assert decision.broker == A
-    assert decision.registration
-    assert decision.revision == revision
+    assert (decision.record.broker, decision.record.revision) == (A, revision)
     assert isinstance(decision.otherwise, Touch)
     assert isinstance(sender.table.apply(decision.otherwise), Applied)
 
@@ -476,10 +459,9 @@ def test_greater_state_version_fences_and_the_answer_is_an_empty_success() -> No
     sender = Sender()
     sender.register(addr="new:1", state_version=2)
     decision = sender.decide(*registration(addr="old:1", state_version=1))
-    assert isinstance(decision, Renewal)
-    assert decision.revision is None
-    assert isinstance(decision.otherwise, RegisterBroker)
-    assert decision.answer == Answer()
+    assert isinstance(decision, RegisterBroker), "there is no record to renew"
+    assert sender.table.apply(decision) == NoChange(revision=1, reply=RegisterReply(revision=None))
+    assert sender.register(addr="old:1", state_version=1) == Answer()
     sender.register(addr="old:1", broker_id=1)
     sender.register(addr="old:1", state_version=1)
     data = sender.table.view.broker_data("a")
@@ -501,19 +483,7 @@ def test_role_switch_lists_an_address_once() -> None:
 # -- leaving ----------------------------------------------------------------------------------------------
 
 
-def test_unregistration_over_the_own_connection_says_that_the_broker_leaves() -> None:
-    sender = Sender(standings={A: Standing.OWNER})
-    sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(broker=A, late=False)
-
-
-def test_regression_late_unregistration_of_a_former_process_is_ignored() -> None:
-    sender = Sender(standings={A: Standing.OLDER})
-    sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(broker=A, late=True)
-
-
-def test_unregistration_by_a_stranger_is_a_command_that_matches_by_address() -> None:
+def test_unregistration_is_a_command_that_matches_by_address() -> None:
     sender = Sender()
     sender.register()
     # The right id with another address removes nothing, the right address with another id does.
@@ -800,7 +770,6 @@ def test_data_version_query_answers_changed_and_the_stored_version() -> None:
     for counter, changed in ((1, "false"), (2, "true"), (0, "true")):
         decision = sender.decide(322, ext, DataVersion(counter=counter).encode())
         assert isinstance(decision, Renewal), "a known broker's lease is renewed whatever the outcome"
-        assert not decision.registration
         assert decision.answer.ext_fields == {"changed": changed}
         assert DataVersion.decode(decision.answer.body) == DataVersion(counter=1)
         assert isinstance(decision.otherwise, Answer)
@@ -814,7 +783,7 @@ def test_heartbeat_renews_a_known_broker_only() -> None:
     sender.register()
     decision = sender.decide(904, unregistration() | {"heartbeatTimeoutMills": "1"})
     assert isinstance(decision, Renewal)
-    assert decision.lease_ms == 120_000, "a heartbeat does not change the lease, as in 5.x"
+    assert decision.record.lease_ms == 120_000, "a heartbeat does not change the lease, as in 5.x"
 
 
 def test_member_group_lists_addresses_and_echoes_unknown_names() -> None:

@@ -22,7 +22,7 @@ from nameserver.commands import (
 )
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus.members import decode_configuration
-from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Handshake
+from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError
 from nameserver.raft.types import StopMember
 from nameserver.replicated import peer_messages
 from nameserver.routes.image import ImageError, decode_image
@@ -46,8 +46,8 @@ _VOTE = messages.encode(messages.Stale(term=1))
 _REACHED = peer_messages.encode(peer_messages.ReadIndexReply(number=1, index=1))
 
 UNREADABLE: dict[str, tuple[Callable[[bytes], object], type[Exception], bytes]] = {
-    "hello, no text": (_hello, AuthError, b"\x96" + _NO_TEXT),
-    "hello, deep": (_hello, AuthError, _longer(_HELLO)),
+    "hello, no text": (_hello, LinkError, b"\x96" + _NO_TEXT),
+    "hello, deep": (_hello, LinkError, _longer(_HELLO)),
     "message, no text": (messages.decode, messages.MessageError, b"\1\x97\x00" + _NO_TEXT),
     "message, deep": (messages.decode, messages.MessageError, _VOTE[:1] + _longer(_VOTE[1:])),
     "exchange, no text": (

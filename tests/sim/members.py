@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nameserver.commands import Command, Evict
 from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, NoQuorum
-from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.raft.consensus.log import FIRST_INDEX
+from nameserver.raft.types import RaftConfig, RaftStartError
 from nameserver.replicated import Replicated, raft_config
 from nameserver.replicated.observer import Observer
 from nameserver.replicated.peer_messages import Report

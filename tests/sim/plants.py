@@ -15,7 +15,6 @@ import pytest
 from nameserver import handlers
 from nameserver.commands import Evict, Update, encode_command, format_of
 from nameserver.disk.files import StorageFull
-from nameserver.raft import RaftMember
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.effects import Effects as EngineEffects
 from nameserver.raft.consensus.elections import Elections
@@ -26,6 +25,7 @@ from nameserver.raft.consensus.log import RaftLog, Recovered
 from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
 from nameserver.raft.library import LEADER
+from nameserver.raft.member import RaftMember
 from nameserver.raft.node import recovery
 from nameserver.raft.node.images import ImageFiles
 from nameserver.raft.storage.identity import DataDirectory
@@ -35,6 +35,7 @@ from nameserver.raft.storage.writer import Writer
 from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
 from nameserver.replicated.barriers import Barriers
 from nameserver.replicated.failure_detector import FailureDetector
+from nameserver.replicated.leadership import Leadership
 from nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
 from nameserver.replicated.proposals import ProposalBook
 from nameserver.replicated.reporter import Reporter
@@ -159,13 +160,13 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
-    def evict(reports: Any, eviction: Evict) -> None:
+    def evict(leadership: Any, eviction: Evict) -> None:
         deadline = asyncio.get_running_loop().time() + 10.0
-        sequence = reports._leadership.book.add(encode_command(eviction), deadline=deadline)
-        reports._observer.evicting(eviction, sequence)
-        reports._work_soon()
+        sequence = leadership.book.add(encode_command(eviction), deadline=deadline)
+        leadership._observer.evicting(eviction, sequence)
+        leadership._work_soon()
 
-    patch.setattr(Reports, "evict", evict)
+    patch.setattr(Leadership, "evict", evict)
 
 
 def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
@@ -391,8 +392,8 @@ def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
 def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> None:
     real = recovery.join
 
-    def join(image: Image | None, replay: Replay, **named: Any) -> Recovered | None:
-        joined = real(image, replay, **named)
+    def join(image: Image | None, replay: Replay) -> Recovered | None:
+        joined = real(image, replay)
         if image is not None and joined is not None and replay.base_index not in (None, image.index):
             return dataclasses.replace(joined, entries=[], commit_index=joined.base_index, replaced=True)
         return joined

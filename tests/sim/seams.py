@@ -11,6 +11,7 @@ import contextlib
 import errno
 import queue
 import random
+import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +21,7 @@ import nameserver.modes.notes
 import nameserver.raft.consensus.engine
 import nameserver.raft.consensus.images
 import nameserver.raft.consensus.leading
-import nameserver.raft.links.link
 import nameserver.raft.links.transport
-import nameserver.raft.node.clock
 import nameserver.raft.node.driver
 import nameserver.raft.node.images
 import nameserver.raft.storage.identity
@@ -137,7 +136,7 @@ class WriterThread:
         self._waits: float | None = NEXT_ITEM
         self._due = 0  # number of what is to happen next; what was to happen before does not
         self._parked = True
-        self.closing = False
+        self.closing = threading.Event()
 
     def start(self, steps: Steps) -> None:
         self._steps = steps
@@ -159,7 +158,7 @@ class WriterThread:
 
     def close(self) -> None:
         """Everything that waits is done first."""
-        self.closing = True
+        self.closing.set()
         self.put(None)
         while self._steps is not None:
             self._go_on()
@@ -211,11 +210,11 @@ class WriterThread:
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.node.driver, "os", _Os),
     (nameserver.raft.node.driver, "DISK", DiskFiles(lambda: machine().user)),
-    (nameserver.raft.node.clock, "boot_clock", _boot_clock),
+    (nameserver.raft.node.driver, "boot_clock", _boot_clock),
     (nameserver.raft.storage.writer, "WriterThread", WriterThread),
     (nameserver.raft.storage.journal, "urandom", _Os.urandom),
     (nameserver.raft.storage.identity, "secrets", _Secrets),
-    (nameserver.raft.links.link, "os", _Os),
+    (nameserver.raft.links.transport, "os", _Os),
     (nameserver.raft.links.transport, "_bind", lambda family, address: Listener(address)),
     (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),

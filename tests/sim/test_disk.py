@@ -146,7 +146,7 @@ class Life:
         assert term > known.vote[0] or vote == known.vote[1], "a vote is lost"
         image = self.found[0].index if self.found is not None else 0
         assert image >= known.image, "an image is lost"
-        last = self.replay.last_index if self.replay.base_index is not None else 1
+        last = self.replay.base_index + len(self.replay.entries) if self.replay.base_index is not None else 1
         assert max(last, image) >= known.entries, "entries are lost"
         if self.replay.base_index is not None:
             assert self.replay.base_index <= max(image, 1), "the journal does not continue the image"

@@ -33,8 +33,8 @@ from nameserver.commands import (
     decode_batch,
 )
 from nameserver.liveness import CLOCK_PERIOD_S
-from nameserver.raft import Role
 from nameserver.raft.library import LEADER
+from nameserver.raft.types import Role
 from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
 from nameserver.types import BrokerKey, LeaveReason

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.history import Operation, as_promised
 from bench.linearizability import Undecided, check
-from nameserver.raft import Role
+from nameserver.raft.types import Role
 from nameserver.types import BrokerKey
 
 from .actors import Admin, Broker, Client, Reader, Register, Registrant

@@ -5,8 +5,6 @@ effects. Files, threads and sockets stay out.
 
     engine.py          the order of things: what a message, an append, the journal or the clock makes due
     effects.py         what a step wants done, as values in order
-    writing.py         what goes to the journal, and whether that stalls
-    electorate.py, patience.py   who counts, and who is silent
     elections.py, following.py, leading.py   the parts that close the library's defects
     hardening.py       each defect of the library, and where it is closed
     replication.py, watch.py   what a follower is sent; whether this member stood still
@@ -17,5 +15,5 @@ effects. Files, threads and sockets stay out.
     contact.py         how old what a leader said is
     log.py             entries in memory, and the operations that the journal is to keep
     messages.py        what members say to each other, and its bytes
-    part.py            what the parts share; it imports none of them
+    part.py            what the parts share: who counts, who is silent; it imports none of them
 """

@@ -24,7 +24,8 @@ from typing import Final
 
 from .members import majority
 
-#: Statements of the leader that wait for their commit index; more only arrive while applying lags far behind.
+#: Statements of the leader that wait for their commit index; more only arrive while applying lags far behind,
+#: and push out the oldest.
 _PENDING_MAX: Final = 64
 #: Seconds that a kept yes ends early, so that rounding in its sum never makes it last too long.
 _ROUNDING_S: Final = 1e-6
@@ -42,7 +43,8 @@ class Contact:
         self._heard: dict[str, float] = {}  # newest clock of each peer in this term: what we echo
         self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
         self._echoed_before: dict[str, float] = {}  # over a former link
-        self._pending: deque[tuple[int, float]] = deque()  # (commit index, date), both rising
+        # (commit index, date), both rising
+        self._pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
         self.date = -math.inf
         self._limit = math.inf
         self._young_until = -math.inf  # a kept yes of in_time, and the limit that it was given for
@@ -102,8 +104,6 @@ class Contact:
     def _pend(self, commit: int, date: float) -> None:
         while self._pending and self._pending[-1][1] >= date and self._pending[-1][0] >= commit:
             self._pending.pop()
-        if len(self._pending) >= _PENDING_MAX:
-            self._pending.popleft()
         self._pending.append((commit, date))
 
     def applied(self, index: int) -> None:
@@ -123,11 +123,8 @@ class Contact:
 
     def majority_date(self, now: float) -> float:
         """The newest instant for which a majority, this member included, is known to have accepted us."""
-        others = majority(self._members) - 1
-        if others == 0:
-            return now
-        dates = sorted(self._echoed.values(), reverse=True)
-        return dates[others - 1] if len(dates) >= others else -math.inf
+        dates, needed = sorted([now, *self._echoed.values()], reverse=True), majority(self._members)
+        return dates[needed - 1] if len(dates) >= needed else -math.inf
 
     def member_date(self, peer: str) -> float:
         """The newest own clock that ``peer`` echoed in this term, over its present link."""

@@ -56,23 +56,25 @@ class Apply(Effect, frozen=True):
     """Call :meth:`.engine.Engine.apply_committed`: entries are committed. Always the last effect."""
 
 
-class MakeImage(Effect, frozen=True):
-    """Encode and store in the background; ``Images.made`` or ``failed`` follows."""
+class _ImageEffect(Effect, frozen=True):
+    """Store an image of the state at ``index``, where ``configuration`` is in force."""
 
     index: int
     term: int
     configuration: bytes
+
+
+class MakeImage(_ImageEffect, frozen=True):
+    """Encode and store in the background; ``Images.made`` or ``failed`` follows."""
+
     encode: Callable[[], bytes]
 
 
-class InstallImage(Effect, frozen=True):
+class InstallImage(_ImageEffect, frozen=True):
     """Prepare and store an image from a leader in the background; ``Images.installed`` or ``install_failed``
     follows.
     """
 
-    index: int
-    term: int
-    configuration: bytes
     image: bytearray
 
 
@@ -108,7 +110,7 @@ class Changed(Effect, frozen=True):
     """Something in the public state may have changed."""
 
 
-_APPLY, _WAKE, _CHANGED = Apply(), Wake(), Changed()
+_WAKE, _CHANGED = Wake(), Changed()
 
 
 class Effects:
@@ -129,9 +131,7 @@ class Effects:
 
     def take(self) -> list[Effect]:
         """What was wanted since this was called last."""
-        wanted = self._wanted
-        if wanted:
-            self._wanted = []
+        wanted, self._wanted = self._wanted, []
         return wanted
 
     def add(self, effect: Effect) -> None:
@@ -149,9 +149,6 @@ class Effects:
         if log.vote_dirty:
             log.vote_dirty = False
             self._wanted.append(StoreVote(log.term, log.vote))
-
-    def apply(self) -> None:
-        self._wanted.append(_APPLY)
 
     def wake(self) -> None:
         self._wanted.append(_WAKE)

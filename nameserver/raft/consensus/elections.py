@@ -42,77 +42,65 @@ class Elections(Part):
         A member that was cut off or paused cannot depose a working leader: those who hear it refuse. Event
         loops may run due timers before they read sockets, so the last look comes after the deadline.
         """
-        library, patience = self._library, self._patience
+        library, shared = self._library, self.shared
         deadline = library.election_deadline
         if deadline >= now or self.elected_if_standing or library.transfer_in_progress:
             return
-        if not self._electorate.other_voters and self.shared.may_stand:
+        if not shared.other_voters and shared.may_stand:
             return  # nobody to ask
-        if math.isfinite(deadline) and deadline != patience.last_look_at:
-            patience.last_look_at = library.election_deadline = now + LAST_LOOK * self._period
+        if math.isfinite(deadline) and deadline != shared.last_look_at:
+            shared.last_look_at = library.election_deadline = now + LAST_LOOK * shared.period
             return
-        if self.shared.may_stand and (
-            library.leader is not None or now - self._asking_said > ASKING_SAID_EVERY_S
-        ):
+        if shared.may_stand and (library.leader is not None or now - self._asking_said > ASKING_SAID_EVERY_S):
             self._asking_said = now
             logger.info("asking for votes me=%s term=%d %s", self._me, library.term + 1, self._heard(now))
         library.forget_leader()  # silent for an election timeout: nobody knows
-        patience.ask_again_soon(now)
-        if not self.shared.may_stand:
+        shared.ask_again_soon(now)
+        if not shared.may_stand:
             return
         self._pre_term = library.term + 1
         self._pre_votes.clear()
-        for name in self._electorate.other_voters:
+        for name in shared.other_voters:
             self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
         """What this member knows of its leader, for the log."""
         leader = self._library.leader
         linked = "none" if leader is None else "up" if leader in self._effects.greeted else "down"
-        return f"leader={leader} link={linked} {self._patience.silence(now)}"
+        return f"leader={leader} link={linked} {self.shared.silence(now)}"
 
     def on_pre_vote(self, peer: str, m: PreVote) -> None:
         library = self._library
         if m.term <= library.term:
             self._effects.send(peer, Stale(library.term))
             return
-        mine = (self._log.last_term, self._log.last_index)
-        if (
-            self.shared.may_vote
-            and (m.last_term, m.last_index) >= mine
-            and not self._patience.hears_leader(self._clock())
-        ):
+        has_all = (m.last_term, m.last_index) >= (self._log.last_term, self._log.last_index)
+        if has_all and self.shared.may_vote and not self.shared.hears_leader(self._clock()):
             both_ask = m.term == self._pre_term and library.state != LEADER
             if both_ask and peer > self._me and not self.elected_if_standing:
                 # Both ask at once, as after a leader's death: two of them standing would be none elected.
                 self._pre_term = 0
-                self._patience.ask_again_soon(self._clock(), syncs=True)
+                self.shared.ask_again_soon(self._clock(), syncs=True)
             self._effects.send(peer, PreVoteReply(m.term))
 
     def on_pre_vote_reply(self, peer: str, m: PreVoteReply) -> None:
         library = self._library
-        if (
-            m.term != self._pre_term
-            or m.term != library.term + 1
-            or library.state == LEADER
-            or not self.shared.may_stand
-        ):
+        asked = m.term == self._pre_term == library.term + 1 and library.state != LEADER
+        if not (asked and self.shared.may_stand):
             return
         self._pre_votes.add(peer)
-        if self._electorate.is_majority(self._pre_votes):
+        if self.shared.is_majority(self._pre_votes):
             self.elected_if_standing = True
-            self._patience.stand_now()
+            self.shared.stand_now()
 
     def on_request_vote(self, peer: str, m: RequestVote) -> None:
         now = self._clock()
-        if m.term < self._library.term:
-            self._effects.send(peer, Stale(self._library.term))  # D6
-        elif self.shared.may_vote and (m.transfer or not self._patience.hears_leader(now)):
+        if self.shared.may_vote and (m.transfer or not self.shared.hears_leader(now)):
             self._library.vote_request(now, peer, term=m.term, last_index=m.last_index, last_term=m.last_term)
 
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:
         """D5: one vote per voter."""
-        voters = self._electorate.configuration.voters
+        voters = self.shared.configuration.voters
         if m.term == self._library.term and peer not in self._votes and peer in voters:
             self._votes.add(peer)
             self._library.vote(self._clock(), peer, term=m.term)
@@ -137,5 +125,5 @@ class Elections(Part):
             reason = f"{','.join(sorted(self._pre_votes))} would vote"
         elif self._library.transferring:
             reason = "asked to take over"
-        term, silence = self._library.term + 1, self._patience.silence(self._clock())
+        term, silence = self._library.term + 1, self.shared.silence(self._clock())
         self._say(self._me, "election begun me=%s term=%d reason=%s %s", self._me, term, reason, silence)

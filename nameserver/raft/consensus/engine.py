@@ -17,12 +17,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
-from nameserver.raft.library import CANDIDATE, LEADER
+from nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from nameserver.raft.types import Role, StopMember
 
 from . import messages
+from .effects import Apply, Write
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -32,14 +34,22 @@ from .log import CONFIGURATION, FIRST_INDEX, NO_OP, REGULAR
 from .membership import Membership
 from .messages import TERM_STEP_MAX, Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
 from .part import Part, Shared
-from .writing import Writing
 
 logger = logging.getLogger(__name__)
 
 #: How often a commit index that nothing else writes goes to the journal, and how often stalls are looked for.
 HOUSEKEEPING_S: Final = 0.25
+#: A journal write that takes longer makes the leader step down (rule 9).
+STALL_S: Final = 1.0
+#: Of voters, by the library's state.
+_ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
 #: Entries applied in one step, so that a long replay does not hold the loop.
 APPLY_STEP: Final = 512
+
+
+def _said(path: str) -> Any:
+    """What one of the engine's own says whenever the engine is asked."""
+    return property(attrgetter(path))
 
 
 class Engine(Part):
@@ -55,14 +65,14 @@ class Engine(Part):
         self._next_housekeeping = -math.inf
         self._in_apply = False
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
+        self._stalls = 0  # how often a write began to be under way for too long
         self._passed = 0  # committed entries that the state machine does not see
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
         self.leading = leading = Leading(shared)
-        self._writing = Writing(shared, following, leading)
         self.greetings = greetings = Greetings(shared, leading)
-        self.membership = membership = Membership(shared, leading, greetings)
+        self.membership = membership = Membership(shared, leading)
         self.images = Images(shared, following, leading, greetings, membership)
         #: Who takes which message of a peer.
         self._takers: Final[dict[type[Message], Callable[[str, Any], None]]] = {
@@ -84,41 +94,18 @@ class Engine(Part):
 
     # ---- public state
 
+    term: int = _said("_library.term")
+    leader: str | None = _said("_library.leader")
+    commit_index: int = _said("_library.commit_index")
+    applied_index: int = _said("_library.applied_index")
+    leads: bool = _said("_library.leads")
+    #: Voters and learners of the configuration in force.
+    members: tuple[str, ...] = _said("shared.configuration.members")
+    voters: tuple[str, ...] = _said("shared.configuration.voters")
+
     @property
     def role(self) -> Role:
-        if not self.shared.votes:
-            return Role.LEARNER
-        state = self._library.state
-        return Role.LEADER if state == LEADER else Role.CANDIDATE if state == CANDIDATE else Role.FOLLOWER
-
-    @property
-    def term(self) -> int:
-        return self._library.term
-
-    @property
-    def leader(self) -> str | None:
-        return self._library.leader
-
-    @property
-    def commit_index(self) -> int:
-        return self._library.commit_index
-
-    @property
-    def applied_index(self) -> int:
-        return self._library.applied_index
-
-    @property
-    def leads(self) -> bool:
-        return self._library.leads
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Voters and learners of the configuration in force."""
-        return self._electorate.configuration.members
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        return self._electorate.configuration.voters
+        return _ROLES[self._library.state] if self.shared.votes else Role.LEARNER
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -148,7 +135,11 @@ class Engine(Part):
 
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
-        return min(self._next_tick(), self._next_housekeeping)
+        library = self._library
+        if library.state == LEADER:
+            return min([self._next_housekeeping, *(p.beat_at for p in self.leading.progress.values())])
+        watched = self.shared.watch.due if self.shared.other_voters else math.inf
+        return min(self._next_housekeeping, library.election_deadline, watched)
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics."""
@@ -166,7 +157,7 @@ class Engine(Part):
             "contact_limit_ms": round(self.greetings.contact_limit * 1000),
             "members": list(self.members),
             "voters": list(self.voters),
-            "learners": list(self._electorate.configuration.learners),
+            "learners": list(self.shared.configuration.learners),
             "configuration_index": self._log.configuration_index,
             "cluster": self.shared.standing.cluster,
             "linked": sorted(self.greetings.linked),
@@ -178,7 +169,7 @@ class Engine(Part):
             "snapshot_bytes": image[2] if image else 0,
             "snapshot_failures": self.images.failures,
             "storage_stalled": self.shared.stalled,
-            "storage_stalls": self._writing.stalls,
+            "storage_stalls": self._stalls,
             "leader_changes": self.following.leader_changes + self.leading.elected,
             "elections": self.elections.count,
             "refused_truncations": self.following.refused_truncations,
@@ -192,14 +183,14 @@ class Engine(Part):
         Raises:
             StopMember: An entry cannot be read; nothing has left this member.
         """
-        self._patience.look()
+        self.shared.look()
         while self._library.applied_index < self._library.commit_index:
             self._apply_some()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
-        if self.shared.may_stand and not self._electorate.other_voters:
-            self._patience.stand_now()
-        self._patience.watch.restart(self._clock())  # what took long just now happens once
+        if self.shared.may_stand and not self.shared.other_voters:
+            self.shared.stand_now()
+        self.shared.watch.restart(self._clock())  # what took long just now happens once
         self.step()
 
     # ---- links and messages
@@ -219,7 +210,7 @@ class Engine(Part):
         self._effects.links.discard(peer)
         if self._effects.greeted.pop(peer, None) is not None:
             self.leading.link_changed(peer)
-            self._patience.link_down(peer)
+            self.shared.link_down(peer)
         self.images.link_down(peer)
         self._effects.wake()
 
@@ -232,7 +223,7 @@ class Engine(Part):
         if self._effects.stopped or peer not in self._effects.links:
             return
         message = messages.decode(data)
-        self._patience.look()
+        self.shared.look()
         if isinstance(message, messages.Greeting):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
@@ -249,7 +240,7 @@ class Engine(Part):
                 if not self._effects.stopped:
                     self._effects.fail(str(error))
                 return
-            if isinstance(message, Append | AppendReply) and not self._electorate.configuration.learners:
+            if isinstance(message, Append | AppendReply) and not self.shared.configuration.learners:
                 self._go_on()  # most heartbeats and answers leave nothing to do
                 return
         self._effects.wake()
@@ -261,8 +252,7 @@ class Engine(Part):
         """
         if self._effects.stopped:
             return
-        if self._log.has_ops or self._log.vote_dirty:
-            self._writing.flush()
+        self._flush()
         if self._due:
             self.step()
         else:
@@ -289,9 +279,14 @@ class Engine(Part):
         """Take one message from an authenticated peer. D10: only those take part that have said who they are.
 
         That may be more than the configuration here names: the leader can be a member that was added while
-        this one was away. What counts in a majority is decided by the configuration.
+        this one was away. What counts in a majority is decided by the configuration. D6: whoever leads or
+        stands in an older term is told so, and nothing else comes of it.
         """
         if peer not in self._effects.greeted:
+            return
+        term = self._library.term
+        if message.term < term and isinstance(message, Append | SnapshotPart | RequestVote):
+            self._effects.send(peer, messages.Stale(term))
             return
         if self._library.state == LEADER:
             self.leading.doing = f"{type(message).__name__} from {peer}"
@@ -310,25 +305,62 @@ class Engine(Part):
             raise ValueError(f"entry of {len(payload)} bytes, at most {size_max} are allowed")
         if self._effects.stopped or self.images.restoring or self._clock() < self.leading.handing_over_until:
             return None
-        self._patience.look()
-        index = self.leading.append(payload, term)
-        if index is None:
+        self.shared.look()
+        if self._library.state != LEADER or self._library.term != term:  # D27
             return None
+        index = self.leading.add(REGULAR + payload)
         if self._in_apply:
             self._effects.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
             if self.shared.volatile:  # then the message says already that it is durable here
-                self._writing.flush()
+                self._flush()
             self.leading.replicate()
-            self._writing.flush()
+            self._flush()
         return index
+
+    # ---- the journal
+
+    def _flush(self, *, commit_too: bool = False) -> None:
+        """Hand to the journal what changed; memory-only members have it durable at once."""
+        self._effects.store_vote()
+        if not (self._log.has_ops or commit_too):
+            return
+        taken = self._log.take_ops(self._clock() - self.shared.watch.lost)
+        if taken is None:
+            return
+        position, ops = taken
+        if self.shared.volatile:
+            self._log.durable(position)
+            self.following.on_durable()
+            if not self.shared.other_voters:
+                self._effects.wake()  # the entry is committed now
+        else:
+            self._effects.add(Write(position, ops, self._library.leads))
 
     def durable(self, position: int) -> None:
         """The journal holds everything written up to ``position``."""
         if not self._begins():
             return
-        self._writing.durable(position)
+        self._log.durable(position)
+        if self.shared.stalled and self._write_takes(self._clock()) <= STALL_S:
+            self.shared.stalled = False
+            logger.info("journal works again me=%s durable_index=%d", self._me, self._log.durable_index)
+        self.following.on_durable()
         self._go_on()
+
+    def _look_for_stalls(self, now: float) -> None:
+        """Rule 9: whoever cannot write must not lead."""
+        took = self._write_takes(now)
+        if took > STALL_S and not self.shared.stalled:
+            self.shared.stalled = True
+            self._stalls += 1
+            logger.warning("journal stalls me=%s seconds=%.1f", self._me, took)
+            self.leading.hand_over()
+            self.leading.step_down("journal stalls")
+
+    def _write_takes(self, now: float) -> float:
+        """How long the oldest write is under way; while this member stood still it could not hear of it."""
+        return now - self.shared.watch.lost - self._log.written_since
 
     # ---- the step
 
@@ -338,21 +370,13 @@ class Engine(Part):
             return
         self._tick()
         if self._library.applied_index < self._library.commit_index:
-            self._effects.apply()
+            self._effects.add(Apply())
         else:
             self._end_step()
 
-    def _next_tick(self) -> float:
-        """The next instant at which a tick has something to do."""
-        library = self._library
-        if library.state == LEADER:
-            return min((p.beat_at for p in self.leading.progress.values()), default=math.inf)
-        deadline = library.election_deadline
-        return min(deadline, self._patience.watch.due) if self._electorate.other_voters else deadline
-
     @property
     def _due(self) -> bool:
-        """Whether :meth:`_tick` has something to do already, before :meth:`_next_tick`."""
+        """Whether :meth:`_tick` has something to do already, before :meth:`next_wake`."""
         library = self._library
         commit = library.commit_index
         if library.applied_index < commit:
@@ -372,8 +396,8 @@ class Engine(Part):
             self.elections.ask_before_standing(now)
         try:
             library.tick(now, commit_limit=limit)
-            if library.state == CANDIDATE and library.election_deadline > now + self._timeout:
-                self._patience.ask_again_soon(now, syncs=True)
+            if library.state == CANDIDATE and library.election_deadline > now + self.shared.timeout:
+                self.shared.ask_again_soon(now, syncs=True)
             if led and library.state != LEADER:
                 self.leading.ask_successor()
         finally:
@@ -404,8 +428,8 @@ class Engine(Part):
         began, told_up_to = self._clock(), self._log.last_index
         library.apply_up_to(library.applied_index + APPLY_STEP)
         took = self._clock() - began
-        if took > self._period:
-            self._patience.expect_silence(took)
+        if took > self.shared.period:
+            self.shared.expect_silence(took)
         if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
             self.leading.replicate()
 
@@ -416,12 +440,12 @@ class Engine(Part):
         if housekeeping:
             self._next_housekeeping = now + HOUSEKEEPING_S
             self.shared.peer_log.tell_suppressed()
-            self._writing.look_for_stalls(now)
+            self._look_for_stalls(now)
             self.images.ask_again(now)
         if self._library.leads:
             self.membership.consider_promotion()
             self.membership.tell_removed()
-        self._writing.flush(commit_too=housekeeping)
+        self._flush(commit_too=housekeeping)
         if self._library.applied_index < self._library.commit_index:
             self._effects.wake()
         self.images.consider(now)
@@ -429,15 +453,14 @@ class Engine(Part):
 
     def _tell_changes(self) -> None:
         # Of the indexes only what the state machine does not see: whoever waits for an entry has its apply.
-        commit, configured = self._library.commit_index, self._log.configuration_index
         seen: tuple[object, ...] = (
             *self._library.seen,
             self._passed,
             min(self._library.applied_index, self._replay_end),
             self.in_contact(),
             len(self._effects.greeted),
-            configured,
-            configured <= commit,
+            self._log.configuration_index,
+            self.shared.committed,
             self.shared.standing,
             self._log.last_index == FIRST_INDEX,
         )
@@ -452,11 +475,8 @@ class Engine(Part):
     def close(self) -> None:
         """Take part no more; the journal gets all that is known, so that the next start replays it."""
         if self._begins():
-            self._writing.flush(commit_too=True)
+            self._flush(commit_too=True)
             self._effects.stopped = True
-
-    def linked_to(self, peer: str) -> bool:
-        return peer in self._effects.greeted
 
     # ---- what the library asks
 

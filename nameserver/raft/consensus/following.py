@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nameserver.raft.library import FOLLOWER
 
 from .log import Entry
-from .messages import ALIVE, MATCH, RESET, Append, AppendReply, Stale
+from .messages import ALIVE, MATCH, RESET, Append, AppendReply
 from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
@@ -45,15 +45,12 @@ class Following(Part):
         if self._library.leader != leader:
             self.leader_changes += 1
             self._say(leader, "leader changed term=%d leader=%s", term, leader)
-        self._patience.hear()
+        self.shared.hear()
         self._library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
         library, log = self._library, self._log
-        if m.term < library.term:
-            self._effects.send(peer, Stale(library.term))
-            return
         prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
         if prev < log.base_index:  # our image covers it, so it is committed and the same
             entries = entries[log.base_index - prev :]
@@ -84,8 +81,6 @@ class Following(Part):
         new = [(command, index, term) for index, (term, command) in enumerate(rest, match + 1)]
         matched = match + len(rest)
         self.follow(peer, m.term, min(m.commit, matched), new)
-        if log.configuration is not self._electorate.configuration:
-            self._electorate.follow()
         self._matched = max(self._matched, matched)
         self._reply_seq = max(self._reply_seq, m.seq)
         self._leader_durable = max(self._leader_durable, m.durable)
@@ -126,14 +121,9 @@ class Following(Part):
         index = min(self._leader_durable, self._matched, self._log.durable_index)
         if index <= library.commit_index or library.state != FOLLOWER:
             return
-        leader, voters = library.leader, self._electorate.configuration.voters
-        if (
-            leader in voters
-            and self._me in voters
-            and self._log.term_at(index) == library.term
-            and self.shared.may_vote
-            and self._electorate.settled_three
-        ):
+        leader, voters = library.leader, self._log.configuration.voters
+        both_vote = leader in voters and self._me in voters and self.shared.may_vote
+        if both_vote and self._log.term_at(index) == library.term and self.shared.settled_three:
             library.commit(index)
 
     def on_durable(self) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from .effects import StoreStanding
 from .leading import Leading
-from .members import Standing, majority
+from .members import majority
 from .messages import FORMAT_MAX, Append, Greeting, MessageError
 from .part import Part, Shared
 
@@ -31,7 +30,7 @@ class Greetings(Part):
         self._leading = leading
         self.said = self._effects.greeted
         self._link_numbers: dict[str, int] = {}  # links over which each peer has said one so far
-        self.contact_limit = self._timeout
+        self.contact_limit = self.shared.timeout
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._said_waiting_for: tuple[str, ...] = ()
         self._said_distrusted: tuple[str, ...] = ()
@@ -45,7 +44,7 @@ class Greetings(Part):
         """
         if not self.shared.empty or any(not greeting.empty for greeting in self.said.values()):
             return ()
-        return tuple(member for member in self._electorate.other_members if member not in self.said)
+        return tuple(member for member in self.shared.other_members if member not in self.said)
 
     @property
     def distrusted(self) -> tuple[str, ...]:
@@ -54,27 +53,17 @@ class Greetings(Part):
         """
         if self.shared.empty or self._library.leader is not None:
             return ()
-        voters = self._electorate.configuration.voters
-        lost = [name for name in voters if not self._keeps_promises(name)]
+        voters = self.shared.configuration.voters
+        known = {**self.said, self._me: self._mine}
+        # An empty one may be about to found the cluster with this member.
+        lost = [name for name in voters if name in known and not (known[name].voter or known[name].empty)]
         return () if len(voters) - len(lost) >= majority(len(voters)) else tuple(lost)
-
-    def _keeps_promises(self, name: str) -> bool:
-        """As far as is known here; an empty one may be about to found the cluster with this member."""
-        if name == self._me:
-            return self.shared.standing.voter
-        greeting = self.said.get(name)
-        return greeting is None or greeting.voter or greeting.empty
 
     @property
     def best(self) -> str:
         """Of this member and those linked, the one with the best log."""
-        logs = {name: (greeting.last_term, greeting.last_index) for name, greeting in self.said.items()}
-        logs[self._me] = self._last
-        return max(sorted(logs), key=lambda name: logs[name])
-
-    @property
-    def _last(self) -> tuple[int, int]:
-        return self._log.last_term, self._log.last_index
+        known = {**self.said, self._me: self._mine}
+        return max(sorted(known), key=lambda name: (known[name].last_term, known[name].last_index))
 
     def look_for_trust(self) -> None:
         """Say it once if nobody can lead any more without being told to."""
@@ -93,7 +82,7 @@ class Greetings(Part):
     @property
     def linked(self) -> frozenset[str]:
         """Members to which a link is up; and the leader, which may be one that is not known here yet."""
-        return frozenset(self.said.keys() & {*self._electorate.configuration.members, self._library.leader})
+        return frozenset(self.said.keys() & {*self.shared.configuration.members, self._library.leader})
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart: they are counted, 0 is none. What went over another may be lost."""
@@ -102,9 +91,8 @@ class Greetings(Part):
     @property
     def http_addresses(self) -> dict[str, str]:
         """Where operators reach the members that have said so, this one included."""
-        said = {peer: greeting.http for peer, greeting in self.said.items()}
-        said[self._me] = self.shared.config.http
-        return {member: said[member] for member in self._electorate.configuration.members if said.get(member)}
+        known, members = {**self.said, self._me: self._mine}, self.shared.configuration.members
+        return {name: known[name].http for name in members if name in known and known[name].http}
 
     # ---- greetings
 
@@ -121,9 +109,9 @@ class Greetings(Part):
         formats = self.shared.standing.formats
         if formats.get(peer) != greeting.format_max:
             # Of others only those that are here: names that come and go must not fill what is stored.
-            kept = {*self._electorate.configuration.members, *self.said}
+            kept = {*self.shared.configuration.members, *self.said}
             formats = {name: known for name, known in formats.items() if name in kept}
-            self.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
+            self.shared.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
         if first and greeting.durability not in ("", self.shared.config.durability):
             self._say(
                 peer,
@@ -152,29 +140,32 @@ class Greetings(Part):
         mine, theirs = self.shared.standing.cluster, greeting.cluster
         if theirs and mine != theirs and self.shared.empty == greeting.empty:
             raise MessageError(f"{peer} is of another cluster: {theirs}, this is {mine}")
-        known = peer in self._electorate.configuration.members
+        known = peer in self.shared.configuration.members
         if not known and not self.shared.empty and (greeting.empty or mine != theirs):
             raise MessageError(f"{peer} is no member")
 
+    @property
+    def _mine(self) -> Greeting:
+        """What this member says of itself."""
+        standing, config, log = self.shared.standing, self.shared.config, self._log
+        return Greeting(
+            standing.instance,
+            standing.voter,
+            self.shared.empty,
+            config.election_timeout_ms,
+            dict(standing.founders),
+            self._library.term,
+            FORMAT_MAX,
+            standing.cluster,
+            config.http,
+            log.last_term,
+            log.last_index,
+            config.durability,
+        )
+
     def say(self, peer: str) -> None:
         """Say to ``peer`` what this member is."""
-        standing = self.shared.standing
-        self._effects.send(
-            peer,
-            Greeting(
-                standing.instance,
-                standing.voter,
-                self.shared.empty,
-                self.shared.config.election_timeout_ms,
-                dict(standing.founders),
-                self._library.term,
-                FORMAT_MAX,
-                standing.cluster,
-                self.shared.config.http,
-                *self._last,
-                durability=self.shared.config.durability,
-            ),
-        )
+        self._effects.send(peer, self._mine)
 
     def say_to_all(self) -> None:
         """What this member is has changed."""
@@ -182,11 +173,6 @@ class Greetings(Part):
             self.say(peer)
 
     # ---- standing
-
-    def become(self, standing: Standing) -> None:
-        """Take another standing, which is durable before anybody hears of it."""
-        self._effects.add(StoreStanding(standing))
-        self.shared.standing = standing
 
     def consider_founding(self) -> None:
         """Found a cluster, if this member is empty and all that it needs for that are there and empty."""
@@ -199,15 +185,15 @@ class Greetings(Part):
                 missing = ",".join(waiting) or "none: a cluster exists"
                 self._say(self._me, "first start waits for members=%s", missing)
             return
-        self.become(replace(self.shared.standing, voter=True, founders=founders))
-        members = ",".join(self._electorate.configuration.members)
+        self.shared.become(replace(self.shared.standing, voter=True, founders=founders))
+        members = ",".join(self.shared.configuration.members)
         logger.info("cluster founded me=%s members=%s", self._me, members)
         self.say_to_all()
 
     def _founders(self) -> dict[str, str]:
         """The instances that found the cluster with this one; none if it cannot be founded yet."""
         me, mine, said = self._me, self.shared.standing.instance, self.said
-        others = self._electorate.other_members
+        others = self.shared.other_members
         for greeting in said.values():
             if not greeting.empty and greeting.founders.get(me) == mine:
                 return greeting.founders
@@ -225,7 +211,7 @@ class Greetings(Part):
         if not cluster or cluster == self.shared.standing.cluster:
             return []
         logger.info("cluster joined me=%s cluster=%s leader=%s", self._me, cluster, leader)
-        self.become(replace(self.shared.standing, cluster=cluster))
+        self.shared.become(replace(self.shared.standing, cluster=cluster))
         return [
             peer for peer, greeting in self.said.items() if greeting.cluster != cluster and not greeting.empty
         ]
@@ -255,6 +241,6 @@ class Greetings(Part):
             # mattered.
             library.remember_vote(leader)
             self._effects.store_vote()
-            self.become(replace(self.shared.standing, voter=True, doubtful=False))
+            self.shared.become(replace(self.shared.standing, voter=True, doubtful=False))
             logger.info("learner caught up me=%s index=%d term=%d", self._me, m.commit, m.term)
             self.say_to_all()

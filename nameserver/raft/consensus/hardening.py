@@ -2,7 +2,7 @@
 
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is decided by the parts of
-:class:`.engine.Engine`: :mod:`.electorate` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
+:class:`.engine.Engine`: :mod:`.part` (who counts, who is silent), :mod:`.elections`,
 :mod:`.following`, :mod:`.leading`, :mod:`.membership`. Each defect: what happens, and where it is closed. Its
 scenario is played by the tests that have its number in their names, and once more with the fix switched off,
 which must be found wrong.
@@ -23,7 +23,7 @@ D5
     Votes are counted by message: one voter that repeats itself makes a leader.
     :meth:`.elections.Elections.on_vote_reply`
 D6
-    Whoever is in an older term gets no answer: a stale leader leads on. :class:`.messages.Stale`,
+    Whoever is in an older term gets no answer: a stale leader leads on. :meth:`.engine.Engine.take`,
     :meth:`.elections.Elections.on_stale`
 D7
     Nothing is synced before it is acknowledged: a power cut of a majority loses it.
@@ -31,7 +31,7 @@ D7
     :mod:`nameserver.raft.storage.journal`
 D8
     Quorum is a count of connections: a leader that hears from nobody leads on for 30 s.
-    :data:`.patience.FALLBACK`, :mod:`.contact`
+    :data:`.part.FALLBACK`, :mod:`.contact`
 D9
     A read has no date: a leader that was replaced answers with old state. :mod:`.contact` (a barrier is a
     majority's echo of a later clock)
@@ -77,7 +77,7 @@ D23
     proposals bear the number of their process: ``nameserver.replicated.proposals``
 D24
     The first message after a silence is thrown away with its connection: a vote request, mostly.
-    :meth:`nameserver.raft.links.link.Link._check`
+    :meth:`nameserver.raft.links.transport.Link._check`
 D25
     A member that was emptied, or keeps all in memory, votes again in a term in which it has voted, and counts
     for entries that it has lost. :attr:`.part.Shared.may_vote`, :mod:`.members`, :mod:`.greetings`
@@ -87,7 +87,7 @@ D26
     entry and raises. Entries travel whole. :meth:`.leading.Leading.replicate`
 D27
     A command waits in a deposed leader's queue and is applied over what is newer.
-    :meth:`.leading.Leading.append` asks for the term; commands name what they were decided from:
+    :meth:`.engine.Engine.append` asks for the term; commands name what they were decided from:
     ``nameserver.routes``
 D28
     A dump that fails is begun again at every second tick. :meth:`.images.Images.failed`
@@ -114,7 +114,7 @@ D35
     in common. :meth:`.membership.Membership._change`
 D36
     After a restart the stored membership counts only once its entry is applied again. :class:`.log.RaftLog`,
-    :meth:`.electorate.Electorate.follow`
+    :meth:`.part.Shared.follow`
 D37
     A leader cannot remove itself, and nothing hands over. :meth:`.membership.Membership._change`,
     :mod:`nameserver.raft.member`

@@ -20,7 +20,7 @@ from .leading import Leading
 from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
-from .messages import SnapshotPart, SnapshotReply, Stale
+from .messages import SnapshotPart, SnapshotReply
 from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
@@ -138,9 +138,6 @@ class Images(Part):
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
         """A leader sends what it has no entries for any more."""
-        if m.term < self._library.term:
-            self._effects.send(peer, Stale(self._library.term))
-            return
         self._following.follow(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
         if not self.shared.standing.voter:
@@ -152,10 +149,7 @@ class Images(Part):
             return
         if m.size > IMAGE_SIZE_MAX:
             self._refuse(m)
-        if self.installing or m.size > IMAGE_SIZE_MAX:
-            self._following.say_alive(peer)
-            return
-        if m.offset == 0:
+        elif m.offset == 0 and not self.installing:
             self._incoming = (peer, m.index, bytearray())
             self._install_failed = None
         incoming = self._incoming
@@ -173,6 +167,7 @@ class Images(Part):
 
     def _refuse(self, m: SnapshotPart) -> None:
         """Say once that this member cannot catch up."""
+        self._incoming = None
         if self._refused != m.index:
             self._refused = m.index
             self.failures += 1
@@ -260,7 +255,7 @@ class Images(Part):
         """
         if not self._begins() or not self._library.leads:
             raise NotLeader(self._library.leader)
-        members = self._electorate.configuration.members
+        members = self.shared.configuration.members
         if members != (self._me,):
             raise ChangeRefused(
                 f"a snapshot is restored in a cluster of one member only, this has {','.join(members)}: "
@@ -278,7 +273,7 @@ class Images(Part):
     def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
         """Index, term and configuration under which an image becomes the base: behind all there is."""
         index = max(image_index, self._log.last_index) + 1
-        return index, self._library.term, encode_configuration(self._electorate.configuration)
+        return index, self._library.term, encode_configuration(self.shared.configuration)
 
     def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
         """The image is durable under ``index``: it becomes log and state, and a new term begins.
@@ -290,6 +285,6 @@ class Images(Part):
         logger.warning("snapshot restored me=%s index=%d", self._me, index)
         if self._replace_state(index, term, configuration, install):
             self._leading.step_down("a snapshot was restored")
-            self._patience.stand_now()
+            self.shared.stand_now()
             self._effects.changed()
             self._effects.wake()

@@ -7,19 +7,11 @@ import math
 
 from nameserver.raft.library import LEADER
 
-from .log import NO_OP, REGULAR
-from .members import majority
+from .log import NO_OP
+from .members import quorum_index
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
 from .part import Part, Shared
-from .replication import (
-    BATCH_BYTES,
-    PART_BYTES,
-    PARTS_WINDOW,
-    TRANSFER_TIMEOUT_S,
-    Progress,
-    Transfer,
-    quorum_index,
-)
+from .replication import BATCH_BYTES, PART_BYTES, PARTS_WINDOW, TRANSFER_TIMEOUT_S, Progress, Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +45,7 @@ class Leading(Part):
 
     def leadership_begins(self) -> None:
         self._handed_over = False
-        self._stated = 0
-        for name in self._electorate.other_members:
+        for name in self.shared.other_members:
             self._set_progress(name)
         self.elected += 1
         first = self._log.last_index + 1  # an entry without meaning, by which the term's others commit
@@ -62,10 +53,9 @@ class Leading(Part):
 
     def leadership_ends(self) -> None:
         """Remember who comes next, and say why it ended."""
-        voters = self._electorate.configuration.voters
-        held = {name: p.match for name, p in self.progress.items() if name in voters}
-        linked = (name for name in held if name in self._effects.greeted)
-        self.successor = max(linked, key=held.__getitem__, default=None)
+        voters, linked = self.shared.configuration.voters, self._effects.greeted
+        held = {name: p.match for name, p in self.progress.items() if name in voters and name in linked}
+        self.successor = max(held, key=held.__getitem__, default=None)
         now = self._clock()
         ages = ((name, now - self._contact.member_date(name)) for name in self.progress)
         answers = ",".join(
@@ -78,10 +68,11 @@ class Leading(Part):
             self._library.term,
             self.doing,
             answers,
-            self._patience.watch.longest * 1000,
+            self.shared.watch.longest * 1000,
         )
         self.progress.clear()
         self.told_removed.clear()
+        self._stated = 0
         self.handing_over_until = -math.inf
 
     def step_down(self, reason: str) -> None:
@@ -89,19 +80,16 @@ class Leading(Part):
         if self._library.state == LEADER:
             self.doing = reason
             self._library.become_follower()
-            self._patience.postpone(self._clock())
+            self.shared.postpone(self._clock())
 
     def hand_over(self, to: str | None = None) -> None:
         """Ask ``to``, or a voter of our choice, to take over, if it has the whole log."""
-        ready = [
-            name
-            for name, p in self.progress.items()
-            if self._counts(name, p) and p.match == self._log.last_index and name in self._effects.greeted
-        ]
-        if self._library.state != LEADER or not ready or (to is not None and to not in ready):
-            return
-        self._handed_over = True
-        self._effects.send(to if to is not None else min(ready), TimeoutNow(self._library.term))
+        for name, p in sorted(self.progress.items()):
+            has_all = self._counts(name, p) and p.match == self._log.last_index
+            if has_all and name in self._effects.greeted and to in (None, name):
+                self._handed_over = True
+                self._effects.send(name, TimeoutNow(self._library.term))
+                return
 
     def ask_successor(self) -> None:
         """Nobody answered, and this member leads no more. If only one direction is at fault, the others still
@@ -114,19 +102,19 @@ class Leading(Part):
 
     def follow_configuration(self) -> None:
         """Put in force what the log holds, and send to its members."""
-        former = self._electorate.configuration.voters
-        self._electorate.follow()
+        former = self.shared.configuration.voters
+        self.shared.follow()
         if self._library.state != LEADER:
             return
-        others = self._electorate.other_members
+        others = self.shared.other_members
         for name in self.progress.keys() - set(others):
             del self.progress[name]
         for name in others:
             if name not in self.progress:
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
-        for name in self._electorate.other_voters:
-            if name not in former:  # it has as long to answer as all at the beginning of a term
+            if name in self.shared.other_voters and name not in former:
+                # It has as long to answer as all at the beginning of a term.
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
@@ -140,31 +128,18 @@ class Leading(Part):
     @property
     def read_index(self) -> int:
         """Leader: the last index that any member can have applied, see :mod:`.following` (commits early)."""
-        commit = self._library.commit_index
-        return max(commit, self._stated) if self._library.state == LEADER else commit
+        return max(self._library.commit_index, self._stated)
 
     def read_index_in(self, term: int) -> int | None:
         """Return :attr:`read_index` if this member leads in ``term`` and has committed in it, else None."""
-        library = self._library
-        return max(library.commit_index, self._stated) if library.term == term and library.leads else None
-
-    def read_index_with(self, member: str, term: int) -> int | None:
-        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        voters = self._electorate.configuration.voters
-        return self.read_index_in(term) if member in voters and majority(len(voters)) <= 2 else None
+        return self.read_index if self._library.term == term and self._library.leads else None
 
     def quorum_index(self) -> int:
         """D7: what a majority holds; this member counts for what its journal has."""
         matches = [p.match if self._counts(name, p) else 0 for name, p in self.progress.items()]
-        return quorum_index(len(self._electorate.configuration.voters), self._log.durable_index, matches)
+        return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
 
     # ---- entries
-
-    def append(self, payload: bytes, term: int) -> int | None:
-        """Append one entry if this member leads in ``term`` (D27); return its index."""
-        if self._library.state != LEADER or self._library.term != term:
-            return None
-        return self.add(REGULAR + payload)
 
     def add(self, command: bytes) -> int:
         """Append an entry of any kind in this term; return its index."""
@@ -178,7 +153,13 @@ class Leading(Part):
 
     def _counts(self, peer: str, progress: Progress) -> bool:
         """Whether what ``peer`` holds and says counts: not if it was emptied (D25), nor before it votes."""
-        return not progress.learner and peer in self._electorate.configuration.voters
+        return not progress.learner and peer in self.shared.configuration.voters
+
+    def trusted(self, peer: str) -> Progress | None:
+        """What is known of ``peer`` if it is linked and has what it once promised (D25)."""
+        progress = self.progress.get(peer)
+        linked = peer in self._effects.greeted
+        return progress if linked and progress is not None and not progress.learner else None
 
     def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
         """D3: an answer counts only in the term it was given in."""
@@ -190,10 +171,9 @@ class Leading(Part):
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
         # D8: the library steps down when a majority has been silent for leaderFallbackTimeout; an answer
         # counts from when it was asked for, a learner's never.
-        seen = self._contact.member_date(peer) if counts else -math.inf
-        times = self._library.answered
-        times[peer] = max(seen, times.get(peer, -math.inf)) if counts else seen
-        self._patience.watch.heard()
+        seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
+        self._library.answered[peer] = seen if counts else -math.inf
+        self.shared.watch.heard()
         return progress
 
     def on_append_reply(self, peer: str, m: AppendReply) -> None:
@@ -232,16 +212,11 @@ class Leading(Part):
         after each sync, which on two cores costs the leader what followers gain (measured); and while the
         disks of followers hang nobody would be in contact, as nobody could have applied what was stated.
         """
-        durable = self._log.durable_index
-        if (
-            durable > self._library.commit_index
-            and self._electorate.settled_three
-            and self.states_durable
-            and self.shared.all_read_durable
-            and self._log.term_at(durable) == self._library.term
-        ):
-            return durable
-        return 0
+        durable, library = self._log.durable_index, self._library
+        if durable <= library.commit_index or self._log.term_at(durable) != library.term:
+            return 0
+        understood = self.states_durable and self.shared.settled_three and self.shared.all_read_durable
+        return durable if understood else 0
 
     def _commit_untold(self, p: Progress) -> bool:
         """Whether a peer must be told the commit index: not if it finds that out by itself."""
@@ -268,17 +243,16 @@ class Leading(Part):
         see transport.
         """
         now = self._clock()
-        age: float | None = None
         # Whoever does not read what was stated would take the commit index for all that was answered.
         all_said = self.read_index == self._library.commit_index or self.shared.all_read_durable
-        if self._library.leads and all_said:  # what is not applied here yet is so there before the age counts
-            age = now - self._contact.majority_date(now)
+        # What is not applied here yet is so there before the age counts.
+        age = now - self._contact.majority_date(now) if self._library.leads and all_said else math.inf
         stated = self._to_state()
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:
                 self._send_to(peer, progress, now, None if age == math.inf else age, stated)
             else:
-                progress.beat_at = now + self._period
+                progress.beat_at = now + self.shared.period
 
     def _send_to(self, peer: str, p: Progress, now: float, age: float | None, stated: int) -> None:
         log, term, commit = self._log, self._library.term, self._library.commit_index
@@ -302,7 +276,7 @@ class Leading(Part):
             self._effects.send(peer, append)
             p.commit_sent, p.durable_sent = commit, self._stated
             if beat:
-                p.beat_at = now + self._period
+                p.beat_at = now + self.shared.period
                 beat = False
             if entries:
                 p.sent(prev + len(entries), sum(len(command) for _, command in entries))

@@ -6,6 +6,7 @@ The library indexes the log by position; entry 0 is the base: the last entry tha
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -67,7 +68,8 @@ class RaftLog:
             self._note(command, index)
         self._ops: list[Op] = []
         self._position = 0
-        self._unwritten: deque[tuple[int, int]] = deque()  # (position, last index once it is durable)
+        # (position, last index once it is durable, when it was handed over)
+        self._unwritten: deque[tuple[int, int, float]] = deque()
         self._commit = self._commit_written = recovered.commit_index
         self.durable_index: int = self.last_index
         self.term = recovered.term
@@ -124,8 +126,8 @@ class RaftLog:
             found.append((term, command))
         return found
 
-    def take_ops(self) -> tuple[int, list[Op]] | None:
-        """What the journal must write now, with its position; None if nothing changed."""
+    def take_ops(self, at: float) -> tuple[int, list[Op]] | None:
+        """What the journal must write, handed over at ``at``, with its position; None if nothing changed."""
         if self._commit != self._commit_written:
             self._ops.append((OP_COMMIT, self._commit))
             self._commit_written = self._commit
@@ -133,7 +135,7 @@ class RaftLog:
             return None
         ops, self._ops = self._ops, []
         self._position += 1
-        self._unwritten.append((self._position, self.last_index))
+        self._unwritten.append((self._position, self.last_index, at))
         return self._position, ops
 
     @property
@@ -145,6 +147,11 @@ class RaftLog:
         """The journal holds everything up to ``position``."""
         while self._unwritten and self._unwritten[0][0] <= position:
             self.durable_index = max(self.durable_index, self._unwritten.popleft()[1])
+
+    @property
+    def written_since(self) -> float:
+        """When the oldest write that is under way was handed over; inf if none is."""
+        return self._unwritten[0][2] if self._unwritten else math.inf
 
     def trim(self, index: int) -> None:
         """Forget entries before ``index``, which becomes the base; the image that covers them is durable."""
@@ -174,7 +181,7 @@ class RaftLog:
         self._entries = [(NO_OP, index, term)]
         self._configurations = [(index, configuration)]
         self._ops = [(OP_RESET, index, term)]
-        self._unwritten = deque((position, index) for position, _ in self._unwritten)
+        self._unwritten = deque((position, index, at) for position, _, at in self._unwritten)
         self.durable_index = index  # the image is
         self.retained_bytes = 0
         self._commit = self._commit_written = index
@@ -195,8 +202,9 @@ class RaftLog:
         while self._configurations[-1][0] >= first:  # the former one is in force again
             self._configurations.pop()
         self._ops.append((OP_TRUNCATE, first))
-        self.durable_index = min(self.durable_index, first - 1)
-        self._unwritten = deque((position, min(last, first - 1)) for position, last in self._unwritten)
+        kept = first - 1
+        self.durable_index = min(self.durable_index, kept)
+        self._unwritten = deque((position, min(last, kept), at) for position, last, at in self._unwritten)
 
     def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
         return self._entries[item]

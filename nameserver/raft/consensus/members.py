@@ -13,7 +13,7 @@ One change at a time (D35), of one member: so the majorities before and after ha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -66,8 +66,7 @@ class Configuration:
         return Configuration(self.voters, tuple(sorted({*self.learners, member})))
 
     def promoting(self, member: str) -> Configuration:
-        learners = tuple(name for name in self.learners if name != member)
-        return Configuration(tuple(sorted({*self.voters, member})), learners)
+        return Configuration(tuple(sorted({*self.voters, member})), self.without(member).learners)
 
     def without(self, member: str) -> Configuration:
         return Configuration(
@@ -109,6 +108,18 @@ def decode_configuration(data: bytes) -> Configuration:
 def majority(members: int) -> int:
     """How many of so many are more than half."""
     return members // 2 + 1
+
+
+def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
+    """The last index that a majority holds durably, the leader counted only up to its own durable index.
+
+    Args:
+        members: Size of the cluster, learners included (they hold 0).
+        durable: The leader's own durable index.
+        matches: Match indexes of the other voters.
+    """
+    held, needed = sorted([durable, *matches], reverse=True), majority(members)
+    return held[needed - 1] if len(held) >= needed else 0
 
 
 def cluster_id(members: tuple[str, ...]) -> str:

@@ -15,7 +15,6 @@ from remoting.addresses import split_address
 from remoting.errors import LocalProtocolError
 
 from .effects import Follow, Leave
-from .greetings import Greetings
 from .leading import Leading
 from .log import CONFIGURATION, FIRST_INDEX
 from .members import Configuration, encode_configuration, majority
@@ -33,26 +32,19 @@ ALIVE_TIMEOUTS: Final = 4
 class Membership(Part):
     """Who takes part and who leads, as one member changes it or learns of it."""
 
-    def __init__(self, shared: Shared, leading: Leading, greetings: Greetings) -> None:
+    def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
         self._leading = leading
-        self._greetings = greetings
-        self._followed = self._electorate.configuration
 
     # ---- what is in force
 
-    @property
-    def committed(self) -> bool:
-        """Whether the configuration in force here is committed."""
-        return self._log.configuration_index <= self._library.commit_index
-
     def follow(self) -> None:
         """Put in force what the log holds, and tell everyone concerned if that is another configuration."""
-        if self._log.configuration is not self._electorate.configuration:
+        former = self.shared.configuration
+        if self._log.configuration is not former:
             self._leading.follow_configuration()
-        configuration = self._electorate.configuration
-        if configuration != self._followed:
-            self._followed = configuration
+        configuration = self.shared.configuration
+        if configuration != former:
             logger.info(
                 "members changed me=%s index=%d voters=%s learners=%s",
                 self._me,
@@ -77,7 +69,7 @@ class Membership(Part):
         """
         if not self._library.leads:
             raise ChangeNotYet("the leader has not committed an entry of its own term yet; ask again")
-        if not self.committed:
+        if not self.shared.committed:
             raise ChangeNotYet("another change of the members is under way; ask again")
         if self._me not in configuration.voters:
             raise ChangeNotYet("the leader cannot remove itself")
@@ -106,7 +98,7 @@ class Membership(Part):
         stated = self.shared.standing.formats
         old = [
             name
-            for name in self._electorate.other_voters  # a learner is no loss, and may not have come yet
+            for name in self.shared.other_voters  # a learner is no loss, and may not have come yet
             if name != besides and stated.get(name, FORMAT) < FORMAT_CONFIGURATION
         ]
         if old:
@@ -124,7 +116,7 @@ class Membership(Part):
             NotLeader, ChangeRefused: Nothing was done.
         """
         self._may_change()
-        configuration = self._electorate.configuration
+        configuration = self.shared.configuration
         if member in configuration.members:
             return None
         try:
@@ -135,15 +127,13 @@ class Membership(Part):
 
     def consider_promotion(self) -> None:
         """A learner that is no longer empty and has nearly everything becomes a voter."""
-        configuration = self._electorate.configuration
-        if not configuration.learners or not self.committed:
+        configuration = self.shared.configuration
+        if not configuration.learners or not self.shared.committed:
             return
         for name in configuration.learners:
-            progress = self._leading.progress.get(name)
+            progress = self._leading.trusted(name)
             if (
                 progress is not None
-                and name in self._effects.greeted
-                and not progress.learner
                 and progress.transfer is None
                 and progress.match >= self._log.configuration_index
                 and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
@@ -161,9 +151,9 @@ class Membership(Part):
             NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
         """
         self._may_change(besides=member)
-        if member not in self._electorate.configuration.members:
+        if member not in self.shared.configuration.members:
             return None
-        configuration = self._electorate.configuration.without(member)
+        configuration = self.shared.configuration.without(member)
         here = [name for name in configuration.voters if name == self._me or self._counts_now(name)]
         if len(here) < majority(len(configuration.voters)):
             raise ChangeNotYet(
@@ -174,19 +164,14 @@ class Membership(Part):
 
     def _counts_now(self, voter: str) -> bool:
         """Whether ``voter`` is there, as far as this leader can tell, and has what it once promised (D25)."""
-        progress = self._leading.progress.get(voter)
-        return (
-            voter in self._effects.greeted
-            and progress is not None
-            and not progress.learner
-            and self._clock() - self._contact.member_date(voter) < ALIVE_TIMEOUTS * self._timeout
-        )
+        age = self._clock() - self._contact.member_date(voter)
+        return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 
     def tell_removed(self) -> None:
         """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
-        if not self.committed:
+        if not self.shared.committed:
             return
-        members = self._electorate.configuration.members
+        members = self.shared.configuration.members
         for peer, greeting in self._effects.greeted.items():
             if peer in members or peer in self._leading.told_removed:
                 continue
@@ -205,7 +190,7 @@ class Membership(Part):
         was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter
         if m.term < self._library.term or self.shared.empty or not was_member:
             return
-        self._greetings.become(replace(self.shared.standing, removed=True))
+        self.shared.become(replace(self.shared.standing, removed=True))
         self._effects.stopped = True
         self._effects.add(Leave(f"{peer}, which leads term {m.term}, says that {self._me} was removed"))
 
@@ -216,9 +201,9 @@ class Membership(Part):
 
         For one election timeout nothing is appended.
         """
-        if not self._begins() or self._library.state != LEADER or not self._electorate.other_voters:
+        if not self._begins() or self._library.state != LEADER or not self.shared.other_voters:
             return False
-        self._leading.handing_over_until = self._clock() + self._timeout
+        self._leading.handing_over_until = self._clock() + self.shared.timeout
         self._leading.hand_over(to)
         self._effects.wake()
         return True
@@ -230,13 +215,10 @@ class Membership(Part):
             NotLeader, ChangeRefused: And why not.
         """
         self._must_lead()
-        others = self._electorate.other_voters
-        if to is not None and to not in others:
-            raise ChangeRefused(
-                f"{to} leads already"
-                if to == self._me
-                else f"{to} is none of the voters {','.join(self._electorate.configuration.voters)}"
-            )
-        ready = [name for name in others if self._counts_now(name)]
-        if not ready or (to is not None and to not in ready):
+        others = self.shared.other_voters
+        if to == self._me:
+            raise ChangeRefused(f"{to} leads already")
+        if to not in (None, *others):
+            raise ChangeRefused(f"{to} is none of the voters {','.join(self.shared.configuration.voters)}")
+        if not any(self._counts_now(name) for name in others if to in (None, name)):
             raise ChangeRefused(f"{to or 'each other voter'} is out of reach, or has not caught up yet")

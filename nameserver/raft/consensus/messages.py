@@ -61,44 +61,44 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
     durability: Annotated[str, msgspec.Meta(max_length=20)] = ""
 
 
-class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):
-    """Would you vote for me in ``term``? Changes nothing at either side."""
+class _OfTerm(msgspec.Struct, array_like=True, frozen=True):
+    """Every message but the greeting begins with the sender's term."""
 
     term: Term
+
+
+class PreVote(_OfTerm, frozen=True, tag=1):
+    """Would you vote for me in ``term``? Changes nothing at either side."""
+
     last_index: Index
     last_term: Term
 
 
-class PreVoteReply(msgspec.Struct, array_like=True, frozen=True, tag=2):
-    term: Term
+class PreVoteReply(_OfTerm, frozen=True, tag=2):
+    """I would, in ``term``."""
 
 
-class RequestVote(msgspec.Struct, array_like=True, frozen=True, tag=3):
+class RequestVote(_OfTerm, frozen=True, tag=3):
     """``transfer``: the leader itself asked for this election, so its followers need not protect it."""
 
-    term: Term
     last_index: Index
     last_term: Term
     transfer: bool
 
 
-class VoteReply(msgspec.Struct, array_like=True, frozen=True, tag=4):
-    term: Term
+class VoteReply(_OfTerm, frozen=True, tag=4):
+    """You have my vote in ``term``."""
 
 
-class Stale(msgspec.Struct, array_like=True, frozen=True, tag=5):
+class Stale(_OfTerm, frozen=True, tag=5):
     """Your term is over; ``term`` is the newer one."""
 
-    term: Term
 
-
-class TimeoutNow(msgspec.Struct, array_like=True, frozen=True, tag=6):
+class TimeoutNow(_OfTerm, frozen=True, tag=6):
     """From the leader: stand for election now."""
 
-    term: Term
 
-
-class Append(msgspec.Struct, array_like=True, frozen=True, tag=7):
+class Append(_OfTerm, frozen=True, tag=7):
     """Log entries, commit index and contact.
 
     Attributes:
@@ -110,7 +110,6 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag=7):
             with the greater of this and ``commit``: nobody has applied anything beyond.
     """
 
-    term: Term
     seq: int
     commit: Index
     prev_index: Index
@@ -130,8 +129,7 @@ RESET: Final = 1  # send from here
 ALIVE: Final = 2  # nothing; only the clocks count
 
 
-class AppendReply(msgspec.Struct, array_like=True, frozen=True, tag=8):
-    term: Term
+class AppendReply(_OfTerm, frozen=True, tag=8):
     seq: int
     state: int
     index: Index
@@ -140,13 +138,12 @@ class AppendReply(msgspec.Struct, array_like=True, frozen=True, tag=8):
     echo: float | None
 
 
-class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=9):
+class SnapshotPart(_OfTerm, frozen=True, tag=9):
     """A piece of the state image at ``index``; says nothing about the commit index (D2).
 
     ``configuration`` is the one in force at ``index``.
     """
 
-    term: Term
     seq: int
     index: Index
     index_term: Term
@@ -159,13 +156,12 @@ class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=9):
     configuration: bytes = b""
 
 
-class SnapshotReply(msgspec.Struct, array_like=True, frozen=True, tag=10):
+class SnapshotReply(_OfTerm, frozen=True, tag=10):
     """``offset``: how much of the image at ``index`` has arrived without a gap.
 
     0, when some of it had arrived: it could not be stored; begin again.
     """
 
-    term: Term
     index: Index
     offset: Index
     learner: bool
@@ -173,10 +169,9 @@ class SnapshotReply(msgspec.Struct, array_like=True, frozen=True, tag=10):
     echo: float | None
 
 
-class Removed(msgspec.Struct, array_like=True, frozen=True, tag=11):
+class Removed(_OfTerm, frozen=True, tag=11):
     """From a leader: the committed configuration at ``index`` has no place for you: stop."""
 
-    term: Term
     index: Index
 
 
@@ -185,14 +180,12 @@ Electoral = PreVote | PreVoteReply | RequestVote | VoteReply | Stale | TimeoutNo
 Message = Greeting | Electoral | Append | AppendReply | SnapshotPart | SnapshotReply | Removed
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Message)
+_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    buffer = bytearray((FORMAT,))
-    _encoder.encode_into(message, buffer, 1)
-    return bytes(buffer)
+    return bytes((FORMAT,)) + _encoder.encode(message)
 
 
 def decode(data: bytes | memoryview) -> Message:
@@ -201,12 +194,10 @@ def decode(data: bytes | memoryview) -> Message:
     Raises:
         MessageError: Whoever sent this is broken or newer than we are.
     """
-    if not data or data[0] != FORMAT:
-        raise MessageError(
-            f"peer message of format {data[0] if data else 'none'}, this program knows {FORMAT}"
-        )
+    written = data[0] if data else "none"
+    if written != FORMAT:
+        raise MessageError(f"peer message of format {written}, this program knows {FORMAT}")
     try:
-        message: Message = _decoder.decode(data[1:])
-        return message
+        return _decoder.decode(data[1:])
     except UNREADABLE as error:
         raise MessageError(f"peer message of {len(data)} bytes: {error}") from error

@@ -5,11 +5,8 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
-
-from .members import majority
 
 #: Bytes of entries in one message, unless a single entry is larger.
 BATCH_BYTES: Final = 1024 * 1024
@@ -83,15 +80,3 @@ class Progress:
     @property
     def window_open(self) -> bool:
         return self.unacknowledged < WINDOW_BYTES
-
-
-def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
-    """The last index that a majority holds durably, the leader counted only up to its own durable index.
-
-    Args:
-        members: Size of the cluster, learners included (they hold 0).
-        durable: The leader's own durable index.
-        matches: Match indexes of the other voters.
-    """
-    held, needed = sorted([durable, *matches], reverse=True), majority(members)
-    return held[needed - 1] if len(held) >= needed else 0

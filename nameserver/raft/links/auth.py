@@ -31,8 +31,8 @@ NONCE_SIZE: Final = 32
 MAC_SIZE: Final = 16
 
 
-class AuthError(Exception):
-    """The other end is not who it should be, or does not speak our protocol."""
+class LinkError(Exception):
+    """The link must be closed: the other end is not who it should be, or what it sent cannot be used."""
 
 
 class _Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -45,14 +45,16 @@ class _Hello(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Seal:
-    """MACs for one direction of one session: HMAC-SHA256, cut to MAC_SIZE, over counter and frame."""
+    """MACs for one direction of one session: HMAC-SHA256, cut to MAC_SIZE, over counter and frame; empty
+    ones without a key.
+    """
 
     __slots__ = ("_counter", "_keyed", "size")
 
-    def __init__(self, key: bytes | None) -> None:
-        self._keyed = hmac.new(key, digestmod="sha256") if key is not None else None
+    def __init__(self, key: bytes) -> None:
+        self._keyed = hmac.new(key, digestmod="sha256") if key else None
         self._counter = 0
-        self.size = 0 if key is None else MAC_SIZE
+        self.size = MAC_SIZE if key else 0
 
     def next(self, *parts: bytes | memoryview) -> bytes:
         """The MAC of the next frame, given in parts."""
@@ -69,10 +71,10 @@ class Seal:
         """Check the MAC of the next frame.
 
         Raises:
-            AuthError: It is wrong: the session is over.
+            LinkError: It is wrong: the session is over.
         """
         if not hmac.compare_digest(self.next(body), mac):
-            raise AuthError("frame with a wrong MAC")
+            raise LinkError("frame with a wrong MAC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Handshake:
         nonce: Fresh and random, NONCE_SIZE bytes.
 
     Attributes:
-        peer: Whom the other end claims to be, or was dialled as; None before its first frame.
+        peer: Whom the other end claims to be, or was dialled as; empty before its first frame.
         session: Set when the peer is proven.
     """
 
@@ -117,7 +119,7 @@ class Handshake:
         assert len(nonce) == NONCE_SIZE
         self._mine = credentials
         self._dials = peer is not None
-        self.peer = peer
+        self.peer = peer or ""
         self._nonce = nonce
         self._their_nonce = b""
         self._cluster = credentials.cluster  # as the dialler names it
@@ -132,7 +134,6 @@ class Handshake:
 
     def begin(self) -> bytes:
         """The dialler's first frame."""
-        assert self.peer is not None
         return msgspec.msgpack.encode(
             _Hello(MAGIC, self._mine.me, self.peer, self._mine.cluster, self._nonce, self._mine.open)
         )
@@ -141,39 +142,39 @@ class Handshake:
         """Take the peer's next frame; return ours, if one is due. ``session`` is set when the peer is proven.
 
         Raises:
-            AuthError: Close the connection.
+            LinkError: Close the connection.
         """
         if not self._their_nonce and not self._dials:
             return self._take_hello(frame)
         if not self._their_nonce:
             if len(frame) != NONCE_SIZE:
-                raise AuthError(f"challenge of {len(frame)} bytes")
+                raise LinkError(f"challenge of {len(frame)} bytes")
             self._their_nonce = frame
             return self._proof("dialler")
         theirs, ours = ("acceptor", "dialler") if self._dials else ("dialler", "acceptor")
         if not hmac.compare_digest(self._proof(theirs), frame):
-            raise AuthError(f"wrong proof from {self.peer}: another secret")
-        assert self.peer is not None
-        self.session = Session(self.peer, self._seal(ours), self._seal(theirs))
+            raise LinkError(f"wrong proof from {self.peer}: another secret")
+        our_key, their_key = self._proof(ours, b"key "), self._proof(theirs, b"key ")
+        self.session = Session(self.peer, Seal(our_key), Seal(their_key))
         return None if self._dials else self._proof("acceptor")
 
     def _take_hello(self, frame: bytes) -> bytes:
         try:
             hello = msgspec.msgpack.decode(frame, type=_Hello)
         except UNREADABLE as error:
-            raise AuthError(f"no hello of ours: {error}") from error
+            raise LinkError(f"no hello of ours: {error}") from error
         mine = self._mine
         if hello.magic != MAGIC or len(hello.nonce) != NONCE_SIZE:
-            raise AuthError("no hello of ours")
+            raise LinkError("no hello of ours")
         if hello.receiver != mine.me:
-            raise AuthError(f"{hello.sender[:80]!r} wants {hello.receiver[:80]!r}, this is {mine.me}")
+            raise LinkError(f"{hello.sender[:80]!r} wants {hello.receiver[:80]!r}, this is {mine.me}")
         if not is_address(hello.sender):  # it is logged, dialled and kept
-            raise AuthError(f"{hello.sender[:80]!r} is no {ADDR_FORM}")
+            raise LinkError(f"{hello.sender[:80]!r} is no {ADDR_FORM}")
         stranger = hello.sender not in mine.members and (hello.open or hello.cluster != mine.cluster)
         if (stranger and not mine.open) or hello.sender == mine.me:
-            raise AuthError(f"{hello.sender[:80]!r} is no member")
+            raise LinkError(f"{hello.sender[:80]!r} is no member")
         if hello.cluster != mine.cluster and hello.open == mine.open:
-            raise AuthError(f"{hello.sender[:80]!r} is of another cluster: its peers differ from ours")
+            raise LinkError(f"{hello.sender[:80]!r} is of another cluster: its peers differ from ours")
         self._cluster = hello.cluster
         self.peer, self._their_nonce = hello.sender, hello.nonce
         return self._nonce
@@ -186,6 +187,3 @@ class Handshake:
         (dialler, first), (acceptor, second) = (ours, theirs) if self._dials else (theirs, ours)
         transcript = msgspec.msgpack.encode((MAGIC, self._cluster, dialler, acceptor, first, second))
         return hmac.digest(self._mine.secret, purpose + role.encode() + transcript, "sha256")
-
-    def _seal(self, role: str) -> Seal:
-        return Seal(self._proof(role, b"key ") or None)

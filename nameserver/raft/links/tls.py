@@ -1,4 +1,4 @@
-"""Mutual TLS 1.3 between members, as a pipe without IO: bytes of the wire in, plain bytes out, and back.
+"""Mutual TLS 1.3 between members: the contexts of its pipes, and whom a certificate names.
 
 Each end must show a certificate of the configured authority that names the host of the member's address, as
 an IP address or a DNS name among its subject alternative names; ports, wildcards and common names do not
@@ -11,20 +11,12 @@ import ipaddress
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from nameserver.raft.types import RaftStartError
+from nameserver.raft.types import RaftStartError, needed_to_start
 from remoting.addresses import split_address
-from remoting.transport.tls import no_password, reason
-
-_READ: Final = 256 * 1024
-_reason: Final = partial(reason, who="the peer", whose="the peer's")
-
-
-class TlsError(Exception):
-    """The connection must be closed; one line for the log."""
+from remoting.transport.tls import Pipe, TlsError, no_password, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,61 +26,10 @@ class TlsContexts:
     accept: ssl.SSLContext
     dial: ssl.SSLContext
 
-
-class Pipe:
-    """One end of a TLS connection.
-
-    After :class:`TlsError` what :meth:`pending` returns should still reach the peer: it says why.
-    """
-
-    def __init__(self, contexts: TlsContexts, *, accepts: bool) -> None:
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = contexts.accept if accepts else contexts.dial
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=accepts)
-        self.established = False
-
-    def receive(self, data: bytes) -> bytes:
-        """Take bytes of the wire; return the plain ones that are complete.
-
-        Raises:
-            TlsError: The peer cannot prove itself, refuses us, or speaks no TLS.
-        """
-        self._incoming.write(data)
-        if not self.established and not self.shake():
-            return b""
-        parts = []
-        try:
-            while part := self._tls.read(_READ):
-                parts.append(part)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            pass  # no more yet; or the peer closes, and what follows is the connection's end
-        except ssl.SSLError as error:
-            raise TlsError(_reason(error)) from error
-        return b"".join(parts)
-
-    def send(self, data: bytes) -> bytes:
-        """Plain bytes in, bytes for the wire out."""
-        self._tls.write(data)
-        return self._outgoing.read()
-
-    def pending(self) -> bytes:
-        """What the wire must still carry."""
-        return self._outgoing.read()
-
-    def certificate(self) -> Mapping[str, Any]:
-        """The peer's, which is valid; see :func:`names_host`."""
-        return self._tls.getpeercert() or {}
-
-    def shake(self) -> bool:
-        """Go on with the handshake, which the dialler begins (see :meth:`pending`); whether it is done."""
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        except ssl.SSLError as error:
-            raise TlsError(_reason(error)) from error
-        self.established = True
-        return True
+    def pipe(self, *, accepts: bool) -> Pipe:
+        """One end of a new connection; the dialler begins the handshake."""
+        context = self.accept if accepts else self.dial
+        return Pipe(context, accepts=accepts, who="the peer", whose="the peer's")
 
 
 def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
@@ -102,14 +43,11 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
         dial=_context(ssl.PROTOCOL_TLS_CLIENT, cert=cert, key=key, ca=ca),
     )
     contexts.accept.num_tickets = 0  # no session is ever resumed
-    accept, dial = Pipe(contexts, accepts=True), Pipe(contexts, accepts=False)
-    try:
-        dial.shake()
-        while not accept.established:
-            accept.receive(dial.pending())
-            dial.receive(accept.pending())
-    except TlsError as error:
-        raise RaftStartError(f"raft: certificate {cert}: {error}") from error
+    accept, dial = contexts.pipe(accepts=True), contexts.pipe(accepts=False)
+    with needed_to_start(f"certificate {cert}", TlsError):
+        dial.shake(b"")
+        while not accept.shake(dial.pending()):
+            dial.shake(accept.pending())
     host, _ = split_address(me)
     if not names_host(accept.certificate(), host):
         raise RaftStartError(f"raft: certificate {cert} names {names(accept.certificate())}, not {host}")
@@ -121,14 +59,10 @@ def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContex
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # both ends check the name of a member: names_host
     context.verify_mode = ssl.CERT_REQUIRED
-    try:
+    with needed_to_start(f"certificate {cert} with key {key}", OSError, ValueError, reason=reason):
         context.load_cert_chain(cert, key, password=no_password)
-    except (OSError, ValueError) as error:
-        raise RaftStartError(f"raft: certificate {cert} with key {key}: {_reason(error)}") from error
-    try:
+    with needed_to_start(f"authority {ca}", OSError, reason=reason):
         context.load_verify_locations(cafile=ca)
-    except OSError as error:
-        raise RaftStartError(f"raft: authority {ca}: {_reason(error)}") from error
     return context
 
 

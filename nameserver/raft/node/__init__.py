@@ -2,8 +2,7 @@
 
 Here belongs whatever waits or touches the machine for a member; what decides is in ``consensus/``.
 
-    clock.py      a member's clock
-    driver.py     the loop: timers, links, the journal's writer, each effect of the engine
+    driver.py     the loop: clock, timers, links, the journal's writer, each effect of the engine
     recovery.py   what the disk holds at the start, and the end
     promises.py   votes and standings on their way to the disk, and what waits for them
     images.py     state images: stored, read in blocks

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -20,26 +21,28 @@ from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.messages import MessageError, encode
 from nameserver.raft.consensus.part import Shared
 from nameserver.raft.links import tls
-from nameserver.raft.links.auth import Credentials
-from nameserver.raft.links.link import APPLICATION, RAFT, LinkError
-from nameserver.raft.links.transport import Transport
+from nameserver.raft.links.auth import Credentials, LinkError
+from nameserver.raft.links.transport import APPLICATION, RAFT, Transport
 from nameserver.raft.storage.writer import Writer
-from nameserver.raft.types import ChangeRefused, RaftConfig, RaftStartError, StateMachine, StopMember
+from nameserver.raft.types import ChangeRefused, RaftConfig, StateMachine, StopMember, needed_to_start
 from remoting.disk_threads import DiskThreads
 
-from . import clock
 from .images import ImageFiles
 from .promises import Promises
 from .recovery import Storage
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that count pauses and suspends in full (rule 8). A partial, as each batch of reads asks.
+boot_clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 #: Room for a message around an entry or a batch of entries.
 FRAME_OVERHEAD: Final = 1024 * 1024
 #: Timers are not set closer than this.
 TIMER_MIN_S: Final = 0.001
 #: How often a timer is set anew because messages have moved its deadline on.
 MOVE_TIMER_S: Final = 0.02
+#: Messages held while a promise is stored; a disk that stands still for long costs those after these.
+HELD_MAX: Final = 4096
 #: A member that closes does not wait for its disk any longer.
 CLOSE_S: Final = 5.0
 
@@ -63,6 +66,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._writer: Writer | None = None
+        self._held: list[tuple[str, int, bytes]] = []  # member, kind and message, until promises are kept
         self._told = 0  # up to this position the journal is known to be durable
         self._step_due = self._change_due = self._durable_due = self._closed = False
         self._removal = ""
@@ -75,26 +79,26 @@ class Driver:
         self._promises = Promises(storage.directory, self._in_background, self._keep_going, self.fatal)
         self.images = ImageFiles(storage, self.machine, self._in_background, self.wake)
         try:
-            self.engine, self.transport = self._open()
+            self._open()
         except BaseException:
             self._close_files()
             raise
 
     # ---- life
 
-    def _open(self) -> tuple[Engine, Transport]:
+    def _open(self) -> None:
         config, storage = self.config, self._storage
         recovered = storage.recover()
         shared = Shared(
             config,
             self.machine,
             held_image=self.images,
-            clock=clock.boot_clock,
+            clock=boot_clock,
             rng=Random(os.urandom(16)),
             standing=storage.directory.standing,
             recovered=recovered,
         )
-        engine = Engine(shared)
+        self.engine = engine = Engine(shared)
         if not shared.empty and set(engine.members) != set(config.peers):
             logger.warning(
                 "stored members rule stored=%s peers=%s", ",".join(engine.members), ",".join(config.peers)
@@ -103,7 +107,7 @@ class Driver:
         if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
             contexts = tls.load(me=config.me, cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
         size_max = config.entry_size_max + FRAME_OVERHEAD
-        return engine, Transport(self._credentials(engine), owner=self, frame_size_max=size_max, tls=contexts)
+        self.transport = Transport(self._credentials, owner=self, frame_size_max=size_max, tls=contexts)
 
     async def start(self) -> str:
         """Replay, bind, take part; return the bound address.
@@ -119,11 +123,9 @@ class Driver:
             )
         bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False
-        try:
+        with needed_to_start(self.config.data_dir, StopMember):
             self.engine.start()
             self.perform()
-        except StopMember as error:
-            raise RaftStartError(f"raft: {self.config.data_dir}: {error}") from error
         await self.transport.go()
         self._timer_fired()
         return bound
@@ -165,8 +167,6 @@ class Driver:
 
     def _step(self) -> None:
         self._step_due = False
-        if self._closed:
-            return
         self.engine.step()
         self.perform()
         wake_at = self.engine.next_wake()
@@ -215,11 +215,13 @@ class Driver:
                     self.fatal(effect.reason)
 
     def _set_timer(self, wake_at: float) -> None:
+        if self._closed:
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wake_at
         # uvloop counts in whole milliseconds, and a timer that fires a moment too early is set once more.
-        delay = max(0.0, wake_at - clock.boot_clock())  # a member that is to stand now has a deadline of -inf
+        delay = max(0.0, wake_at - boot_clock())  # a member that is to stand now has a deadline of -inf
         self._timer = self._loop.call_later(math.ceil(delay * 1000) / 1000, self._timer_fired)
 
     def _move_timer(self) -> None:
@@ -227,7 +229,7 @@ class Driver:
 
         Not after each message of a busy leader.
         """
-        now = clock.boot_clock()
+        now = boot_clock()
         if now >= self._timer_moved_from and self._timer is not None and not self.engine.leads:
             self._timer_moved_from = now + MOVE_TIMER_S
             wake_at = self.engine.next_wake()
@@ -238,13 +240,11 @@ class Driver:
         """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
         self._timer = None
         self._timer_at = math.inf
-        if self._closed:
-            return
         self._ask_journal()
-        if self.engine.next_wake() <= clock.boot_clock():
+        if self.engine.next_wake() <= boot_clock():
             self.engine.step()
             self.perform()
-        self._set_timer(max(self.engine.next_wake(), clock.boot_clock() + TIMER_MIN_S))
+        self._set_timer(max(self.engine.next_wake(), boot_clock() + TIMER_MIN_S))
 
     def changed(self) -> None:
         if not self._change_due and not self._closed:
@@ -254,28 +254,24 @@ class Driver:
     def _tell_change(self) -> None:
         self._change_due = False
         if not self._closed:
-            self._renew_credentials()
+            self.transport.follow(self._credentials)
             self.on_change()
 
-    def _credentials(self, engine: Engine) -> Credentials:
+    @property
+    def _credentials(self) -> Credentials:
         return Credentials(
             me=self.config.me,
-            members=frozenset(engine.members),
+            members=frozenset(self.engine.members),
             cluster=self._storage.directory.state.cluster,
             secret=self.config.secret,
-            open=engine.shared.empty,
+            open=self.engine.shared.empty,
         )
-
-    def _renew_credentials(self) -> None:
-        credentials = self._credentials(self.engine)
-        if credentials != self.transport.credentials:
-            self.transport.follow(credentials)
 
     def _follow(self, members: tuple[str, ...]) -> None:
         if self._storage.volatile:  # a member that starts empty again waits for those that take part now
             self._storage.directory.follow(members)
             self._promises.save_standing()
-        self._renew_credentials()
+        self.transport.follow(self._credentials)
 
     # ---- links (transport.Owner)
 
@@ -285,7 +281,7 @@ class Driver:
         self.changed()
 
     def link_down(self, peer: str) -> None:
-        self._promises.link_down(peer)
+        self._held = [message for message in self._held if message[0] != peer]
         self.engine.link_down(peer)
         self.perform()
         self.changed()
@@ -308,7 +304,7 @@ class Driver:
     def application_message(self, peer: str, data: bytes) -> None:
         if self._closed:
             return
-        if not self.engine.linked_to(peer):
+        if peer not in self.engine.greetings.said:
             raise LinkError("application message before a greeting")
         try:
             self.on_peer_message(peer, data)
@@ -317,7 +313,7 @@ class Driver:
             logger.exception("peer message handler failed peer=%s", peer)
 
     def send_application(self, member: str, message: bytes) -> bool:
-        return self.engine.linked_to(member) and self._send(member, APPLICATION, message)
+        return member in self.engine.greetings.said and self._send(member, APPLICATION, message)
 
     # ---- storage
 
@@ -337,14 +333,15 @@ class Driver:
         """The journal's thread is through up to here."""
         self._told = max(self._told, position)
         self._durable_due = not self._promises.kept  # an only member commits by its own write alone
-        if not self._durable_due and not self._closed:
+        if not self._durable_due:
             self.engine.durable(self._told)
             self.perform()
 
     def _keep_going(self) -> None:
         """All promises are kept: let go of what waited."""
-        for member, kind, message in self._promises.take_held():
-            self.transport.send(member, kind, message)
+        held, self._held = self._held, []
+        for message in held:
+            self.transport.send(*message)
         if self._durable_due:
             self._durable(self._told)
         if self._removal:
@@ -354,10 +351,11 @@ class Driver:
         """Send, in order; nothing leaves while a promise is on its way to the disk."""
         if self._promises.kept:
             return self.transport.send(member, kind, message)
-        if self._promises.hold(member, kind, message):
-            return True
-        self.transport.drop(member)  # a link that stays must not miss a message
-        return False
+        if len(self._held) >= HELD_MAX:
+            self.transport.drop(member)  # a link that stays must not miss a message
+            return False
+        self._held.append((member, kind, message))
+        return True
 
     def fatal(self, reason: str) -> None:
         if not self._closed:
@@ -397,8 +395,7 @@ class Driver:
                 logger.exception("snapshot not installed index=%d", wanted.index)
             self.engine.images.install_failed(str(error))
         else:
-            if not self._closed:
-                self.engine.images.installed(wanted.index, wanted.term, wanted.configuration, replace_state)
+            self.engine.images.installed(wanted.index, wanted.term, wanted.configuration, replace_state)
         self.perform()
 
     async def restore(self, raw: bytes) -> None:

@@ -60,8 +60,8 @@ class ImageFiles:
         self.thread = DiskThreads("raft images")
         # Durability ``memory``: index, term, configuration, image.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
-        self._blocks: dict[tuple[int, int], bytes | None] = {}  # by index and number
-        self._reading: set[tuple[int, int]] = set()
+        # By index and number; empty while it is read, None if it could not be, or is gone.
+        self._blocks: dict[tuple[int, int], bytes | None] = {}
 
     # ---- what is held (consensus.part.HeldImage)
 
@@ -77,32 +77,28 @@ class ImageFiles:
             held = self._in_memory
             return bytes(held[3][offset : offset + size]) if held is not None and held[0] == index else None
         number, start = divmod(offset, BLOCK_BYTES)
-        key = index, number
-        if key not in self._blocks:
-            self._read_ahead(key)
-            return b""
-        block = self._blocks[key]
+        self._read_ahead((index, number))
+        block = self._blocks[index, number]
         if block is None:
-            del self._blocks[key]  # there may be another image under that index one day
+            del self._blocks[index, number]  # there may be another image under that index one day
             return None
-        self._read_ahead((index, number + 1))
+        if block:
+            self._read_ahead((index, number + 1))
         return block[start : start + size]
 
     def _read_ahead(self, key: tuple[int, int]) -> None:
-        if key not in self._blocks and key not in self._reading:
-            self._reading.add(key)
+        if key not in self._blocks:
+            self._blocks[key] = b""
             self.in_background(self._read_block(key))
 
     async def _read_block(self, key: tuple[int, int]) -> None:
         index, number = key
         try:
-            block = await self._in_thread(
-                lambda: self.storage.snapshots.read(index, number * BLOCK_BYTES, BLOCK_BYTES)
-            )
+            read = self.storage.snapshots.read
+            block = await self._in_thread(read, index, number * BLOCK_BYTES, BLOCK_BYTES)
         except OSError as error:
             logger.error("snapshot not read index=%d error=%s", index, error.strerror)
             block = None
-        self._reading.discard(key)
         self._blocks[key] = block
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
@@ -175,9 +171,8 @@ class ImageFiles:
         await self._store_file(index, term, configuration, data)
 
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        snapshots = self.storage.snapshots
-        await self._in_thread(lambda: snapshots.store(index, term, configuration, data))
+        await self._in_thread(self.storage.snapshots.store, index, term, configuration, data)
         self.storage.image_date = time.time()
 
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self.thread, work)
+    async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)

@@ -1,4 +1,4 @@
-"""Votes and standings on their way to the disk, and what must not leave before they are there."""
+"""Votes and standings on their way to the disk; nothing may leave before they are there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from nameserver.disk.files import FULL_ERRNOS
 from nameserver.raft.consensus.members import Standing
@@ -16,9 +16,6 @@ from nameserver.raft.storage.writer import FULL_RETRY_S
 from remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
-
-#: Messages held while a promise is stored; a disk that stands still for long costs those after these.
-HELD_MAX: Final = 4096
 
 
 @dataclass(eq=False, repr=False)
@@ -45,10 +42,11 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
-        self._vote_due: tuple[int, str | None] | None = None
-        self._standing_due = self._saving = False
+        # What is to be stored next: a vote is never later on the disk than what this member became by it.
+        self._vote_due: Callable[[], None] | None = None
+        self._standing_due: Callable[[], None] | None = None
+        self._saving = False
         self._promised = self._kept = 0  # promises made, and how many of them are on the disk
-        self._held: list[tuple[str, int, bytes]] = []  # member, kind, message
 
     @property
     def kept(self) -> bool:
@@ -56,7 +54,7 @@ class Promises:
         return self._kept == self._promised
 
     def store_vote(self, term: int, vote: str | None) -> None:
-        self._vote_due = (term, vote)
+        self._vote_due = partial(self.directory.save_vote, term, vote)
         self._promised += 1
         self._save_soon()
 
@@ -67,25 +65,8 @@ class Promises:
 
     def save_standing(self) -> None:
         """Store what the directory knows beside promises; nothing waits for it."""
-        self._standing_due = True
+        self._standing_due = self.directory.standing_to_save()
         self._save_soon()
-
-    # ---- what waits
-
-    def hold(self, member: str, kind: int, message: bytes) -> bool:
-        """Keep a message until all promises are kept; False if too many wait already."""
-        if len(self._held) >= HELD_MAX:
-            return False
-        self._held.append((member, kind, message))
-        return True
-
-    def link_down(self, peer: str) -> None:
-        self._held = [message for message in self._held if message[0] != peer]
-
-    def take_held(self) -> list[tuple[str, int, bytes]]:
-        """Messages, in order."""
-        held, self._held = self._held, []
-        return held
 
     # ---- the disk
 
@@ -95,15 +76,9 @@ class Promises:
             self.in_background(self._save())
 
     async def _save(self) -> None:
-        """A vote is never later on the disk than what this member became by it."""
-        while self._vote_due is not None or self._standing_due:
+        while saves := [save for save in (self._vote_due, self._standing_due) if save is not None]:
             made = self._promised
-            saves: list[Callable[[], None]] = []
-            if self._vote_due is not None:
-                saves.append(partial(self.directory.save_vote, *self._vote_due))
-            if self._standing_due:
-                saves.append(self.directory.standing_to_save())
-            self._vote_due, self._standing_due = None, False
+            self._vote_due = self._standing_due = None
             if not await self._saved(saves):
                 return  # what is held never leaves
             self._kept = made

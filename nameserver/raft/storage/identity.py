@@ -86,6 +86,7 @@ class DataDirectory:
     """Opened at start, held until :meth:`close`. Blocking.
 
     Attributes:
+        fresh: The directory was empty until now.
         doubted: What was not synced before the last stop may be lost: entries that were acknowledged, and
             pages of the journal in any order.
 
@@ -100,9 +101,7 @@ class DataDirectory:
         self._files = files
         self._lock: File | None = None
         self.state: State
-        self.fresh = False  # the directory was empty until now
-        self._begun = False
-        self.doubted = False
+        self.fresh = self._begun = self.doubted = False
         self._vote = Slots(files, self.raft / "vote", size=BLOCK)
         self._slots = Slots(files, self.raft / "standing", size=_STANDING_SIZE)
         try:
@@ -115,15 +114,12 @@ class DataDirectory:
                 files.sync_directory(directory)
             with contextlib.suppress(PermissionError):  # it is somebody else's, and was there before
                 files.sync_directory(self._root.parent)
-        except DirectoryError as error:
+        except (DirectoryError, OSError, RaftStartError) as error:
             self.close()
-            raise RaftStartError(f"raft: {error}") from error
-        except OSError as error:
-            self.close()
-            raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
-        except RaftStartError:
-            self.close()
-            raise
+            if isinstance(error, RaftStartError):
+                raise
+            why = f"data directory {self._root}: {error.strerror}" if isinstance(error, OSError) else error
+            raise RaftStartError(f"raft: {why}") from error
 
     def _refused(self, what: str) -> DirectoryError:
         return DirectoryError(f"data directory {self._root} {what}")
@@ -268,23 +264,17 @@ class DataDirectory:
     def standing(self) -> Standing:
         return Standing(**{name: getattr(self.state, name) for name in _STANDING})
 
-    def found_with(self, peers: tuple[str, ...]) -> bool:
+    def correct_founders(self) -> None:
         """Take other peers for the group that is yet to be founded; stored by :meth:`begin`.
 
         Only of a member that never took part, in this group or any other; its log is empty, too.
-
-        Returns:
-            Whether they are others.
         """
-        state, members = self.state, tuple(sorted(peers))
-        if members == state.members or state.cluster != cluster_id(state.members):
-            return False
-        if state.voter or state.founders or state.doubtful or state.forcing or state.forced:
-            return False
-        former, peers_now = ",".join(state.members), ",".join(members)
-        logger.warning("peers corrected before the first start former=%s peers=%s", former, peers_now)
-        self._change(members=members, cluster=cluster_id(members))
-        return True
+        state, members = self.state, tuple(sorted(self._config.peers))
+        took_part = state.voter or state.founders or state.doubtful or state.forcing or state.forced
+        if members != state.members and state.cluster == cluster_id(state.members) and not took_part:
+            former, peers = ",".join(state.members), ",".join(members)
+            logger.warning("peers corrected before the first start former=%s peers=%s", former, peers)
+            self._change(members=members, cluster=cluster_id(members))
 
     def become(self, standing: Standing) -> bool:
         """Take another standing, which is durable once :meth:`standing_to_save` was; of a member without

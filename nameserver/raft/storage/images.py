@@ -34,11 +34,10 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 2
 _FORMAT_WITHOUT_MEMBERS: Final = 1
 _MAGIC: Final = b"RKSN"
-_HEAD: Final = struct.Struct(">4sIQQQ")
-_CRC: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">4sIQQQI")  # up to the checksum
+_CRC_AT: Final = _HEAD.size - 4
+_MEMBERS_AT: Final = _HEAD.size + 4
 _PREFIX: Final = "snapshot-"
-_SIZE: Final = struct.Struct(">I")
-_OFFSET: Final = _HEAD.size + _CRC.size
 #: Bytes of members that are believed; a configuration is far smaller.
 _MEMBERS_MAX: Final = 1024 * 1024
 #: Images kept: the newest, and the one before it for transfers that are under way.
@@ -57,7 +56,7 @@ class Image:
 
     @property
     def file_size(self) -> int:
-        return _OFFSET + _SIZE.size + len(self.configuration) + self.size
+        return _MEMBERS_AT + len(self.configuration) + self.size
 
 
 class Snapshots:
@@ -85,11 +84,10 @@ class Snapshots:
             return None
         path = paths[-1]
         try:
-            image, data = parse(self._files.read(path), path)
+            self.newest, data = parse(self._files.read(path), path)
         except ValueError as error:
             raise damaged(path, str(error)) from error
-        self.newest = image
-        return image, data
+        return self.newest, data
 
     def _names(self) -> list[str]:
         return [name for name in self._files.names(self._directory) if name.startswith(_PREFIX)]
@@ -101,9 +99,9 @@ class Snapshots:
             OSError: Nothing changed.
         """
         path = self._directory / f"{_PREFIX}{index:020d}"
-        head = _HEAD.pack(_MAGIC, FORMAT, index, term, len(data))
-        members = _SIZE.pack(len(configuration)) + configuration
-        checksum = _CRC.pack(zlib.crc32(data, zlib.crc32(head + members)))
+        head = _HEAD.pack(_MAGIC, FORMAT, index, term, len(data), 0)[:_CRC_AT]
+        members = len(configuration).to_bytes(4, "big") + configuration
+        checksum = zlib.crc32(data, zlib.crc32(head + members)).to_bytes(4, "big")
         replace_file(self._files, path, (head + checksum + members, data))
         if self.newest is not None and self.newest.index >= index:
             return
@@ -115,14 +113,13 @@ class Snapshots:
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
         """Return a piece of the image at ``index``; None if it is gone."""
-        held = self._open.get(index)
-        if held is None:
+        if index not in self._open:
             try:
                 file = self._files.open(self._directory / f"{_PREFIX}{index:020d}")
             except FileNotFoundError:
                 return None
-            held = self._open[index] = (file, _image_at(file.read_at(0, _OFFSET + _SIZE.size)))
-        file, start = held
+            self._open[index] = (file, _image_at(file.read_at(0, _MEMBERS_AT)))
+        file, start = self._open[index]
         return file.read_at(start + offset, size)
 
     def close(self) -> None:
@@ -133,8 +130,8 @@ class Snapshots:
 def _image_at(raw: bytes) -> int:
     """Where the image begins in a file that begins so."""
     if _HEAD.unpack_from(raw)[1] == _FORMAT_WITHOUT_MEMBERS:
-        return _OFFSET
-    return _OFFSET + _SIZE.size + int.from_bytes(raw[_OFFSET : _OFFSET + _SIZE.size], "big")
+        return _HEAD.size
+    return _MEMBERS_AT + int.from_bytes(raw[_HEAD.size : _MEMBERS_AT], "big")
 
 
 def parse(raw: bytes, path: Path) -> tuple[Image, bytes]:
@@ -143,18 +140,17 @@ def parse(raw: bytes, path: Path) -> tuple[Image, bytes]:
     Raises:
         ValueError: It is damaged, of another format, or no snapshot.
     """
-    if len(raw) < _OFFSET + _SIZE.size:
+    if len(raw) < _MEMBERS_AT:
         raise ValueError(f"{len(raw)} bytes, less than a header")
-    magic, version, index, term, size = _HEAD.unpack_from(raw)
-    (checksum,) = _CRC.unpack_from(raw, _HEAD.size)
+    magic, version, index, term, size, checksum = _HEAD.unpack_from(raw)
     if magic != _MAGIC or version not in (_FORMAT_WITHOUT_MEMBERS, FORMAT):
         raise ValueError(f"not an image of format {FORMAT}")
     start = _image_at(raw)
-    if start - _OFFSET > _MEMBERS_MAX:
-        raise ValueError(f"{start - _OFFSET} bytes of members")
+    if start - _HEAD.size > _MEMBERS_MAX:
+        raise ValueError(f"{start - _HEAD.size} bytes of members")
     data = raw[start:]
     if len(data) != size:
         raise ValueError(f"{len(data)} bytes of image, {size} expected")
-    if zlib.crc32(memoryview(raw)[_OFFSET:], zlib.crc32(raw[: _HEAD.size])) != checksum:
+    if zlib.crc32(memoryview(raw)[_HEAD.size :], zlib.crc32(raw[:_CRC_AT])) != checksum:
         raise ValueError("bad checksum")
-    return Image(index, term, size, path, raw[_OFFSET + _SIZE.size : start]), data
+    return Image(index, term, size, path, raw[_MEMBERS_AT:start]), data

@@ -24,8 +24,10 @@ journal. Zeros after the last frame of the last segment are its normal end.
 from __future__ import annotations
 
 import logging
+import re
 import struct
 import zlib
+from contextlib import closing
 from dataclasses import dataclass, field
 from os import urandom
 from pathlib import Path
@@ -47,6 +49,7 @@ HEADER_SIZE: Final = _HEAD.size + _HEADER.size
 #: A frame above this is never written, so a size above it is damage.
 FRAME_SIZE_MAX: Final = 1 << 30
 _PREFIX: Final = "journal-"
+_NAME: Final = re.compile(_PREFIX + "([0-9]+)")
 #: Zeros are written so many at a time, and anew when less than half of it is left: some hundred small frames.
 ZEROS: Final = 256 * 1024
 
@@ -132,11 +135,6 @@ class Replay:
     entries: list[Entry] = field(default_factory=list)
     commit_index: int = FIRST_INDEX
 
-    @property
-    def last_index(self) -> int:
-        assert self.base_index is not None
-        return self.base_index + len(self.entries)
-
     def apply(self, op: Any) -> None:
         """Take one operation.
 
@@ -147,8 +145,9 @@ class Replay:
             case [kind, int(index), int(term), bytes(command)] if kind == OP_ENTRY:
                 if self.base_index is None:
                     self.base_index = index - 1
-                if index != self.last_index + 1:
-                    raise Corrupt(f"entry {index} follows entry {self.last_index}")
+                last = self.base_index + len(self.entries)
+                if index != last + 1:
+                    raise Corrupt(f"entry {index} follows entry {last}")
                 self.entries.append((command, index, term))
             case [kind, int(first)] if kind == OP_TRUNCATE:
                 if self.base_index is None or first <= self.base_index:
@@ -171,7 +170,10 @@ _decode_ops: Final = msgspec.msgpack.Decoder(list[Any]).decode
 class _Segment:
     number: int
     path: Path
-    last_index: int  # highest index that any of its entries has
+    last_index: int = 0  # highest index that any of its entries has
+
+    def holds(self, ops: list[Any]) -> None:
+        self.last_index = max([self.last_index, *(op[1] for op in ops if op[0] == OP_ENTRY)])
 
 
 class Journal:
@@ -199,12 +201,8 @@ class Journal:
     @staticmethod
     def segments_in(files: Files, directory: Path) -> list[tuple[int, Path]]:
         """Number and path of each, in order."""
-        found = []
-        for name in files.names(directory):
-            number = name.removeprefix(_PREFIX)
-            if number != name and number.isascii() and number.isdigit():
-                found.append((int(number), directory / name))
-        return sorted(found)
+        found = map(_NAME.fullmatch, files.names(directory))
+        return sorted((int(name[1]), directory / name[0]) for name in found if name)
 
     def recover(self, *, doubted: bool = False) -> tuple[Replay, int]:
         """Read all segments and open the last one for writing.
@@ -223,12 +221,12 @@ class Journal:
         replay = Replay()
         paths = self.segments_in(self._files, self._directory)
         good = size_total = 0
-        for position, (number, path) in enumerate(paths):
-            last = position == len(paths) - 1
-            if position and number != paths[position - 1][0] + 1:
+        for number, path in paths:
+            last = number == paths[-1][0]
+            if self._segments and number != self._segments[-1].number + 1:
                 raise damaged(path, f"segment {number - 1} before it is missing")
             data = self._files.read(path)
-            segment = _Segment(number, path, 0)
+            segment = _Segment(number, path)
             try:
                 scanned = scan(data, doubted=doubted and last)
                 good = scanned.good
@@ -238,11 +236,10 @@ class Journal:
                     logger.warning("journal torn tail cut file=%s bytes=%d", path.name, scanned.torn)
                 if good and scanned.number != number:
                     raise Corrupt(f"this is segment {scanned.number}")
-                for payload in scanned.payloads:
-                    for op in _decode_ops(payload):
+                for ops in map(_decode_ops, scanned.payloads):
+                    for op in ops:
                         replay.apply(op)
-                        if op[0] == OP_ENTRY:
-                            segment.last_index = max(segment.last_index, op[1])
+                    segment.holds(ops)
             except (Corrupt, msgspec.MsgspecError) as error:
                 raise damaged(path, str(error)) from error
             self._salt = scanned.salt
@@ -272,10 +269,7 @@ class Journal:
             OSError: The disk is broken; the process must end.
         """
         self._write(encode_frame(_encode_ops(ops), self._salt))
-        segment = self._segments[-1]
-        for op in ops:
-            if op[0] == OP_ENTRY:
-                segment.last_index = max(segment.last_index, op[1])
+        self._segments[-1].holds(ops)
 
     @property
     def _writing(self) -> File:
@@ -289,8 +283,11 @@ class Journal:
             if error.errno not in FULL_ERRNOS:
                 raise
             self._cut(self._size)
-            raise StorageFull(f"{self._directory}: {error.strerror}") from error
+            raise self._full(error) from error
         self._size += len(data)
+
+    def _full(self, error: OSError) -> StorageFull:
+        return StorageFull(error.errno, f"{self._directory}: {error.strerror}")
 
     def _cut(self, size: int) -> None:
         """Nothing follows the first ``size`` bytes; the next frame goes there."""
@@ -330,31 +327,29 @@ class Journal:
         Raises:
             StorageFull: The old segment goes on.
         """
-        number = self._segments[-1].number + 1
         old, old_size, old_salt = self._writing, self._size, self._salt
         try:
             self._cut(old_size)  # zeros end the last segment only
             old.sync()  # a later segment must not survive an earlier one
-            self._begin(number)
-        except (OSError, StorageFull) as error:
-            if isinstance(error, OSError) and error.errno not in FULL_ERRNOS:
+            self._begin(self._segments[-1].number + 1)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
                 raise
-            if self._segments[-1].number == number:
+            if self._writing is not old:
                 self._files.unlink(self._segments.pop().path)
-            if self._file is not None and self._file is not old:
-                self._file.close()
+                self._writing.close()
             self._file, self._size, self._salt = old, old_size, old_salt
             self._room = self._no_room_before = old_size
             if isinstance(error, StorageFull):
                 raise
-            raise StorageFull(f"{self._directory}: {error.strerror}") from error
+            raise self._full(error) from error
         old.close()
 
     def _begin(self, number: int) -> None:
         path = self._directory / f"{_PREFIX}{number:08d}"
         self._file = self._open(path, new=True)
         self._size = self._room = self._no_room_before = 0
-        self._segments.append(_Segment(number, path, 0))
+        self._segments.append(_Segment(number, path))
         self._write_header(number)
         self._file.sync()
         self._files.sync_directory(self._directory)
@@ -370,15 +365,12 @@ class Journal:
 
     def close(self) -> None:
         """Sync and close, without zeros."""
-        if self._file is not None:
-            file = self._file
-            if self._room > self._size:
-                self._cut(self._size)
-            self._file = None
-            try:
+        file, self._file = self._file, None
+        if file is not None:
+            with closing(file):
+                if self._room > self._size:
+                    file.truncate(self._size)
                 file.sync()
-            finally:
-                file.close()
 
 
 def damaged(path: Path, what: str) -> RaftStartError:

@@ -40,20 +40,16 @@ class WriterThread(queue.SimpleQueue[Item]):
     """A queue, and a thread that runs steps with what is put there."""
 
     def __init__(self) -> None:
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         self._thread: threading.Thread
 
     def start(self, steps: Steps) -> None:
         self._thread = threading.Thread(target=self._run, args=(steps,), name="raft journal", daemon=True)
         self._thread.start()
 
-    @property
-    def closing(self) -> bool:
-        return self._closing.is_set()
-
     def close(self) -> None:
         """Have the steps end once all items are done; blocking."""
-        self._closing.set()
+        self.closing.set()
         self.put(None)
         self._thread.join()
 
@@ -62,7 +58,7 @@ class WriterThread(queue.SimpleQueue[Item]):
             waits = next(steps)
             while True:
                 if waits:
-                    self._closing.wait(waits)
+                    self.closing.wait(waits)
                 waits = steps.send(self.get() if waits is NEXT_ITEM else None)
 
 
@@ -105,17 +101,13 @@ class Writer:
             self._silent = False
             return self._written
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Run something of the journal's between two writes."""
-        self._thread.put(work)
-
     def trim(self, index: int) -> None:
         """The journal needs nothing up to ``index`` any more."""
-        self.call(lambda: self._journal.trim(index))
+        self._thread.put(lambda: self._journal.trim(index))
 
     def rotate(self) -> None:
         """Begin another segment, behind all that was handed over."""
-        self.call(self._rotate)
+        self._thread.put(self._rotate)
 
     def close(self) -> None:
         """Write what is queued and end; blocking."""
@@ -154,7 +146,7 @@ class Writer:
         try:
             self._journal.rotate()
         except StorageFull as error:
-            logger.error("journal full: %s; the segment goes on", error)
+            logger.error("journal full: %s; the segment goes on", error.strerror)
 
     def _take(self) -> Generator[float | None, Item, Item]:
         """Wait for something to do; room is made while there is nothing, or before it is missed."""
@@ -184,11 +176,11 @@ class Writer:
                 if said:
                     logger.info("journal has room again")
                 return True
-            except StorageFull as error:
+            except StorageFull as full:
                 if not said:
-                    logger.error("journal full: %s; acknowledging nothing until there is room", error)
+                    logger.error("journal full: %s; acknowledging nothing until there is room", full.strerror)
                     said = True
-                if self._thread.closing:
+                if self._thread.closing.is_set():
                     return False
                 yield FULL_RETRY_S
 

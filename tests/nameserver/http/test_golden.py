@@ -392,7 +392,7 @@ async def restore_twice(of: Session) -> None:
         yield b"snapshot"
 
     first = asyncio.create_task(of.ask("POST", "/v1/raft/restore", never()))
-    await until(lambda: of.http._admin._restoring)
+    await until(lambda: of.http._admin._restoring.locked())
     await of.ask("POST", "/v1/raft/restore", b"x")
     over.set()
     await first

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nameserver.http.listener import HttpConnections, _State
+from nameserver.http.listener import HttpConnections
 from tests.nameserver.http.test_admin import TOKEN, node
 from tests.nameserver.http.test_server_http import running, until
 from tests.ports import free_addresses
@@ -56,7 +56,7 @@ async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any)
 
 def served(connections: HttpConnections) -> int:
     """How many have a request with its handler."""
-    return len(connections._by_state[_State.SERVED])
+    return len(connections) - len(connections.begun) - len(connections.kept)
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:

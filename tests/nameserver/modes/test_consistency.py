@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
 import pytest
 
-from nameserver.commands import Command, CommandTooLarge, PutKv, Update
-from nameserver.handlers import Heard, Renewal, SettingsChange
-from nameserver.liveness import Standing
+from nameserver.commands import Command, CommandTooLarge, PutKv
+from nameserver.handlers import Renewal, SettingsChange
+from nameserver.liveness import Liveness, Standing
 from nameserver.modes.interface import (
     ConsistencyError,
     FreshnessNotOffered,
@@ -21,6 +22,8 @@ from nameserver.modes.serving import Mode, serve
 from nameserver.registration import Registration, decode_registration
 from nameserver.replicated.proposals import Told
 from nameserver.replicated.registrations import Registering, Registrations
+from nameserver.replicated.reporter import Reporter
+from nameserver.replicated.writes import Writes
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -48,6 +51,8 @@ class Delayed:
         self.settings = LiveSettings(NamesrvSettings())
         self.meanwhile = meanwhile
         self.vouches = True
+        self.uptime_s = 0.0
+        self.stands = Standing.OWNER
         self.proposed: list[Command] = []
         self.calls: list[str] = []
         self.failure: ConsistencyError | CommandTooLarge | None = None
@@ -57,8 +62,8 @@ class Delayed:
             raise self.failure
         return self.table.view
 
-    def heard_over(self, origin: ConnectionId) -> Heard:
-        return Heard(0.0, lambda broker: Standing.OWNER)
+    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
+        return self.stands
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         self.calls.append("renew")
@@ -85,24 +90,26 @@ class Delayed:
         return asyncio.run(serve(mode, request, ConnectionId(1), deadline=0.0))
 
 
-class DelayedLog:
+class DelayedLog(Registrations):
     """The same for registrations: the verdict on what is proposed comes when :meth:`tell` is called."""
 
     def __init__(self) -> None:
-        self.table = RouteTable()
-        self.settings = LiveSettings(NamesrvSettings())
+        self.table = self._table = RouteTable()
+        self._settings = LiveSettings(NamesrvSettings())
+        self._reporter = Reporter(Liveness(), boot_id=1)  # nobody has said yet that it knows differences
+        self._writes = cast(Writes, self)
+        self._in_flight = Counter()
         self.vouches = True
         self.proposed: list[Command] = []
         self.waiting: list[Told] = []
         self.answers: list[Answer] = []
         self.calls: list[str] = []
         self.failure: ConsistencyError | CommandTooLarge | None = None
-        self.writes = self
 
-    def shortened(self, decoded: Registration) -> Update | None:
-        return None
-
-    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+    def renew(
+        self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
+    ) -> Answer | Command:
+        assert registration
         self.calls.append("renew")
         return renewal.answer if self.vouches else renewal.otherwise
 
@@ -121,10 +128,11 @@ class DelayedLog:
         self.waiting.append(told)
         return len(self.proposed)
 
-    def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
+    def answered(self, answer: Answer) -> None:
         self.calls.append("answered")
+        self.answers.append(answer)
 
-    def register(self, counter: int = 1) -> Answer | None:
+    def say(self, counter: int = 1) -> Answer | None:
         """Return what is answered at once."""
         body = RegisterBody(
             data_version=DataVersion(counter=counter),
@@ -137,9 +145,9 @@ class DelayedLog:
         )
         decoded = decode_registration(request)
         assert isinstance(decoded, Registration)
-        return Registering(
-            cast(Registrations, self), request, decoded, ConnectionId(1), 0.0, self.answers.append
-        ).decide()
+        answer = self._decide(Registering(request, decoded, ConnectionId(1), 0.0, self.answered))
+        self._in_flight[decoded.broker, ConnectionId(1)] += answer is None
+        return answer
 
     def tell(self) -> None:
         """Apply the oldest command without a verdict, and tell it."""
@@ -162,7 +170,7 @@ def test_what_moved_is_decided_again_on_the_new_table() -> None:
 
 def test_registration_that_did_not_move_is_proposed_once_and_answered_by_its_verdict() -> None:
     log = DelayedLog()
-    assert log.register() is None
+    assert log.say() is None
     assert (log.answers, log.calls) == ([], [])
     log.tell()
     assert log.answers == [Answer()]
@@ -173,7 +181,7 @@ def test_registration_that_did_not_move_is_proposed_once_and_answered_by_its_ver
 def test_registration_that_another_member_brought_meanwhile_becomes_a_touch() -> None:
     log = DelayedLog()
     log.vouches = False
-    assert log.register() is None
+    assert log.say() is None
     log.table.apply(log.proposed[0])
     log.tell()
     assert log.answers == []
@@ -185,9 +193,9 @@ def test_registration_that_another_member_brought_meanwhile_becomes_a_touch() ->
 
 def test_renewal_that_the_mode_vouches_for_is_answered_at_once_and_proposes_nothing() -> None:
     log = DelayedLog()
-    log.register()
+    log.say()
     log.tell()
-    assert log.register() == Answer()
+    assert log.say() == Answer()
     assert len(log.proposed) == 1
     assert log.answers == [Answer()]
 
@@ -197,7 +205,7 @@ def test_registration_that_moved_is_decided_again_and_says_what_came_of_that(
     error: type[ConsistencyError], tag: str
 ) -> None:
     log = DelayedLog()
-    assert log.register() is None
+    assert log.say() is None
     log.waiting.pop()(Moved(revision=0))
     assert len(log.proposed) == 2
     log.waiting.pop()(error("no leader"))
@@ -208,7 +216,7 @@ def test_registration_that_moved_is_decided_again_and_says_what_came_of_that(
 def test_registration_that_cannot_be_proposed_is_refused_at_once() -> None:
     log = DelayedLog()
     log.failure = NoQuorum("too much")
-    assert log.register() == Answer(code=1, remark="[NO_QUORUM] too much")
+    assert log.say() == Answer(code=1, remark="[NO_QUORUM] too much")
     assert (log.answers, log.calls) == ([], [])
 
 
@@ -217,6 +225,20 @@ def test_goodbyes_and_settings_go_to_the_mode() -> None:
     assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
     assert mode.ask(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=false") == Answer()
     assert mode.calls == ["part of a:1", "change settings"]
+
+
+def test_regression_late_goodbye_of_a_former_process_is_ignored() -> None:
+    mode = Delayed()
+    mode.stands = Standing.OLDER
+    assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
+    assert (mode.calls, mode.proposed) == ([], [])
+
+
+def test_goodbye_by_a_stranger_is_proposed() -> None:
+    mode = Delayed()
+    mode.stands = Standing.STRANGER
+    assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
+    assert [type(command).__name__ for command in mode.proposed] == ["UnregisterBroker"]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class SimMember:
             image, data = disk.images[-1]
             configuration = decode_configuration(image.configuration)
             self.machine.prepare(data)()
-        joined = join(image, replay, term=disk.vote[0], vote=disk.vote[1], size=0)
+        joined = join(image, replay)
         assert joined is not None
         if joined.replaced:
             disk.frames.append([(OP_RESET, joined.base_index, joined.base_term)])
@@ -135,7 +135,7 @@ class SimMember:
             clock=self.clock,
             rng=random.Random(world.rng.getrandbits(64)),
             standing=disk.standing,
-            recovered=replace(joined, configuration=configuration),
+            recovered=replace(joined, term=disk.vote[0], vote=disk.vote[1], configuration=configuration),
         )
         self.engine = Engine(shared)
         self._perform_after_each_call(self.engine)

@@ -161,7 +161,7 @@ def test_a_leader_says_nothing_that_a_member_does_not_read(world: Make) -> None:
     leader = _elect(w).engine
     w.settle()
     formats = {**leader.shared.standing.formats, "c:1": 2}
-    leader.greetings.become(replace(leader.shared.standing, formats=formats))
+    leader.shared.become(replace(leader.shared.standing, formats=formats))
     before = leader.leading._stated
     _deaf_leader(w)
     index = w.submit("a")

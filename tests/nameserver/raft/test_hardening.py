@@ -19,14 +19,13 @@ from nameserver.raft.consensus import part as part_module
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
 from nameserver.raft.consensus.elections import Elections
-from nameserver.raft.consensus.electorate import Electorate
 from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.following import Following
 from nameserver.raft.consensus.greetings import Greetings
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX, INSTALL_RETRY_S, Images
 from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
-from nameserver.raft.consensus.members import encode_configuration
+from nameserver.raft.consensus.members import encode_configuration, quorum_index
 from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import (
     FORMAT_MAX,
@@ -48,8 +47,7 @@ from nameserver.raft.consensus.messages import (
     encode,
 )
 from nameserver.raft.consensus.part import Shared
-from nameserver.raft.consensus.patience import Patience
-from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress, quorum_index
+from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
 from nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 
 TIMEOUT_S = 0.3  # N of the simulated members
@@ -802,7 +800,7 @@ def test_a_disk_that_works_again_is_trusted_even_under_constant_load(world: Make
     for _ in range(60):
         w.submit()
         w.run(0.01)
-    assert len(follower.engine._writing._under_way) > 0
+    assert len(follower.engine.shared.log._unwritten) > 0
     assert not follower.engine.status()["storage_stalled"]
 
 
@@ -852,7 +850,7 @@ def test_d9_who_was_replaced_is_not_in_contact_when_others_acknowledge(world: Ma
     w.elect("a")
     old = w.engine("a")
     assert old.in_contact()
-    is_majority = old.shared.electorate.is_majority
+    is_majority = old.shared.is_majority
     assert is_majority(["b:1"])
     assert not is_majority([])
     assert not is_majority(["z:1"])
@@ -901,7 +899,7 @@ def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(worl
     w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
     assert w.run(10, lambda: w.leader is None or w.leader.engine.membership.hand_over() or True)
     for name in "bc":
-        w.engine(name).shared.patience.stand_now()
+        w.engine(name).shared.stand_now()
     deaf = None
     for _ in range(400):
         w.run(0.01)
@@ -1001,7 +999,7 @@ def _d3_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d4_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Patience, "hears_leader", lambda patience, now: False)
+    patch.setattr(Shared, "hears_leader", lambda shared, now: False)
 
 
 def _d5_off(patch: pytest.MonkeyPatch) -> None:
@@ -1155,12 +1153,12 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d27_off(patch: pytest.MonkeyPatch) -> None:
     """What was handed over in an earlier term is appended all the same."""
-    original = Leading.append
+    original = Engine.append
 
-    def append(leading: Any, payload: bytes, term: int) -> int | None:
-        return original(leading, payload, leading._library.term)
+    def append(engine: Any, payload: bytes, *, term: int) -> int | None:
+        return original(engine, payload, term=engine.term)
 
-    patch.setattr(Leading, "append", append)
+    patch.setattr(Engine, "append", append)
 
 
 def _d28_off(patch: pytest.MonkeyPatch) -> None:
@@ -1198,19 +1196,19 @@ def _d35_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:
     """In force once it is applied."""
-    original = Electorate.follow
+    original = Shared.follow
 
-    def follow(electorate: Any) -> None:
-        held = electorate._log._configurations
-        if held[-1][0] <= electorate._log.getRaftCommitIndex() or len(held) == 1:
-            original(electorate)
+    def follow(shared: Any) -> None:
+        held = shared.log._configurations
+        if held[-1][0] <= shared.log.getRaftCommitIndex() or len(held) == 1:
+            original(shared)
             return
         later = held[1:]
         del held[1:]
-        original(electorate)
+        original(shared)
         held.extend(later)
 
-    patch.setattr(Electorate, "follow", follow)
+    patch.setattr(Shared, "follow", follow)
 
 
 SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [

@@ -260,12 +260,12 @@ def test_d30_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path:
     journal, replay = _open(tmp_path)
     journal.close()
     assert [index for _, index, _ in replay.entries] == [13]
-    joined = join(Image(12, 1, 0, tmp_path), replay, term=3, vote=None, size=0)
+    joined = join(Image(12, 1, 0, tmp_path), replay)
     assert joined is not None
     assert not joined.replaced
     assert joined.base_index == 12
     assert [index for _, index, _ in joined.entries] == [13]
-    assert join(Image(11, 1, 0, tmp_path), replay, term=3, vote=None, size=0) is None  # 12 is missing
+    assert join(Image(11, 1, 0, tmp_path), replay) is None  # 12 is missing
 
 
 def test_a_missing_segment_or_a_damaged_earlier_one_is_refused(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_d14_image_and_journal_make_one_log(
     image: tuple[int, int] | None, ops: tuple[Op, ...], base: tuple[int, int], kept: list[int], replaced: bool
 ) -> None:
     found = Image(*image, 0, Path()) if image else None
-    joined = join(found, _replay(*ops), term=0, vote=None, size=0)
+    joined = join(found, _replay(*ops))
     assert joined is not None
     assert (joined.base_index, joined.base_term) == base
     assert [index for _, index, _ in joined.entries] == kept
@@ -347,7 +347,7 @@ def test_d14_image_and_journal_make_one_log(
 
 
 def test_a_commit_index_beyond_the_log_is_not_believed() -> None:
-    joined = join(None, _replay(_entry(2), (OP_COMMIT, 2), (OP_COMMIT, 9)), term=0, vote=None, size=0)
+    joined = join(None, _replay(_entry(2), (OP_COMMIT, 2), (OP_COMMIT, 9)))
     assert joined is not None
     assert joined.commit_index == 2
 
@@ -357,10 +357,10 @@ def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
     entries: list[Entry] = [(REGULAR, index, 1) for index in range(2, 8)]
     for command, index, term in entries:
         log.add(command, index, term)
-    first = log.take_ops()
+    first = log.take_ops(0.0)
     log.deleteEntriesFrom(4 - log.base_index)
     log.add(REGULAR, 4, 2)
-    second = log.take_ops()
+    second = log.take_ops(0.0)
     assert first is not None
     assert second is not None
     log.durable(first[0])
@@ -531,7 +531,7 @@ def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
         if number < durable_from:
             assert set(range(2, 10)) <= held
         else:
-            joined = join(Image(9, 1, 0, tmp_path), replay, term=1, vote=None, size=0)
+            joined = join(Image(9, 1, 0, tmp_path), replay)
             assert joined is not None
             assert set(range(10, 16)) <= {index for _, index, _ in joined.entries}
 

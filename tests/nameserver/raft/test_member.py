@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from nameserver.disk.files import DISK
-from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role, StopMember
+from nameserver.raft.member import RaftMember
 from nameserver.raft.storage.journal import Journal
+from nameserver.raft.types import Durability, RaftConfig, RaftStartError, Role, StopMember
 from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run, until
 
 

@@ -18,16 +18,17 @@ from typing import Any, cast
 import pytest
 
 from nameserver.disk.files import File, Files
-from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.raft.node import driver as node_driver
 from nameserver.raft.storage.identity import DataDirectory
+from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 
 #: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
 _ALONE = """
     import asyncio, json, os, resource, sys
     from pathlib import Path
-    from nameserver.raft import RaftConfig, RaftMember
+    from nameserver.raft.member import RaftMember
+    from nameserver.raft.types import RaftConfig
 
     class Machine:
         def apply(self, payload, *, index, term, live): pass
@@ -252,7 +253,7 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
                 for driver in [member._driver for member in cluster.up.values()]:
                     assert driver is not None
                     standing = driver.engine.shared.standing
-                    driver.engine.greetings.become(replace(standing, formats={**standing.formats, "d:1": 2}))
+                    driver.engine.shared.become(replace(standing, formats={**standing.formats, "d:1": 2}))
                     driver.images.read_image(int(str(leader.status()["snapshot_index"])), 0, 100)
                     driver.images.age()
                     driver.images.image()

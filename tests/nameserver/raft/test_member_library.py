@@ -15,12 +15,13 @@ import pytest
 from pysyncobj.pipe_notifier import PipeNotifier
 from pysyncobj.serializer import Serializer
 
-from nameserver.raft import RaftMember, RaftStartError
 from nameserver.raft.consensus.effects import MakeImage
 from nameserver.raft.links.transport import Transport
+from nameserver.raft.member import RaftMember
 from nameserver.raft.node import recovery
 from nameserver.raft.node.driver import Driver
 from nameserver.raft.storage.journal import Journal, Replay
+from nameserver.raft.types import RaftStartError
 from tests.nameserver.raft.cluster import Machine, cluster_of, in_seconds, run, until
 
 
@@ -140,10 +141,10 @@ def _d14_off(patch: pytest.MonkeyPatch) -> None:
     """A journal that does not begin where the image ends is thrown away."""
     original = recovery.join
 
-    def join(image: Any, replay: Replay, **keywords: Any) -> Any:
+    def join(image: Any, replay: Replay) -> Any:
         if image is not None and replay.base_index != image.index:
             replay = Replay(base_index=image.index, base_term=image.term)
-        return original(image, replay, **keywords)
+        return original(image, replay)
 
     patch.setattr(recovery, "join", join)
 

@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft import (
-    ChangeRefused,
-    ChangeUnknown,
-    Durability,
-    NotLeader,
-    RaftMember,
-    RaftStartError,
-    Role,
-)
+from nameserver.raft.member import RaftMember
 from nameserver.raft.node import Driver
 from nameserver.raft.storage.identity import DataDirectory
+from nameserver.raft.types import ChangeRefused, ChangeUnknown, Durability, NotLeader, RaftStartError, Role
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 from tests.ports import free_ports
 

@@ -35,7 +35,7 @@ def _until_voter(w: Any, name: str) -> None:
         if leader is None or name not in leader.engine.voters:
             return False
         engines = [w.engine(member) for member in leader.engine.members]
-        return all(name in e.voters and e.membership.committed for e in engines)
+        return all(name in e.voters and e.shared.committed for e in engines)
 
     assert w.run(10, done), {n: m.engine.status() for n, m in w.members.items() if m.engine}
 
@@ -72,7 +72,7 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
     assert newcomer.engine.term == 0
     assert newcomer.engine.role == "learner"
     assert leader.membership.add_member("d:1") is not None
-    assert (leader.shared.electorate.configuration.learners, leader.voters) == (
+    assert (leader.shared.configuration.learners, leader.voters) == (
         ("d:1",),
         ("a:1", "b:1", "c:1"),
     )
@@ -112,7 +112,7 @@ def test_a_learner_does_not_count(world: Make) -> None:
     leader.membership.add_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("c").commit_index > 1)
-    if leader.shared.electorate.configuration.learners:
+    if leader.shared.configuration.learners:
         w.isolate("b")
         index = w.submit("a")
         w.run(0.3)
@@ -131,7 +131,7 @@ def test_a_learner_that_hears_only_the_leader_is_no_majority_with_it(world: Make
     w.block(("b", "a"), ("c", "a"))
     w.run(0.9)
     leader = w.engine("a")
-    assert "d:1" in leader.shared.electorate.configuration.learners
+    assert "d:1" in leader.shared.configuration.learners
     assert leader.role is not Role.LEADER
     assert leader.contact_age() >= 0.3
 
@@ -143,7 +143,7 @@ def test_a_learner_never_stands_and_is_promoted_by_the_next_leader(world: Make) 
     w.drop_filter = lambda a, b, m: "d:1" in (a, b) and not isinstance(m, Greeting)
     w.engine("a").membership.add_member("d:1")
     w.run(2)
-    assert "d:1" in w.engine("b").shared.electorate.configuration.learners
+    assert "d:1" in w.engine("b").shared.configuration.learners
     w.crash(w["a"])
     w.drop_filter = None
     assert w.run(5, lambda: w.leader is not None)
@@ -217,7 +217,7 @@ def _add_while_one_is_down(w: Any, name: str, *, besides: str) -> None:
     w.add(name)
     w.leader.engine.membership.add_member(w[name].name)
     assert besides in w.leader.engine.members
-    done = lambda: w[name].name in w.leader.engine.voters and w.leader.engine.membership.committed  # noqa: E731
+    done = lambda: w[name].name in w.leader.engine.voters and w.leader.engine.shared.committed  # noqa: E731
     assert w.run(10, done)
 
 
@@ -265,7 +265,7 @@ def test_a_member_removed_while_it_was_down_is_told_when_it_comes_back(world: Ma
     leader = w.engine("a")
     term = leader.term
     leader.membership.remove_member("c:1")
-    assert w.run(3, lambda: leader.membership.committed)
+    assert w.run(3, lambda: leader.shared.committed)
     w.start("c")
     assert w.run(5, lambda: w["c"].was_removed != "")
     assert leader.term == term
@@ -311,7 +311,7 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
     w.start("d")
     assert w.run(10, lambda: bool(waiting))
     w.leader.engine.membership.remove_member(newcomer.name)
-    assert w.run(5, lambda: w.leader.engine.membership.committed)
+    assert w.run(5, lambda: w.leader.engine.shared.committed)
     w.run(0.5)
     assert newcomer.engine.shared.empty
     install(*waiting[0])
@@ -386,7 +386,7 @@ def test_a_removal_that_would_leave_no_majority_in_reach_is_refused(world: Make)
         leader.membership.remove_member("b:1")
     assert leader.members == ("a:1", "b:1", "c:1")
     leader.membership.remove_member("c:1")
-    assert w.run(3, lambda: leader.membership.committed)
+    assert w.run(3, lambda: leader.shared.committed)
     assert leader.voters == ("a:1", "b:1")
 
 

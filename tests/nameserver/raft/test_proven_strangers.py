@@ -16,8 +16,7 @@ import pytest
 
 from nameserver.raft.consensus.messages import FORMAT_MAX, Greeting, encode
 from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
-from nameserver.raft.links.link import RAFT
-from nameserver.raft.links.transport import OUTSIDERS_MAX
+from nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
 from nameserver.raft.node import Driver
 from nameserver.raft.storage.identity import State
 from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until

@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 from nameserver.raft.links.auth import Credentials
-from nameserver.raft.links.limits import STRANGERS_PER_SECOND
-from nameserver.raft.links.link import APPLICATION, RAFT
-from nameserver.raft.links.tls import Pipe, TlsContexts, TlsError, load, names, names_host
-from nameserver.raft.links.transport import Transport
+from nameserver.raft.links.tls import TlsContexts, load, names, names_host
+from nameserver.raft.links.transport import APPLICATION, RAFT, STRANGERS_PER_SECOND, Transport
 from nameserver.raft.types import RaftStartError
+from remoting.transport.tls import Pipe, TlsError
 from tests.ports import free_ports
 
 CERTS = Path(__file__).with_name("certs")
@@ -102,26 +101,29 @@ def test_a_key_of_another_certificate_or_no_pem_is_refused_at_start(tmp_path: Pa
 # ---- the pipe
 
 
+def _pipes(dial: TlsContexts, accept: TlsContexts) -> tuple[Pipe, Pipe]:
+    return dial.pipe(accepts=False), accept.pipe(accepts=True)
+
+
 def _shake(dial: Pipe, accept: Pipe) -> None:
-    dial.shake()
-    for _ in range(4):
-        accept.receive(dial.pending())
-        dial.receive(accept.pending())
+    assert not dial.shake(b"")
+    assert not accept.shake(dial.pending())
+    assert dial.shake(accept.pending())
+    assert accept.shake(dial.pending())
+    assert dial.open(accept.pending()) == b""
 
 
 def test_bytes_pass_whole_in_any_pieces() -> None:
     contexts = _contexts("member")
-    dial, accept = Pipe(contexts, accepts=False), Pipe(contexts, accepts=True)
+    dial, accept = _pipes(contexts, contexts)
     _shake(dial, accept)
-    assert dial.established
-    assert accept.established
     assert names(accept.certificate()) == "127.0.0.1,0:0:0:0:0:0:0:1"
     sent = os.urandom(700_000)
-    wire = dial.send(sent[:10]) + dial.send(sent[10:])
+    wire = dial.seal(sent[:10]) + dial.seal(sent[10:])
     assert sent not in wire
-    got = b"".join(accept.receive(wire[at : at + 1000]) for at in range(0, len(wire), 1000))
+    got = b"".join(accept.open(wire[at : at + 1000]) or b"" for at in range(0, len(wire), 1000))
     assert got == sent
-    assert dial.receive(accept.send(b"back")) == b"back"
+    assert dial.open(accept.seal(b"back")) == b"back"
 
 
 def test_only_tls_1_3_is_spoken() -> None:
@@ -130,23 +132,22 @@ def test_only_tls_1_3_is_spoken() -> None:
     old.check_hostname = False
     old.verify_mode = ssl.CERT_NONE
     contexts = _contexts("member")
-    dial = Pipe(TlsContexts(accept=contexts.accept, dial=old), accepts=False)
-    accept = Pipe(contexts, accepts=True)
-    dial.shake()
+    dial, accept = _pipes(TlsContexts(accept=contexts.accept, dial=old), contexts)
+    dial.shake(b"")
     with pytest.raises(TlsError, match="unsupported protocol"):
-        accept.receive(dial.pending())
-    with pytest.raises(TlsError, match="refuses: tlsv1 alert protocol version"):
-        dial.receive(accept.pending())  # and it is told
+        accept.shake(dial.pending())
+    with pytest.raises(TlsError, match="the peer refuses: tlsv1 alert protocol version"):
+        dial.shake(accept.pending())  # and it is told
 
 
 def test_changed_bytes_end_the_connection() -> None:
     contexts = _contexts("member")
-    dial, accept = Pipe(contexts, accepts=False), Pipe(contexts, accepts=True)
+    dial, accept = _pipes(contexts, contexts)
     _shake(dial, accept)
-    wire = bytearray(dial.send(b"hello there"))
+    wire = bytearray(dial.seal(b"hello there"))
     wire[-1] ^= 1
     with pytest.raises(TlsError, match="bad record mac"):
-        accept.receive(bytes(wire))
+        accept.open(bytes(wire))
 
 
 # ---- members on real sockets
@@ -393,8 +394,8 @@ def test_members_find_each_other_again_while_strangers_begin_handshakes() -> Non
 
     async def scenario() -> None:
         tls = _contexts("member")
-        recorded = Pipe(tls, accepts=False)
-        recorded.shake()
+        recorded = tls.pipe(accepts=False)
+        recorded.shake(b"")
         hello = recorded.pending()
         loop = asyncio.get_running_loop()
         async with _Pair(tls, tls).up() as pair:

@@ -19,18 +19,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Handshake, Seal, Session
-from nameserver.raft.links.limits import STRANGERS_PER_SECOND, Strangers
-from nameserver.raft.links.link import (
+from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal, Session
+from nameserver.raft.links.transport import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
     PING,
     RAFT,
     SILENT_CHECKS_MAX,
+    STRANGERS_PER_SECOND,
+    UNPROVEN_MAX,
+    UNPROVEN_PER_ADDRESS,
     Link,
-    LinkError,
+    Strangers,
+    Transport,
 )
-from nameserver.raft.links.transport import UNPROVEN_MAX, UNPROVEN_PER_ADDRESS, Transport
 from nameserver.raft.types import RaftStartError
 from tests.ports import free_ports
 
@@ -78,7 +80,7 @@ def test_both_ends_learn_who_is_there() -> None:
     ],
 )
 def test_who_is_not_a_member_with_the_secret_is_refused(dialler: Credentials, match: str) -> None:
-    with pytest.raises(AuthError, match=match):
+    with pytest.raises(LinkError, match=match):
         _shake(dialler, _credentials("a:1"))
 
 
@@ -86,7 +88,7 @@ def test_the_acceptor_proves_itself_too() -> None:
     dialler = Handshake(_credentials("b:1"), peer="a:1", nonce=os.urandom(NONCE_SIZE))
     dialler.begin()
     dialler.receive(os.urandom(NONCE_SIZE))
-    with pytest.raises(AuthError, match="another secret"):
+    with pytest.raises(LinkError, match="another secret"):
         dialler.receive(os.urandom(32))
 
 
@@ -101,7 +103,7 @@ def test_the_dialler_s_proof_cannot_be_sent_back_to_it() -> None:
     dialler.begin()
     proof = dialler.receive(b"2" * NONCE_SIZE)
     assert proof is not None
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         dialler.receive(proof)
 
 
@@ -118,7 +120,7 @@ def test_the_dialler_s_proof_cannot_be_sent_back_to_it() -> None:
     ],
 )
 def test_a_hello_that_is_not_ours_is_refused(hello: bytes) -> None:
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         Handshake(_credentials("a:1"), peer=None, nonce=os.urandom(NONCE_SIZE)).receive(hello)
 
 
@@ -128,14 +130,14 @@ def test_frames_cannot_be_changed_repeated_left_out_reflected_or_replayed() -> N
     for body, mac in ((b"First", first), (b"second", second), (b"first", b""), (b"first", bytes(16))):
         fresh = Seal(b"")
         fresh._keyed = acceptor.incoming._keyed
-        with pytest.raises(AuthError):
+        with pytest.raises(LinkError):
             fresh.check(body, mac)
     acceptor.incoming.check(b"first", first)
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         acceptor.incoming.check(b"first", first)  # repeated
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         dialler.incoming.check(b"first", first)  # reflected
-    with pytest.raises(AuthError):
+    with pytest.raises(LinkError):
         _shake(_credentials("b:1"), _credentials("a:1"))[1].incoming.check(b"first", first)  # another session
 
 
@@ -491,7 +493,7 @@ def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
 
 
 def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -618,7 +620,7 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
 
 
 def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -757,7 +759,7 @@ def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
 def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 600.0)  # no ping pushes it
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 600.0)  # no ping pushes it
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -777,7 +779,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     check_s = 0.05
-    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", check_s)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", check_s)
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -944,7 +946,7 @@ def test_one_host_of_strangers_holds_few_places() -> None:
 
 
 def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.link.HANDSHAKE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr("nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 600.0)
 
     async def scenario() -> None:
         async with _transport() as (transport, _, port):

@@ -141,8 +141,8 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == []
     # Without a gap the same silence would have been the leader's.
-    engine.shared.patience.watch.listening_until = -1.0
-    engine.shared.patience.heard -= TIMEOUT_S
+    engine.shared.watch.listening_until = -1.0
+    engine.shared.heard -= TIMEOUT_S
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == ["b:1"]
     assert leader.engine.leads
@@ -289,12 +289,12 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         engines = [w.engine(name) for name in ("b", "c")]
         for engine in engines:  # neither asks on its own while the links end
             engine.shared.library.election_deadline = math.inf
-            engine.shared.patience.rng.uniform = lambda least, most: 9.0
+            engine.shared.rng.uniform = lambda least, most: 9.0
         assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._effects.links for name in ("b", "c")))
         for engine, name in zip(engines, ("b", "c"), strict=True):
-            del engine.shared.patience.rng.uniform
+            del engine.shared.rng.uniform
             soon = engine._clock() + PERIOD / 5
-            engine.shared.library.election_deadline = engine.shared.patience.last_look_at = soon
+            engine.shared.library.election_deadline = engine.shared.last_look_at = soon
             w[name].arm()
         before = sum(engine.elections.count for engine in engines)
         assert w.run(1.5 * PERIOD, lambda w=w: w.leader is not None), f"seed {seed}: nobody was elected"
@@ -333,8 +333,8 @@ def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> Non
             now += 1e-3
             return now
 
-        for part in (engine, engine.shared.patience, engine.elections):
+        for part in (engine, engine.elections):
             part._clock = ticking
-        engine.shared.patience.look()
+        engine.shared.look()
         engine._tick()
         assert engine.shared.library.term == term

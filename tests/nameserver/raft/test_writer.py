@@ -105,7 +105,7 @@ def test_who_asks_too_early_is_told_in_the_end(running: Running) -> None:
 def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) -> None:
     done = threading.Event()
     running.write(silent=True)
-    running.writer.call(done.set)
+    running.writer._thread.put(done.set)
     assert done.wait(LONG_S)
     assert running.told == []
     assert running.writer.ask() == 1

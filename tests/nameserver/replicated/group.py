@@ -7,9 +7,11 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from nameserver.modes.interface import Freshness
+from nameserver.modes.waiters import resolve
 from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.ranking import load_settings
@@ -149,7 +151,7 @@ class Group:
         """Nobody leads: do not wait for an election timeout that is long so that leadership stays."""
         driver = self.running[0].member._driver
         assert driver is not None
-        driver.engine.shared.patience.stand_now()
+        driver.engine.shared.stand_now()
         driver.wake()
 
     async def equal(self) -> None:
@@ -197,8 +199,17 @@ async def timed() -> AsyncIterator[Callable[[], float]]:
             await task
 
 
-async def ask(member: Replicated, request: Request, origin: ConnectionId = ONE) -> Answer:
-    return await member.execute(request, origin, deadline=asyncio.get_running_loop().time() + 2.5)
+async def ask(
+    member: Replicated, request: Request, origin: ConnectionId = ONE, *, within: float = 2.5
+) -> Answer:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    if request.code != RequestCode.REGISTER_BROKER:
+        return await member.execute(request, origin, deadline=deadline)
+    waiter: asyncio.Future[Answer] = loop.create_future()
+    answered = partial(resolve, waiter)
+    answer = member.register(request, origin, deadline=deadline, answered=answered)
+    return await waiter if answer is None else answer
 
 
 def codes(answers: list[Answer]) -> list[int]:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.replicated.barriers import GATHER_S as GATHER_RANGE_S
-from nameserver.replicated.barriers import RESEND_S, Barriers, Confirmations, Confirmed
+from nameserver.replicated.barriers import RESEND_S, Barriers, Confirmations
+from nameserver.replicated.peer_messages import ReadIndex, ReadIndexReply
 
 HERE = (1, "a", 1)
 """A route: term, leader, link."""
@@ -199,18 +200,26 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
 # -- the leader --------------------------------------------------------------------------------------------
 
 
-def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[Confirmed]:
+def ask(rounds: Confirmations, member: str, number: int, *, voter: bool) -> None:
+    rounds.asked[member] = ReadIndex(term=rounds.term, number=number, voter=voter)
+
+
+def confirmed(member: str, number: int, index: int) -> tuple[str, ReadIndexReply]:
+    return member, ReadIndexReply(number=number, index=index)
+
+
+def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[tuple[str, ReadIndexReply]]:
     """Settle, and begin a round if one is needed, in a group of ``size`` voters."""
-    confirmed = rounds.settle(commit_index=commit, voters="abcde"[:size])
+    answers = rounds.settle(commit_index=commit, voters="abcde"[:size])
     rounds.begin(commit_index=commit)
-    return confirmed
+    return answers
 
 
 def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("b", 4, voter=True)
+    ask(rounds, "b", 4, voter=True)
     assert rounds.asked
-    assert settle(rounds, 9) == [Confirmed("b", 4, 9)]
+    assert settle(rounds, 9) == [confirmed("b", 4, 9)]
     assert rounds.number == 0
     assert not rounds.asked
     assert not rounds.round
@@ -218,8 +227,8 @@ def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> N
 
 def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("a", 4, voter=False)  # the leader
-    rounds.ask("c", 7, voter=False)
+    ask(rounds, "a", 4, voter=False)  # the leader
+    ask(rounds, "c", 7, voter=False)
     assert settle(rounds, 9) == []
     assert rounds.number == 1
     assert rounds.round
@@ -227,56 +236,56 @@ def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     assert settle(rounds, 10) == []
     rounds.confirms("b", 1)
     assert rounds.confirmed_by == {"b"}
-    assert settle(rounds, 11) == [Confirmed("a", 4, 9), Confirmed("c", 7, 9)]
+    assert settle(rounds, 11) == [confirmed("a", 4, 9), confirmed("c", 7, 9)]
     assert not rounds.round
 
 
 def test_who_asks_during_a_round_gets_the_next_one() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("a", 1, voter=False)
+    ask(rounds, "a", 1, voter=False)
     settle(rounds, 5)
-    rounds.ask("a", 2, voter=False)
+    ask(rounds, "a", 2, voter=False)
     assert settle(rounds, 6) == []
     assert rounds.number == 1  # one round at a time
     rounds.confirms("b", 1)
-    assert settle(rounds, 7) == [Confirmed("a", 1, 5)]
+    assert settle(rounds, 7) == [confirmed("a", 1, 5)]
     assert rounds.number == 2
     rounds.confirms("b", 1)  # repeated: of no use any more
     assert settle(rounds, 8) == []
     rounds.confirms("b", 2)
-    assert settle(rounds, 9) == [Confirmed("a", 2, 7)]
+    assert settle(rounds, 9) == [confirmed("a", 2, 7)]
 
 
 def test_of_five_members_the_asker_and_one_more_do() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("b", 1, voter=True)
+    ask(rounds, "b", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("b", 1)  # not a second voice
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("c", 1)
-    assert settle(rounds, 6, size=5) == [Confirmed("b", 1, 5)]
+    assert settle(rounds, 6, size=5) == [confirmed("b", 1, 5)]
 
 
 def test_of_five_members_one_question_does_not_stand_by_another() -> None:
     """Who asked may have left the term before the other's read arrived."""
     rounds = Confirmations(term=1)
-    rounds.ask("b", 1, voter=True)
-    rounds.ask("c", 1, voter=True)
+    ask(rounds, "b", 1, voter=True)
+    ask(rounds, "c", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("c", 1)
-    assert settle(rounds, 6, size=5) == [Confirmed("b", 1, 5)]
+    assert settle(rounds, 6, size=5) == [confirmed("b", 1, 5)]
     rounds.confirms("d", 1)
-    assert settle(rounds, 6, size=5) == [Confirmed("c", 1, 5)]
+    assert settle(rounds, 6, size=5) == [confirmed("c", 1, 5)]
 
 
 def test_the_only_member_is_certain_at_once() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("a", 1, voter=False)
-    assert settle(rounds, 5, size=1) == [Confirmed("a", 1, 5)]
+    ask(rounds, "a", 1, voter=False)
+    assert settle(rounds, 5, size=1) == [confirmed("a", 1, 5)]
 
 
 def test_a_later_question_of_a_member_replaces_its_earlier_one() -> None:
     rounds = Confirmations(term=1)
-    rounds.ask("b", 1, voter=True)
-    rounds.ask("b", 2, voter=True)
-    assert settle(rounds, 5) == [Confirmed("b", 2, 5)]
+    ask(rounds, "b", 1, voter=True)
+    ask(rounds, "b", 2, voter=True)
+    assert settle(rounds, 5) == [confirmed("b", 2, 5)]

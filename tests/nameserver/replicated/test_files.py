@@ -11,7 +11,7 @@ import pytest
 from nameserver.commands import Command, ImportKv
 from nameserver.modes import kept_file
 from nameserver.modes.interface import Freshness
-from nameserver.raft import RaftStartError
+from nameserver.raft.types import RaftStartError
 from nameserver.replicated import raft_config
 from nameserver.replicated.writes import Writes
 from nameserver.routes.kv import KV_BYTES_MAX

@@ -20,7 +20,7 @@ from nameserver.commands import (
     encode_command,
 )
 from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
-from nameserver.raft import StopMember
+from nameserver.raft.types import StopMember
 from nameserver.replicated import Replicated, peer_messages, registrations, writes
 from nameserver.replicated.peer_messages import Propose
 from nameserver.replicated.proposals import Write
@@ -29,7 +29,6 @@ from remoting.codes import ResponseCode
 from remoting.line_limit import LINES_PER_PEER
 from tests.nameserver.replicated.group import (
     CONDITION_S,
-    ONE,
     Group,
     ask,
     codes,
@@ -108,9 +107,8 @@ async def change_that_gets_lost(
     with pytest.MonkeyPatch.context() as lost:
         lost.setattr(follower.member, "send", lambda member, message: leaves)
         lost.setattr(follower._writes._reporter, "acknowledged", lambda answer: False)
-        deadline = asyncio.get_running_loop().time() + CONDITION_S
         request = register(counter=2, topics=("T", "V"))
-        asking = asyncio.create_task(follower.execute(request, ONE, deadline=deadline))
+        asking = asyncio.create_task(ask(follower, request, within=CONDITION_S))
         await until(lambda: kinds_under_way(follower) == {"Update"}, "it is proposed as its difference")
         yield follower, asking
 

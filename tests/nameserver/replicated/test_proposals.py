@@ -146,7 +146,7 @@ def test_proposal_that_never_left_is_in_no_log() -> None:
     sequence = book.add(ONE, deadline=2.5)
     waiting = book.remove(sequence)
     assert waiting is not None
-    assert waiting.copies == 0
+    assert waiting.copies == []
     assert book.remove(sequence) is None
 
 
@@ -156,9 +156,9 @@ def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
     hand(book, sequence, HERE, now=0.0, may_reach_log=False)
     waiting = waiting_in(book, sequence)
     assert waiting is not None
-    assert waiting.copies == 0
-    book.appended(sequence)
-    assert waiting.copies == 1
+    assert waiting.copies == []
+    book.appended(sequence, term=3)
+    assert waiting.copies == [3]
 
 
 def deferred(*, index: int) -> tuple[ProposalBook, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
-from nameserver.raft import RaftConfig
+from nameserver.raft.types import RaftConfig
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
@@ -17,7 +17,6 @@ from nameserver.types import Request
 from remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import (
     CONDITION_S,
-    ONE,
     RecordedEffects,
     ask,
     group_of,
@@ -100,8 +99,7 @@ def test_default_read_waits_for_contact_at_most_one_longest_election(tmp_path: P
                 assert answer.code == ResponseCode.SYSTEM_ERROR
                 assert 0.5 < elapsed() < 2.0, "about twice the least election timeout"
             assert group.addresses[1] in member.status().waiting_for
-            deadline = asyncio.get_running_loop().time() + CONDITION_S
-            waiting = asyncio.ensure_future(member.execute(register(), ONE, deadline=deadline))
+            waiting = asyncio.ensure_future(ask(member, register(), within=CONDITION_S))
             await group.start(1)
             await group.start(2)
             assert (await waiting).code == ResponseCode.SUCCESS, "a write waits for the group to form"

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from nameserver.commands import TopicQueues
 from nameserver.handlers import decide
-from nameserver.liveness import Standing
 from nameserver.routes.listings import LISTINGS_BYTES_MAX, Listings
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerKey, Request
+from nameserver.types import Answer, Request
 from remoting.bodies import TopicList
 from remoting.codes import RequestCode
 from tests.nameserver.routes.test_route_table import eviction, registration
@@ -28,13 +27,8 @@ FLAGS: dict[int, Callable[[int], bool]] = {
 }
 
 
-class Nobody:
-    def standing(self, broker: BrokerKey) -> Standing:
-        return Standing.STRANGER
-
-
 def listed(view: RouteView, code: int, **fields: str) -> list[str]:
-    answer = decide(view, Request(code=code, ext_fields=fields), NamesrvSettings(), Nobody())  # type: ignore[arg-type]
+    answer = decide(view, Request(code=code, ext_fields=fields), NamesrvSettings(), uptime_s=0.0)
     assert isinstance(answer, Answer)
     return list(TopicList.decode(answer.body).topics)
 

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, RegisterBroker, TopicQueues
-from nameserver.handlers import Heard, decide
-from nameserver.liveness import Standing
+from nameserver.handlers import decide
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import NamesrvSettings
@@ -30,10 +29,6 @@ from remoting.route import DataVersion, RouteDialect, TopicRouteData, encode_rou
 SETTINGS = NamesrvSettings()
 #: A busy machine must not fail a property.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-#: A sender that is no broker.
-NOBODY = Heard(1000.0, lambda broker: Standing.STRANGER)
 
 
 def register(table: RouteTable, name: str, topics: tuple[str, ...], *, counter: int = 1) -> None:
@@ -93,7 +88,7 @@ def in_full(table: RouteTable, data: bytes) -> bytes:
     """Answer one frame by the parser and the handlers."""
     (frame,) = FrameDecoder().feed(data)
     command = decode_command(frame)
-    answer = decide(table.view, Request.of(command), SETTINGS, NOBODY)
+    answer = decide(table.view, Request.of(command), SETTINGS, uptime_s=0.0)
     assert isinstance(answer, Answer)
     reply = command.reply(answer.code, remark=answer.remark, ext_fields=answer.ext_fields, body=answer.body)
     return reply.encode()
@@ -192,7 +187,7 @@ def test_a_connection_is_answered_as_the_full_parser_answers_it_while_topics_cha
                     assert whole == b"".join(in_full(table, frame) for frame in step)
                 lead(reader, data, [])
     assert cache.entries == sum(
-        len(lane.starts) + len(lane.old) for lane in (cache.binary, *cache._lanes.values())
+        len(lane.starts) + len(lane.old) for lane in (cache.binary, *cache.lanes.values())
     )
 
 
@@ -552,8 +547,8 @@ def test_what_old_answers_hold_is_counted_and_bounded() -> None:
         # Asked once, each at a state of the table of its own: nobody brings these up to date.
         assert check(cache, table, [request("T", 100, padding="x" * round_)]) == 1
         register(table, "m" * (500 + round_), ("T",))
-        held = {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.starts.values()}
-        held |= {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.old.values()}
+        held = {id(line.tail): line.tail for lane in cache.lanes.values() for line in lane.starts.values()}
+        held |= {id(line.tail): line.tail for lane in cache.lanes.values() for line in lane.old.values()}
         held |= {id(shared.content): shared.content for shared in cache._shared.values()}
         assert sum(map(len, held.values())) <= cache.held_bytes <= 2_000_000 + 50_000
     cache.clear()

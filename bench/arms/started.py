@@ -1,0 +1,41 @@
+"""The servers of an arm, by its name: which class starts them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.arms.apache import ApacheNameservers
+from bench.arms.servers import Nameservers, StartedServers, ZooKeepers
+from bench.network import Network
+from bench.processes import Record
+from bench.runfolder import Arm, Durability
+from bench.timers import Timers
+
+
+def servers_of(
+    arm: Arm,
+    folder: Path,
+    timers: Timers,
+    record: Record,
+    *,
+    count: int,
+    durability: Durability,
+    network: Network,
+) -> StartedServers:
+    """Return the servers of an arm, not yet started.
+
+    Args:
+        durability: Of the raft arm; ZooKeeper always syncs, independent nameservers store nothing.
+
+    Raises:
+        ClusterError: If the arm cannot be had on this machine.
+    """
+    match arm:
+        case "zookeeper":
+            return ZooKeepers(arm, folder, timers, record, count=count, network=network)
+        case "independent" | "independent-again" | "independent-real" | "raft" | "raft-real":
+            return Nameservers(
+                arm, folder, timers, record, count=count, durability=durability, network=network
+            )
+        case "apache":
+            return ApacheNameservers(arm, folder, timers, record, count=count, network=network)
