@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +41,7 @@ class KeptFile:
         self._thread = DiskThreads(f"{what} file")
         self._changes = 0  # since the start
         self._kept = 0  # how many of them the file has
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[str | None] | None = None
         self._timer: asyncio.Handle | None = None
         self._failing = False
         self._closed = False
@@ -60,11 +59,10 @@ class KeptFile:
         """Return once the file has all changes so far, or what went wrong."""
         needed = self._changes
         while self._kept < needed:
-            try:
-                # A write that has begun goes on when its request is given up.
-                await asyncio.shield(self._writing or self._begin())
-            except Exception as error:
-                return f"in force, but not kept in a file: {error}; tried again every {RETRY_S:g} s"
+            # A write that has begun goes on when its request is given up.
+            failure = await asyncio.shield(self._writing or self._begin())
+            if failure is not None:
+                return f"in force, but not kept in a file: {failure}; tried again every {RETRY_S:g} s"
         return None
 
     async def close(self) -> None:
@@ -74,30 +72,32 @@ class KeptFile:
         try:
             async with asyncio.timeout(CLOSE_S):
                 if self._writing is not None:
-                    await asyncio.wait((self._writing,))
+                    await asyncio.shield(self._writing)
                 await self.keep()
         except TimeoutError:
             self._say(f"the disk has not answered for {CLOSE_S:g} s: ending without it")
         self._thread.shutdown()
 
-    def _begin(self) -> asyncio.Future[None]:
+    def _begin(self) -> asyncio.Future[str | None]:
         self._stop_timer()
         loop = asyncio.get_running_loop()
-        self._writing = loop.create_future()
+        self._writing = outcome = loop.create_future()
+        changes = self._changes
         try:
             work = self._write()
         except Exception as error:
-            self._writing.set_exception(error)
+            self._ended(outcome, changes, error)
         else:
             if work is None:
-                self._writing.set_result(None)
+                self._ended(outcome, changes, None)
             else:
-                self._writing = loop.run_in_executor(self._thread, work)
-        self._writing.add_done_callback(partial(self._ended, self._changes))
-        return self._writing
+                loop.run_in_executor(self._thread, work).add_done_callback(
+                    lambda written: self._ended(outcome, changes, written.exception())
+                )
+        return outcome
 
-    def _ended(self, changes: int, written: asyncio.Future[None]) -> None:
-        self._writing, error = None, written.exception()
+    def _ended(self, outcome: asyncio.Future[str | None], changes: int, error: BaseException | None) -> None:
+        self._writing = None
         if error is None:
             self._kept = changes
             if self._failing:
@@ -111,6 +111,7 @@ class KeptFile:
             self._failing = True
             if not self._closed:
                 self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._keep_again)
+        outcome.set_result(None if error is None else str(error))
 
     def _say(self, error: BaseException | str) -> None:
         trace = None if isinstance(error, OSError | str) else error

@@ -132,7 +132,7 @@ def test_where_there_is_no_proc_everything_else_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = functools.partial(ProcessCollector, proc=str(tmp_path / "nothing"))
-    monkeypatch.setattr("nameserver.http.metrics.ProcessCollector", collector)
+    monkeypatch.setattr("prometheus_client.ProcessCollector", collector)
 
     async def main() -> str:
         async with running(tmp_path) as ns:
