@@ -1,5 +1,7 @@
-"""When a report takes the shortcuts for little data: few events, on this machine, in one process."""
+"""When a report takes the shortcuts for little data, and what it asks of Spark on this machine."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,26 @@ def test_what_lies_behind_a_uri_is_never_few(root: str) -> None:
 def test_only_local_masters_keep_executors_in_the_drivers_process(master: str, one: bool) -> None:
     """Elsewhere an executor may be lost, and with it what only its memory held."""
     assert in_one_process(master) is one
+
+
+_LARGE_RESULT = """
+from bench.report.session import open_session
+
+spark = open_session()
+spark.sparkContext.setLogLevel("INFO")
+# Digests, because results are compressed: 5 MB of them come down to 3.
+digests = "array_join(transform(sequence(1, 40000), i -> sha2(string(i), 512)), '')"
+(row,) = spark.range(1, numPartitions=1).selectExpr(f"{digests} AS text").collect()
+print(len(row.text))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)  # a JVM on a busy machine
+def test_what_a_task_found_is_part_of_its_answer() -> None:
+    """A result that is stored and fetched afterwards can be lost, and with it the report."""
+    done = subprocess.run([sys.executable, "-c", _LARGE_RESULT], capture_output=True, text=True, timeout=280)
+    assert done.stdout.split() == [str(40_000 * 128)], done.stderr[-4000:]
+    assert "bytes result sent to driver" in done.stderr
+    assert "sent via BlockManager" not in done.stderr
