@@ -24,7 +24,7 @@ from bench import compare as comparing
 from bench import kernel
 from bench.arms import apache, apache_brokers
 from bench.given import ARMS, given_cluster, plan_for
-from bench.plan import PlanError, load_plan, only_series, plans
+from bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
 from bench.runfolder import REAL, find_run_folders
 from bench.schedule import Comparison
 
@@ -93,6 +93,8 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         plan = msgspec.structs.replace(plan, arms=[arm for arm in plan.arms if arm != "apache"])
     if arguments.series:
         plan = only_series(plan, arguments.series)
+    if arguments.scenarios:
+        plan = only_scenarios(plan, arguments.scenarios)
     if arguments.blocks is not None:
         series = [msgspec.structs.replace(one, blocks=arguments.blocks) for one in plan.series]
         plan = msgspec.structs.replace(plan, series=series)
@@ -245,6 +247,9 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
     child.add_argument("--blocks", type=positive, help="blocks of each series (default: the profile's)")
     child.add_argument(
         "--series", type=names, default=[], metavar="NAME,...", help="only these series of the profile"
+    )
+    child.add_argument(
+        "--scenarios", type=names, default=[], metavar="NAME,...", help="only these scenarios of the series"
     )
     child.add_argument(
         "--links",

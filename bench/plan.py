@@ -238,6 +238,20 @@ def only_series(plan: Plan, names: Sequence[str]) -> Plan:
     return msgspec.structs.replace(plan, series=[series for series in plan.series if series.name in names])
 
 
+def only_scenarios(plan: Plan, names: Sequence[str]) -> Plan:
+    """Return a plan with these of its scenarios, in the plan's order, and the series that have any of them.
+
+    Raises:
+        PlanError: If it has no scenario of such a name, or none of its series has one of them.
+    """
+    _known("scenarios", names, {scenario.name for scenario in plan.scenarios})
+    left = msgspec.structs.replace(plan, scenarios=[each for each in plan.scenarios if each.name in names])
+    having = [series for series in plan.series if scenarios_of(left, series)]
+    if not having:
+        raise PlanError(f"scenarios={','.join(names)}: no series that is chosen has a case of them")
+    return msgspec.structs.replace(left, series=having)
+
+
 def run_seconds(plan: Plan, series: SeriesPlan) -> float:
     """Return how long the load of one run lasts where restarts take no time, s."""
     scenarios = scenarios_of(plan, series)

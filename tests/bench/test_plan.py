@@ -17,6 +17,7 @@ from bench.plan import (
     PlannedFault,
     down_seconds,
     load_plan,
+    only_scenarios,
     only_series,
     parse_plan,
     plans,
@@ -110,7 +111,13 @@ def test_full_profile_predicts_recoveries_by_two_divisors_and_checks_them_by_und
     divisors = {name: each.timers.divisor for name, each in series.items()}
     assert divisors == {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
     assert {*series["equal-tenth"].scenarios} == {"broker-dies", "nameserver-restarts", "leader-fails"}
-    assert {*series["equal-undivided"].scenarios} <= {*series["equal-tenth"].scenarios}
+    assert {
+        each.name: [fault.case for fault in each.faults]
+        for each in scenarios_of(plan, series["equal-undivided"])
+    } == {
+        "broker-dies": ["kill", "cable"],
+        "nameserver-restarts": ["one-empty", "all"],
+    }
     equal = series["equal"]
     assert not any(each.watches for each in series.values())
     for each in series.values():  # nothing else differs, and windows grow as timers do
@@ -125,6 +132,22 @@ def test_series_has_the_cases_that_it_names_and_no_scenario_without_any() -> Non
         scenario.name: [fault.case for fault in scenario.faults] for scenario in scenarios_of(plan, kills)
     }
     assert left == {"quiet": [], "staleness": [], "broker-dies": ["kill"], "leader-fails": ["kill"]}
+
+
+def test_some_scenarios_are_made_in_the_series_that_have_a_case_of_them() -> None:
+    plan = only_scenarios(load_plan("full"), ["nameserver-restarts", "new-topic"])
+    assert [scenario.name for scenario in plan.scenarios] == ["nameserver-restarts", "new-topic"]
+    made = {series.name: [scenario.name for scenario in scenarios_of(plan, series)] for series in plan.series}
+    assert made == {
+        "equal": ["nameserver-restarts", "new-topic"],
+        "equal-tenth": ["nameserver-restarts"],
+        "equal-undivided": ["nameserver-restarts"],
+    }
+    with pytest.raises(PlanError, match="scenarios='coffee' is unknown, known are: broker-dies, "):
+        only_scenarios(load_plan("full"), ["quiet", "coffee"])
+    watches = only_series(load_plan("full"), ["equal-watches", "defaults"])
+    with pytest.raises(PlanError, match="scenarios=leader-fails,quiet: no series that is chosen has a case"):
+        only_scenarios(watches, ["leader-fails", "quiet"])
 
 
 def test_some_series_of_a_profile_keep_their_order_and_an_unknown_one_is_named() -> None:

@@ -88,6 +88,14 @@ class Composition:
         assert isinstance(found, dict)
         return found
 
+    def addresses(self) -> dict[str, str]:
+        """Return the address in the cluster's network of every service that has one now."""
+        found = {}
+        for service in (*NAMESRVS, *BROKERS):
+            networks = self.inspect(service)["NetworkSettings"]["Networks"]
+            found[service] = networks.get(self.network, {}).get("IPAddress")
+        return {service: address for service, address in found.items() if address}
+
     def cut_off(self, service: str) -> None:
         self.engine.podman("network", "disconnect", self.network, self.container(service))
 

@@ -104,8 +104,8 @@ class Traffic:
     def command(self, what: str) -> tuple[str, ...]:
         return (
             *("podman", "run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"),
-            # What the name service does not answer is asked again after 1 s, not after 5.
-            *("--network", self.cluster.network, "--dns-opt", "timeout:1", "--dns-opt", "attempts:2"),
+            *("--network", self.cluster.network),
+            *(f"--add-host={service}:{address}" for service, address in self.cluster.addresses().items()),
             *("--volume", f"{TRAFFIC}:/traffic.py:ro"),
             *("routekeeper", "python3", "/traffic.py", what, WIRE, self.topic),
         )
@@ -120,6 +120,13 @@ class Traffic:
                 stderr=output,
             )
         self.pass_by()
+
+    def tell_addresses(self) -> None:
+        """Say where the services are now: a container that starts again has another address."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(self.cluster.addresses()).encode() + b"\n")
+        self.process.stdin.flush()
 
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines() if line.startswith("{")]
@@ -229,6 +236,7 @@ def play_raft(engine: Engine) -> None:
             for namesrv in NAMESRVS:
                 cluster.compose("restart", namesrv)
                 cluster.wait_healthy(namesrv)
+                traffic.tell_addresses()
                 traffic.pass_by()
             rows = traffic.rows()[began:]
             rolled = Counter((row["did"], row["outcome"]) for row in rows)
@@ -248,6 +256,7 @@ def play_raft(engine: Engine) -> None:
             traffic.pass_by()
             engine.podman("start", cluster.container(killed))
             cluster.wait_healthy(killed)
+            traffic.tell_addresses()
             say(f"raft: {killed} led and was killed, {successor} took over")
 
             (cut,) = {*alive} - {successor}
@@ -258,6 +267,7 @@ def play_raft(engine: Engine) -> None:
             cluster.connect(cut)
             cluster.wait_healthy(cut)
             assert {"WhileKilled", "WhileCut"} <= topics(cluster, cut)
+            traffic.tell_addresses()
             traffic.pass_by()
             say(f"raft: {cut} was cut off and connected again")
         finally:

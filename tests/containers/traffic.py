@@ -1,6 +1,7 @@
 """Runs inside a container of the server image: sends and reads without pause, and says how each ended.
 
-One line per attempt on stdout. ``drive`` ends with its stdin; ``read`` prints what is stored.
+One line per attempt on stdout. ``drive`` is told on its stdin which services have which addresses, a JSON
+object a line, and ends with it; ``read`` prints what is stored.
 """
 
 from __future__ import annotations
@@ -32,22 +33,15 @@ PATIENCE_S = 40.0
 TRY_S = 10.0
 
 
-_ask_for_addresses = socket.getaddrinfo
-_addresses: dict[tuple[Any, ...], Any] = {}
+_resolve = socket.getaddrinfo
+#: Of each service, as it was said last. podman's name service has been silent for half a minute after
+#: containers restarted, while their servers were well; its silence is not what is tested here.
+_addresses: dict[str, str] = {}
 
 
-def addresses(*asked: Any, **more: Any) -> Any:
-    """Stand for ``socket.getaddrinfo``: what the engine's name service does not answer, it has said before.
-
-    podman's has been silent for half a minute after containers restarted, while their servers were well.
-    """
-    key = (*asked, *sorted(more.items()))
-    try:
-        _addresses[key] = _ask_for_addresses(*asked, **more)
-    except socket.gaierror:
-        if key not in _addresses:
-            raise
-    return _addresses[key]
+def addresses(host: Any, *asked: Any, **more: Any) -> Any:
+    """Stand for ``socket.getaddrinfo``."""
+    return _resolve(_addresses.get(host, host), *asked, **more)
 
 
 def say(**row: object) -> None:
@@ -66,7 +60,12 @@ def drive(nameservers: str, topic: str) -> None:
         producer = client.producer(
             ProducerConfig(group="traffic", send_timeout_s=PATIENCE_S, try_timeout_s=TRY_S)
         )
-        while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+        while True:
+            if select.select([sys.stdin], [], [], PAUSE_S)[0]:
+                line = sys.stdin.readline()
+                if not line:
+                    return
+                _addresses.update(json.loads(line))
             began = time.monotonic()
             try:
                 client.route(topic)
