@@ -41,12 +41,25 @@ class Following(Part):
 
         D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
         a snapshot says nothing about the log and brings 0.
+
+        Of the leader that this member follows already, in this term, the library would only wait anew, add
+        what fits right behind the last entry, and take over the commit index; so that is done without it. One
+        that was asked to stand for election does not wait anew.
         """
-        if self._library.leader != leader:
+        library, log, now = self._library, self._log, self._clock()
+        known = library.leader == leader
+        if not known:
             self.leader_changes += 1
             self._say(leader, "leader changed term=%d leader=%s", term, leader)
         self.shared.hear()
-        self._library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
+        fits = not entries or entries[0][1] == log.last_index + 1
+        if known and fits and term == library.term and not library.transfer_in_progress:
+            library.election_deadline = now + library.draw_timeout()
+            for entry in entries:
+                log.add(*entry)
+            library.commit(min(commit, log.last_index))
+        else:
+            library.append_entries(now, leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
