@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nameserver.raft.library import FOLLOWER
 
-from .log import Entry
+from .log import CONFIGURATION, Entry
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply
 from .part import Part, Shared
 
@@ -60,6 +60,23 @@ class Following(Part):
             library.commit(min(commit, log.last_index))
         else:
             library.append_entries(now, leader, term=term, commit=commit, entries=entries)
+
+    def expects(self, peer: str, m: Append) -> bool:
+        """Whether ``m``, of this term, only adds entries behind our last one, or says what is committed.
+
+        Then nothing conflicts: our last entry is of this very term, so our log is the leader's up to there.
+        More follows from a configuration, for a member that is no voter yet, and for one that was asked to
+        stand for election.
+        """
+        log, library = self._log, self._library
+        return (
+            m.prev_index == log.last_index
+            and m.prev_term == log.last_term == m.term
+            and library.leader == peer
+            and not library.transfer_in_progress
+            and self.shared.standing.voter
+            and all(command[:1] != CONFIGURATION for _, command in m.entries)
+        )
 
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
