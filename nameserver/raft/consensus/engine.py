@@ -224,6 +224,10 @@ class Engine(Part):
             return
         message = messages.decode(data)
         self.shared.look()
+        if peer in self._effects.greeted and self._is_expected(peer, message):
+            self._takers[type(message)](peer, message)
+            self._go_on()
+            return
         if isinstance(message, messages.Greeting):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
@@ -241,22 +245,39 @@ class Engine(Part):
                     self._effects.fail(str(error))
                 return
             if isinstance(message, Append | AppendReply) and not self.shared.configuration.learners:
-                self._go_on()  # most heartbeats and answers leave nothing to do
+                self._go_on(changed=True)
                 return
         self._effects.wake()
 
-    def _go_on(self) -> None:
+    def _is_expected(self, peer: str, m: Message) -> bool:
+        """Whether ``m`` only moves a log or a commit index on, as nearly all that members say does.
+
+        It is of this term, all who take part are voters, and no image is about to replace this log: so it
+        changes no term or vote, nor who leads, who takes part, or what this member is. All that can follow
+        from it is what it makes due, and contact.
+        """
+        if m.term != self._library.term or self.shared.configuration.learners:
+            return False
+        if type(m) is AppendReply:
+            return self.leading.expects(peer, m)
+        return type(m) is Append and not self.images.installing and self.following.expects(peer, m)
+
+    def _go_on(self, *, changed: bool = False) -> None:
         """Do what a message or the journal has made due, now: a turn of the loop is a delay.
 
         What is to be written first: the disk works while this member goes on.
+
+        Args:
+            changed: More of the public state may have changed than contact, and by what is due.
         """
         if self._effects.stopped:
             return
         self._flush()
         if self._due:
             self.step()
-        else:
-            self._contact.applied(self._library.applied_index)
+            return
+        self._contact.applied(self._library.applied_index)
+        if changed or self._seen[:1] != (self.in_contact(),):
             self._tell_changes()
 
     def _on_message(self, peer: str, message: Message) -> None:
@@ -454,10 +475,10 @@ class Engine(Part):
     def _tell_changes(self) -> None:
         # Of the indexes only what the state machine does not see: whoever waits for an entry has its apply.
         seen: tuple[object, ...] = (
+            self.in_contact(),
             *self._library.seen,
             self._passed,
             min(self._library.applied_index, self._replay_end),
-            self.in_contact(),
             len(self._effects.greeted),
             self._log.configuration_index,
             self.shared.committed,
