@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.commands import TopicQueues, Update, bases
+from nameserver.commands import Update, bases
 from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, Verdict
 
@@ -39,24 +39,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
     news = version != record.data_version or record.complete == incremental
     if not news and (record.complete or mask is None):
         return None
-    listed = store.topics.of_name(name_key)
-    changed = []
-    if mask is not None:
-        for topic, numbers in table.items():
-            share = listed.get(topic)
-            perm = numbers.perm & mask
-            if (
-                share is None
-                or (data := share.data).read_queue_nums != numbers.read_queue_nums
-                or data.write_queue_nums != numbers.write_queue_nums
-                or data.perm != perm
-                or data.topic_sys_flag != numbers.topic_sys_flag
-            ):
-                changed.append(
-                    TopicQueues(
-                        topic, numbers.read_queue_nums, numbers.write_queue_nums, perm, numbers.topic_sys_flag
-                    )
-                )
+    changed = [] if mask is None else store.topics.differing(name_key, table.items(), mask=mask)
     if not news and not changed:
         return None
     return Update(
@@ -68,7 +51,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
         zone_name=name.zone_name,
-        topic_count=len(listed),
+        topic_count=len(store.topics.of_name(name_key)),
         record_revision=record.revision,
         name_revision=name.revision,
     )
