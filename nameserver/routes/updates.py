@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.commands import Update, bases
+from nameserver.commands import Update
 from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, Verdict
 
@@ -88,12 +88,14 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
     return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(taken))
 
 
-def update_moved(store: RouteStore, command: Update) -> bool:
-    """Whether a difference has moved; the table may be behind the one on which it was decided."""
-    record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
-    if record is None or name is None:
-        return any(store.moved_at(base.kind, base.key) > base.revision for base in bases(command))
-    if record.revision > command.record_revision or name.revision > command.name_revision:
-        return True
-    listed = store.topics.of_name(command.broker_name)
-    return name.revision == command.name_revision and len(listed) < command.topic_count
+def topic_dropped(store: RouteStore, command: Update) -> bool:
+    """Whether a topic was dropped since a difference was decided; only that leaves its bases as they were.
+
+    The table may be behind the one on which it was decided: its broker name is of an older revision then.
+    """
+    name = store.brokers.names.get(command.broker_name)
+    return (
+        name is not None
+        and name.revision == command.name_revision
+        and len(store.topics.of_name(command.broker_name)) < command.topic_count
+    )
