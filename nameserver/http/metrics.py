@@ -75,7 +75,7 @@ class Metrics(Collector):
             ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed),
             ("bad_frames_total", "Connections broken off.", stats.bad_frames),
             ("topics", "Topics listed.", view.topic_count),
-            ("broker_names", "Broker names listed.", view.name_count),
+            ("broker_names", "Broker names listed.", len(view.names())),
             ("brokers", "Brokers listed.", len(view.records())),
             ("table_revision", "Changes applied to the table.", view.revision),
             ("reads_ready", "Default reads are served.", status.reads_ready),
