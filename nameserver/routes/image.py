@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -100,6 +100,10 @@ class _ImageBody(msgspec.Struct, array_like=True):
     gone_topics: list[str]
     gone_topic_revisions: list[int]
     tombstones: list[tuple[str, tuple[str, ...], int]]
+
+
+_PARTS_OF_KEYS: Final = {"record": 2, "key": 2, "name": 1}
+"""Of what ``tombstones`` holds, by kind; a record's two are equal to its :class:`BrokerKey`."""
 
 
 class _ImageVersion(msgspec.Struct, array_like=True):
@@ -214,8 +218,10 @@ def _image_from(body: _ImageBody) -> Image:
     if body.gone_topics:
         tombstones["topic"] = dict(zip(body.gone_topics, body.gone_topic_revisions, strict=True))
     for kind, key, removed_at in body.tombstones:
-        base_kind, mark = _mark(kind, key)
-        tombstones.setdefault(base_kind, {})[mark] = removed_at
+        if _PARTS_OF_KEYS.get(kind) != len(key):
+            raise ImageError(f"image remembers the removal of a {kind} with {len(key)} parts")
+        removals = tombstones.setdefault(cast(BaseKind, kind), {})
+        removals[key[0] if kind == "name" else key] = removed_at
     return Image(
         revision=body.revision,
         floor=body.floor,
@@ -226,14 +232,3 @@ def _image_from(body: _ImageBody) -> Image:
         kv=body.kv,
         tombstones=tombstones,
     )
-
-
-def _mark(kind: str, key: tuple[str, ...]) -> tuple[BaseKind, Hashable]:
-    match kind, key:
-        case "record", (cluster, addr):
-            return "record", BrokerKey._make((cluster, addr))
-        case "key", (namespace, name):
-            return "key", (namespace, name)
-        case "name", (text,):
-            return "name", text
-    raise ImageError(f"image remembers the removal of a {kind} with {len(key)} parts")
