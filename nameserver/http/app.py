@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from nameserver.modes.interface import Consistency, ConsistencyStatus
+from nameserver.modes.interface import Consistency
 from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
 from remoting.addresses import host_port, is_loopback
@@ -44,10 +44,6 @@ _PAGE: Final = {
     "/style.css": ("style.css", "text/css"),
     "/app.js": ("app.js", "text/javascript"),
 }
-#: What the status of this process says as the mode says it.
-_OF_THE_MODE: Final = tuple(
-    name for name in answers.Status.__struct_fields__ if name in ConsistencyStatus.__dataclass_fields__
-)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -165,9 +161,9 @@ class HttpServer:
         """State of this nameserver in its group."""
         check_query(request, set())
         status, operations = self.consistency.status(), self.consistency.operations
-        known = {name: getattr(status, name) for name in _OF_THE_MODE}
+        as_it_says = [name for name in answers.Status.__struct_fields__ if hasattr(status, name)]
         return answers.Status(
-            **known,
+            **{name: getattr(status, name) for name in as_it_says},
             linked=(operations.raft_status().linked or ()) if operations else (),
             version=self.version,
             uptime_ms=round(self.server.uptime_s * 1000),

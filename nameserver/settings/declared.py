@@ -208,9 +208,6 @@ BY_KEY: Final = {
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
-_RAFT_ONLY: Final = frozenset(key for key in BY_KEY if key.startswith("raft"))
-"""Settings that mean nothing in another mode, so naming them there is an error."""
-
 
 def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return what the texts of known keys say, by the names of their fields.
@@ -300,13 +297,13 @@ def validate(settings: NamesrvSettings) -> None:
 
 
 def refuse_raft_only(keys: Iterable[str]) -> None:
-    """Check that none of these settings needs the raft mode.
+    """Check that none of these settings needs the raft mode: naming one in another mode is an error.
 
     Raises:
         ConfigError: On the first that does.
     """
     for key in keys:
-        if key in _RAFT_ONLY:
+        if key in BY_KEY and key.startswith("raft"):
             raise ConfigError(f"--{BY_KEY[key].metadata['flag']} needs --mode raft")
 
 
