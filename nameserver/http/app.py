@@ -64,11 +64,9 @@ class HttpServer:
         self.reads = Reads(self.consistency, self.settings)
         self._admin = RaftAdmin(self.consistency, token=self.token)
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
-        self._runner = web.AppRunner(
-            self.application(), access_log=None, logger=_protocol_log, keepalive_timeout=75.0
-        )
+        self._runner = web.AppRunner(self.application())
         self._listener: asyncio.Server | None = None
-        self._connections = HttpConnections(self._protocol)
+        self._connections = HttpConnections(self._runner, _protocol_log)
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:
@@ -95,10 +93,6 @@ class HttpServer:
         if self._runner.server is not None:
             await self._runner.server.shutdown(DRAIN_S)
             await self._runner.cleanup()
-
-    def _protocol(self) -> asyncio.Protocol:
-        assert self._runner.server is not None
-        return self._runner.server()
 
     def application(self) -> web.Application:
         """Return the routes and what wraps them."""
