@@ -48,15 +48,12 @@ class HttpConnections:
     idle_s: float = IDLE_S
 
     def __post_init__(self) -> None:
-        self._all: set[_Connection] = set()
+        self.open: set[_Connection] = set()
         # In the order in which the state began; who is in neither is served.
         self.begun: dict[_Connection, None] = {}
         self.kept: dict[_Connection, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
-
-    def __len__(self) -> int:
-        return len(self._all)
 
     def start(self) -> None:
         """Close connections whose time is over, now and again and again."""
@@ -64,7 +61,7 @@ class HttpConnections:
         now = loop.time()
         while self.begun and (oldest := next(iter(self.begun))).since <= now - self.header_s:
             oldest.end()
-        for connection in [one for one in self._all if one.moved_at < now - self.idle_s]:
+        for connection in [one for one in self.open if one.moved_at < now - self.idle_s]:
             connection.end()
         self._sweep = loop.call_later(min(self.header_s, self.idle_s) / 4, self.start)
 
@@ -76,16 +73,16 @@ class HttpConnections:
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of a connection that was just accepted."""
         reserved = False
-        if len(self._all) < self.connections_max:
+        if len(self.open) < self.connections_max:
             self._full = False
         else:
             if not self._full:  # one line an episode
-                log.warning("http connections are all taken open=%d", len(self._all))
+                log.warning("http connections are all taken open=%d", len(self.open))
             self._full = True
             longest = next(iter(self.begun or self.kept), None)
             if longest is not None:
                 longest.end()
-            elif len(self._all) < self.connections_max + self.reserve:
+            elif len(self.open) < self.connections_max + self.reserve:
                 reserved = True
             else:
                 return _Refusal()
@@ -98,14 +95,14 @@ class HttpConnections:
         Returns:
             False if the connection is in the reserve: only health and metrics may be answered.
         """
-        if not isinstance(connection, _Connection) or connection not in self._all:  # lost in the meantime
+        if not isinstance(connection, _Connection) or connection not in self.open:  # lost in the meantime
             return True
         connection.enter(None)
         return not connection.reserved
 
     def served(self, connection: web.RequestHandler) -> None:
         """Note that a connection's request has its answer."""
-        if isinstance(connection, _Connection) and connection in self._all:
+        if isinstance(connection, _Connection) and connection in self.open:
             connection.enter(self.begun if connection.more_came else self.kept)
 
 
@@ -147,10 +144,10 @@ class _Connection(web.RequestHandler):
 
     def _forget(self) -> None:
         self._leave()
-        self._connections._all.discard(self)
+        self._connections.open.discard(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._connections._all.add(self)
+        self._connections.open.add(self)
         self.enter(self._connections.begun)
         super().connection_made(transport)
 

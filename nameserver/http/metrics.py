@@ -48,10 +48,6 @@ class Metrics(Collector):
         """Return everything in Prometheus' text format 0.0.4."""
         return prometheus_client.generate_latest(self._registry)
 
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not gather."""
-        return ()
-
     def collect(self) -> Iterable[Metric]:
         """Return what is counted elsewhere."""
         status, view = self._consistency.status(), self._consistency.view(Freshness.STALE)

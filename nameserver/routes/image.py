@@ -110,11 +110,6 @@ class _ImageVersion(msgspec.Struct, array_like=True):
     version: int
 
 
-_image_decoder: Final = msgspec.msgpack.Decoder(_ImageBody)
-_slice_decoder: Final = msgspec.msgpack.Decoder(_Slice)
-_version_decoder: Final = msgspec.msgpack.Decoder(_ImageVersion)
-
-
 def encode_image(image: Image) -> bytes:
     """Return an image as bytes; some 0.1 s for 100,000 topics, so run it in a thread."""
     entries = image.topics.values()
@@ -180,10 +175,10 @@ def decode_image(data: bytes) -> Image:
         ImageError: If it is damaged or of an unknown format.
     """
     try:
-        version = _version_decoder.decode(data).version
+        version = msgspec.msgpack.decode(data, type=_ImageVersion).version
         if version != IMAGE_VERSION:
             raise ImageError(f"image is of format {version}, this program reads {IMAGE_VERSION}")
-        return _image_from(_image_decoder.decode(data))
+        return _image_from(msgspec.msgpack.decode(data, type=_ImageBody))
     except (*UNREADABLE, LookupError, ValueError) as error:
         raise ImageError(f"image of {len(data)} bytes is damaged: {error}") from None
 
@@ -200,7 +195,7 @@ def _image_from(body: _ImageBody) -> Image:
     ]
     topics = {}
     for data in body.slices:
-        columns = _slice_decoder.decode(data)
+        columns = msgspec.msgpack.decode(data, type=_Slice)
         for topic, revision, place in zip(columns.topics, columns.revisions, columns.sets, strict=True):
             topics[topic] = TopicEntry(sets[place], NO_MAPPINGS, revision, mark_of_topic(topic))
     for topic, infos in body.mappings.items():

@@ -152,13 +152,10 @@ class TopicStore:
         pool = self.pools.get(name)
         if pool is None:
             return {}
-        after: dict[Share, Share] = {}
+        after = {}
         for share in tuple(pool.shares.values()):
-            _, reads, writes, before, flag = astuple(share.data)
-            perm = perm_of(before)
-            if perm != before:
-                after[share] = self.share(name, reads, writes, perm, flag)
-        return {topic: after[share] for topic, share in pool.topics.items() if share in after}
+            after[share] = self.share(*astuple(replace(share.data, perm=perm_of(share.data.perm))))
+        return {topic: after[share] for topic, share in pool.topics.items() if after[share] is not share}
 
     # -- writing
 

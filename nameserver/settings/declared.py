@@ -187,13 +187,13 @@ class NamesrvSettings:
         return self.config_store_path or f"{self.data_dir}/namesrv.properties"
 
 
-def _in_camel_case(name: str) -> str:
+def in_camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
 
 
 BY_KEY: Final = {
-    of.metadata["key"] or _in_camel_case(of.name): of for of in fields(NamesrvSettings) if of.metadata
+    of.metadata["key"] or in_camel_case(of.name): of for of in fields(NamesrvSettings) if of.metadata
 }
 
 

@@ -57,7 +57,7 @@ async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any)
 
 def served(connections: HttpConnections) -> int:
     """How many have a request with its handler."""
-    return len(connections) - len(connections.begun) - len(connections.kept)
+    return len(connections.open) - len(connections.begun) - len(connections.kept)
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
@@ -120,7 +120,7 @@ def test_when_all_places_are_taken_the_oldest_half_request_goes_and_health_is_an
             reader, _ = await web.open(HEALTH)
             assert b" 200 " in await answer(reader)
             assert await ended(first) == b""
-            assert len(web.connections) == 4
+            assert len(web.connections.open) == 4
             assert not any(other.at_eof() for other, _ in others)
 
     asyncio.run(main())
