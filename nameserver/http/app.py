@@ -97,12 +97,9 @@ class HttpServer:
     def application(self) -> web.Application:
         """Return the routes and what wraps them."""
         application = web.Application(middlewares=[self._wrap], client_max_size=4096)
-        application.add_routes(
-            [
-                *(route for part in (self.reads, self._admin, self) for route in routes(part)),
-                *(web.get(path, self._file) for path in _PAGE),
-            ]
-        )
+        for part in (self.reads, self._admin, self):
+            application.add_routes(routes(part))
+        application.add_routes([web.get(path, self._file) for path in _PAGE])
         return application
 
     # -- around every request ------------------------------------------------------------------------

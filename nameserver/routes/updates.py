@@ -22,8 +22,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
         delete_absent: As of :class:`RegisterBroker`.
     """
     broker, name_key = said.broker, said.broker_name
-    brokers = store.brokers
-    record, name = brokers.records.get(broker), brokers.names.get(name_key)
+    record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
     table = said.table
     incremental = len(table) == 1
     if (

@@ -244,6 +244,5 @@ class RouteView:
             return
         yield from (topic for topic in applied.topics if topic in waiting)
         for name in applied.names:
-            topics = self.topics_of_name(name)
-            smaller, larger = (topics, waiting) if len(topics) < len(waiting) else (waiting, topics)
+            smaller, larger = sorted((waiting, self.topics_of_name(name)), key=len)
             yield from (topic for topic in smaller if topic in larger)
