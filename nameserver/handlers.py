@@ -17,7 +17,7 @@ import msgspec
 from nameserver.commands import Command
 from nameserver.registration import Registration, broker_key, decode_registration
 from nameserver.routes.entries import Record
-from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
+from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, text_size
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
 from nameserver.settings.declared import NamesrvSettings, format_settings
@@ -375,7 +375,7 @@ def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Dec
     if namespace is None or key is None:
         return refusal("namespace or key is null")
     try:
-        size = entry_size(namespace, key, fields.value)
+        size = text_size(namespace, key, fields.value)
     except ValueError:
         return refusal("namespace, key or value is no Unicode text")
     if size > KV_ENTRY_BYTES_MAX:

@@ -200,10 +200,7 @@ class RaftAdmin:
         return result
 
     def _members(self) -> answers.Members:
-        status = self._operations().raft_status()
-        return answers.Members(
-            members=status.members or (), voters=status.voters or (), learners=status.learners or ()
-        )
+        return msgspec.convert(self._operations().raft_status(), answers.Members, from_attributes=True)
 
 
 def _challenge(detail: str, more: str = "") -> Problem:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from nameserver.modes.interface import Consistency, ConsistencyStatus
+from nameserver.modes.interface import Consistency
 from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
 from remoting.addresses import host_port, is_loopback
@@ -44,10 +44,6 @@ _PAGE: Final = {
     "/style.css": ("style.css", "text/css"),
     "/app.js": ("app.js", "text/javascript"),
 }
-#: What the status of this process says as the mode says it.
-_OF_THE_MODE: Final = tuple(
-    name for name in answers.Status.__struct_fields__ if name in ConsistencyStatus.__dataclass_fields__
-)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,11 +64,9 @@ class HttpServer:
         self.reads = Reads(self.consistency, self.settings)
         self._admin = RaftAdmin(self.consistency, token=self.token)
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
-        self._runner = web.AppRunner(
-            self.application(), access_log=None, logger=_protocol_log, keepalive_timeout=75.0
-        )
+        self._runner = web.AppRunner(self.application())
         self._listener: asyncio.Server | None = None
-        self._connections = HttpConnections(self._protocol)
+        self._connections = HttpConnections(self._runner, _protocol_log)
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:
@@ -100,19 +94,12 @@ class HttpServer:
             await self._runner.server.shutdown(DRAIN_S)
             await self._runner.cleanup()
 
-    def _protocol(self) -> asyncio.Protocol:
-        assert self._runner.server is not None
-        return self._runner.server()
-
     def application(self) -> web.Application:
         """Return the routes and what wraps them."""
         application = web.Application(middlewares=[self._wrap], client_max_size=4096)
-        application.add_routes(
-            [
-                *(route for part in (self.reads, self._admin, self) for route in routes(part)),
-                *(web.get(path, self._file) for path in _PAGE),
-            ]
-        )
+        for part in (self.reads, self._admin, self):
+            application.add_routes(routes(part))
+        application.add_routes([web.get(path, self._file) for path in _PAGE])
         return application
 
     # -- around every request ------------------------------------------------------------------------
@@ -165,9 +152,9 @@ class HttpServer:
         """State of this nameserver in its group."""
         check_query(request, set())
         status, operations = self.consistency.status(), self.consistency.operations
-        known = {name: getattr(status, name) for name in _OF_THE_MODE}
+        as_it_says = [name for name in answers.Status.__struct_fields__ if hasattr(status, name)]
         return answers.Status(
-            **known,
+            **{name: getattr(status, name) for name in as_it_says},
             linked=(operations.raft_status().linked or ()) if operations else (),
             version=self.version,
             uptime_ms=round(self.server.uptime_s * 1000),

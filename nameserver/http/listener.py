@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, cast
+
+from aiohttp import web
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ CONNECTIONS_MAX: Final = 2_048
 RESERVE: Final = 64
 #: Longest time in seconds from the first byte of a request, or from the accepting, to the end of its header.
 HEADER_S: Final = 5.0
+#: Time in seconds after which a connection is closed that is kept.
+KEPT_S: Final = 75.0
 #: Silence in seconds after which a connection is closed, whatever its state; longer than any wait.
 IDLE_S: Final = 120.0
 
@@ -32,10 +35,12 @@ class HttpConnections:
     """Accepts connections and holds them to their limits; everything runs on one event loop.
 
     Args:
-        make: Makes the protocol that reads requests and writes answers.
+        runner: Of the application; set up before :meth:`accept`.
+        logger: Told of what cannot be read.
     """
 
-    make: Callable[[], asyncio.Protocol]
+    runner: web.AppRunner
+    logger: logging.Logger
     _: KW_ONLY
     connections_max: int = CONNECTIONS_MAX
     reserve: int = RESERVE
@@ -43,15 +48,12 @@ class HttpConnections:
     idle_s: float = IDLE_S
 
     def __post_init__(self) -> None:
-        self._all: dict[asyncio.BaseProtocol, _Connection] = {}  # by the protocol that serves it
+        self.open: set[_Connection] = set()
         # In the order in which the state began; who is in neither is served.
         self.begun: dict[_Connection, None] = {}
         self.kept: dict[_Connection, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
-
-    def __len__(self) -> int:
-        return len(self._all)
 
     def start(self) -> None:
         """Close connections whose time is over, now and again and again."""
@@ -59,7 +61,7 @@ class HttpConnections:
         now = loop.time()
         while self.begun and (oldest := next(iter(self.begun))).since <= now - self.header_s:
             oldest.end()
-        for connection in [one for one in self._all.values() if one.moved_at < now - self.idle_s]:
+        for connection in [one for one in self.open if one.moved_at < now - self.idle_s]:
             connection.end()
         self._sweep = loop.call_later(min(self.header_s, self.idle_s) / 4, self.start)
 
@@ -71,42 +73,41 @@ class HttpConnections:
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of a connection that was just accepted."""
         reserved = False
-        if len(self._all) < self.connections_max:
+        if len(self.open) < self.connections_max:
             self._full = False
         else:
             if not self._full:  # one line an episode
-                log.warning("http connections are all taken open=%d", len(self._all))
+                log.warning("http connections are all taken open=%d", len(self.open))
             self._full = True
             longest = next(iter(self.begun or self.kept), None)
             if longest is not None:
                 longest.end()
-            elif len(self._all) < self.connections_max + self.reserve:
+            elif len(self.open) < self.connections_max + self.reserve:
                 reserved = True
             else:
                 return _Refusal()
-        return _Connection(self.make(), self, reserved=reserved)
+        assert self.runner.server is not None
+        return _Connection(self.runner.server, self, reserved=reserved)
 
-    def serve(self, protocol: asyncio.BaseProtocol) -> bool:
+    def serve(self, connection: web.RequestHandler) -> bool:
         """Note that a connection's request is with its handler.
 
         Returns:
             False if the connection is in the reserve: only health and metrics may be answered.
         """
-        connection = self._all.get(protocol)
-        if connection is None:  # lost in the meantime
+        if not isinstance(connection, _Connection) or connection not in self.open:  # lost in the meantime
             return True
         connection.enter(None)
         return not connection.reserved
 
-    def served(self, protocol: asyncio.BaseProtocol) -> None:
+    def served(self, connection: web.RequestHandler) -> None:
         """Note that a connection's request has its answer."""
-        connection = self._all.get(protocol)
-        if connection is not None:
+        if isinstance(connection, _Connection) and connection in self.open:
             connection.enter(self.begun if connection.more_came else self.kept)
 
 
-class _Connection(asyncio.Protocol):
-    """Stands between the loop and the protocol that serves a connection.
+class _Connection(web.RequestHandler):
+    """Reads the requests of one connection and writes the answers, and knows its state.
 
     Attributes:
         reserved: It was accepted although all places were taken.
@@ -115,11 +116,10 @@ class _Connection(asyncio.Protocol):
         more_came: Something arrived while its request was served.
     """
 
-    def __init__(self, inner: asyncio.Protocol, connections: HttpConnections, *, reserved: bool) -> None:
-        self._inner = inner
+    def __init__(self, server: web.Server, connections: HttpConnections, *, reserved: bool) -> None:
+        loop, logger = asyncio.get_running_loop(), connections.logger
+        super().__init__(server, loop=loop, keepalive_timeout=KEPT_S, access_log=None, logger=logger)  # type: ignore[arg-type]  # None is off
         self._connections = connections
-        self._transport: asyncio.Transport | None = None
-        self._loop = asyncio.get_running_loop()
         self.reserved = reserved
         self.since = self.moved_at = self._loop.time()
         self.more_came = False
@@ -135,8 +135,8 @@ class _Connection(asyncio.Protocol):
     def end(self) -> None:
         """Break it off; whatever is not sent yet is lost."""
         self._forget()
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def _leave(self) -> None:
         self._connections.begun.pop(self, None)
@@ -144,13 +144,12 @@ class _Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         self._leave()
-        self._connections._all.pop(self._inner, None)
+        self._connections.open.discard(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._connections._all[self._inner] = self
+        self._connections.open.add(self)
         self.enter(self._connections.begun)
-        self._inner.connection_made(transport)
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         self.moved_at = self._loop.time()
@@ -158,21 +157,15 @@ class _Connection(asyncio.Protocol):
             self.enter(self._connections.begun)
         elif self not in self._connections.begun:
             self.more_came = True
-        self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
+        super().data_received(data)
 
     def resume_writing(self) -> None:
         self.moved_at = self._loop.time()  # a long download is no silence
-        self._inner.resume_writing()
+        super().resume_writing()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, error: BaseException | None) -> None:
         self._forget()
-        self._inner.connection_lost(error)
+        super().connection_lost(error)
 
 
 class _Refusal(asyncio.Protocol):

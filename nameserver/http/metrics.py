@@ -48,10 +48,6 @@ class Metrics(Collector):
         """Return everything in Prometheus' text format 0.0.4."""
         return prometheus_client.generate_latest(self._registry)
 
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not gather."""
-        return ()
-
     def collect(self) -> Iterable[Metric]:
         """Return what is counted elsewhere."""
         status, view = self._consistency.status(), self._consistency.view(Freshness.STALE)
@@ -75,7 +71,7 @@ class Metrics(Collector):
             ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed),
             ("bad_frames_total", "Connections broken off.", stats.bad_frames),
             ("topics", "Topics listed.", view.topic_count),
-            ("broker_names", "Broker names listed.", view.name_count),
+            ("broker_names", "Broker names listed.", len(view.names())),
             ("brokers", "Brokers listed.", len(view.records())),
             ("table_revision", "Changes applied to the table.", view.revision),
             ("reads_ready", "Default reads are served.", status.reads_ready),

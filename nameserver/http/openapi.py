@@ -11,6 +11,8 @@ from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 import msgspec
 from aiohttp import web
 
+from nameserver.settings.declared import in_camel_case
+
 from . import answers
 from .problems import JSON, PROBLEM
 
@@ -101,9 +103,8 @@ class Serves:
             if part.startswith("{")
         ]
         in_query = [{"$ref": f"#/components/parameters/{name}"} for name in self.query.split()]
-        first, *others = handler.__name__.split("_")
         described: dict[str, Any] = {
-            "operationId": first + "".join(map(str.capitalize, others)),
+            "operationId": in_camel_case(handler.__name__),
             "summary": (handler.__doc__ or "").rstrip("."),
         }
         if self.method != "GET":

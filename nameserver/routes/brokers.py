@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from msgspec.structs import astuple, replace
@@ -54,6 +54,10 @@ class BrokerStore:
             mark = self._record_marks[broker] = _record_mark(self.records[broker])
             self._rest += mark
         return self._rest
+
+    def shown_at(self, names: Iterable[str]) -> int:
+        """Return the revision of the last change that all routes of any of these names show."""
+        return max([self.names[BrokerName(name)].route_revision for name in names])
 
     def put_record(self, broker: BrokerKey, record: Record | None, revision: int) -> None:
         """Put a record, or with None remove it."""

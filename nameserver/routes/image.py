@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -102,13 +102,12 @@ class _ImageBody(msgspec.Struct, array_like=True):
     tombstones: list[tuple[str, tuple[str, ...], int]]
 
 
+_PARTS_OF_KEYS: Final = {"record": 2, "key": 2, "name": 1}
+"""Of what ``tombstones`` holds, by kind; a record's two are equal to its :class:`BrokerKey`."""
+
+
 class _ImageVersion(msgspec.Struct, array_like=True):
     version: int
-
-
-_image_decoder: Final = msgspec.msgpack.Decoder(_ImageBody)
-_slice_decoder: Final = msgspec.msgpack.Decoder(_Slice)
-_version_decoder: Final = msgspec.msgpack.Decoder(_ImageVersion)
 
 
 def encode_image(image: Image) -> bytes:
@@ -176,10 +175,10 @@ def decode_image(data: bytes) -> Image:
         ImageError: If it is damaged or of an unknown format.
     """
     try:
-        version = _version_decoder.decode(data).version
+        version = msgspec.msgpack.decode(data, type=_ImageVersion).version
         if version != IMAGE_VERSION:
             raise ImageError(f"image is of format {version}, this program reads {IMAGE_VERSION}")
-        return _image_from(_image_decoder.decode(data))
+        return _image_from(msgspec.msgpack.decode(data, type=_ImageBody))
     except (*UNREADABLE, LookupError, ValueError) as error:
         raise ImageError(f"image of {len(data)} bytes is damaged: {error}") from None
 
@@ -196,7 +195,7 @@ def _image_from(body: _ImageBody) -> Image:
     ]
     topics = {}
     for data in body.slices:
-        columns = _slice_decoder.decode(data)
+        columns = msgspec.msgpack.decode(data, type=_Slice)
         for topic, revision, place in zip(columns.topics, columns.revisions, columns.sets, strict=True):
             topics[topic] = TopicEntry(sets[place], NO_MAPPINGS, revision, mark_of_topic(topic))
     for topic, infos in body.mappings.items():
@@ -214,8 +213,10 @@ def _image_from(body: _ImageBody) -> Image:
     if body.gone_topics:
         tombstones["topic"] = dict(zip(body.gone_topics, body.gone_topic_revisions, strict=True))
     for kind, key, removed_at in body.tombstones:
-        base_kind, mark = _mark(kind, key)
-        tombstones.setdefault(base_kind, {})[mark] = removed_at
+        if _PARTS_OF_KEYS.get(kind) != len(key):
+            raise ImageError(f"image remembers the removal of a {kind} with {len(key)} parts")
+        removals = tombstones.setdefault(cast(BaseKind, kind), {})
+        removals[key[0] if kind == "name" else key] = removed_at
     return Image(
         revision=body.revision,
         floor=body.floor,
@@ -226,14 +227,3 @@ def _image_from(body: _ImageBody) -> Image:
         kv=body.kv,
         tombstones=tombstones,
     )
-
-
-def _mark(kind: str, key: tuple[str, ...]) -> tuple[BaseKind, Hashable]:
-    match kind, key:
-        case "record", (cluster, addr):
-            return "record", BrokerKey._make((cluster, addr))
-        case "key", (namespace, name):
-            return "key", (namespace, name)
-        case "name", (text,):
-            return "name", text
-    raise ImageError(f"image remembers the removal of a {kind} with {len(key)} parts")

@@ -19,29 +19,25 @@ _ENTRY_OVERHEAD: Final = 64
 """Bytes that an entry, or a namespace, counts beside its text."""
 
 
-def entry_size(namespace: str, key: str, value: str | None) -> int:
-    """Return the bytes of an entry's text.
+def text_size(*texts: str | None) -> int:
+    """Return the bytes of the texts of an entry, or of a namespace.
 
     Raises:
-        ValueError: It is no Unicode text.
+        ValueError: One is no Unicode text.
     """
-    return sum(len(text.encode()) for text in (namespace, key, value or ""))
+    return sum(len(text.encode()) for text in texts if text is not None)
 
 
 def size_of(table: Mapping[str, Mapping[str, str | None]]) -> int:
     """Return the bytes that a whole KV configuration counts."""
     return sum(
-        _namespace_size(namespace) + sum(_counted(key, value) for key, value in values.items())
+        _counted(namespace) + sum(_counted(key, value) for key, value in values.items())
         for namespace, values in table.items()
     )
 
 
-def _namespace_size(namespace: str) -> int:
-    return len(namespace.encode()) + _ENTRY_OVERHEAD
-
-
-def _counted(key: str, value: str | None) -> int:
-    return entry_size("", key, value) + _ENTRY_OVERHEAD
+def _counted(*texts: str | None) -> int:
+    return text_size(*texts) + _ENTRY_OVERHEAD
 
 
 class KvStore:
@@ -74,17 +70,14 @@ class KvStore:
     def add_namespace(self, namespace: str) -> None:
         if namespace not in self.spaces:
             self.spaces[namespace] = {}
-            self.size += _namespace_size(namespace)
+            self.size += _counted(namespace)
             self.shown += mark_of("s", namespace)
 
     def excess(self, namespace: str, key: str, value: str | None) -> int:
         """Return the size that a put would lead to if that is more than allowed and more than now, else 0."""
-        size = self.size + _counted(key, value)
-        if namespace not in self.spaces:
-            size += _namespace_size(namespace)
+        more = _counted(key, value) + (0 if namespace in self.spaces else _counted(namespace))
         before = self.value(namespace, key)
-        if before is not None:
-            size -= _counted(key, before.value)
+        size = self.size + more - (0 if before is None else _counted(key, before.value))
         return size if size > KV_BYTES_MAX and size > self.size else 0
 
     def put(self, namespace: str, key: str, entry: KvEntry | None, revision: int) -> None:

@@ -14,28 +14,20 @@ _WORTH_KEEPING: Final = 4 * 1024
 class Listings:
     """The lists of one revision of a table."""
 
-    __slots__ = ("_bytes", "_kept", "_revision")
+    __slots__ = ("_kept", "_revision")
 
     def __init__(self) -> None:
-        self._revision: tuple[int, int] | None = None
-        self._bytes = 0
+        self._revision = 0
         self._kept: dict[Hashable, bytes] = {}
 
-    def get(self, revision: tuple[int, int], key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return a list as it was made at this revision, or make it.
-
-        Args:
-            revision: Of the table, after its epoch.
-        """
+    def get(self, revision: int, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Return a list as it was made at this revision of the table, or make it."""
         if revision != self._revision:
             self._kept.clear()
-            self._bytes = 0
             self._revision = revision
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
-        made = make()
-        if _WORTH_KEEPING <= len(made) <= LISTINGS_BYTES_MAX - self._bytes:
-            self._kept[key] = made
-            self._bytes += len(made)
-        return made
+        found = self._kept.get(key)
+        if found is None:
+            found = make()
+            if _WORTH_KEEPING <= len(found) <= LISTINGS_BYTES_MAX - sum(map(len, self._kept.values())):
+                self._kept[key] = found
+        return found

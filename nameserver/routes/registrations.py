@@ -7,14 +7,14 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from nameserver.commands import QueueMapping, RegisterBroker, Touch
+from nameserver.commands import QueueMapping, RegisterBroker, TopicQueues, Touch
 from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, LeaveReason
 from nameserver.verdicts import Applied, Facts, Moved, NoChange, RegisterReply, TopicsLost, Verdict
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from remoting.route import DataVersion
 
-from .entries import NameEntry, Record, Share
+from .entries import NameEntry, Record
 from .leaving import drop, forget_record, note_min_change
 from .store import RouteStore
 
@@ -158,7 +158,7 @@ def _take_topics(
         facts.lost.append(
             TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)
         )
-    taken = _differing(store, command, mask)
+    taken = store.topics.shares_of(name, _differing(store, command, mask))
     if taken:
         store.topics.put(name, taken, store.revision)
         facts.topics.update(dict.fromkeys(taken))
@@ -169,12 +169,10 @@ def _take_topics(
     return bool(absent or taken)
 
 
-def _differing(store: RouteStore, command: RegisterBroker, mask: int) -> dict[str, Share]:
-    """Return what a body says otherwise than the table, by topic."""
-    name = command.broker_name
-    shares = store.topics.shares_of(name, command.topics, mask=mask)
-    listed = store.topics.of_name(name)
-    return {topic: share for topic, share in shares.items() if listed.get(topic) is not share}
+def _differing(store: RouteStore, command: RegisterBroker, mask: int) -> list[TopicQueues]:
+    """Return what a body says otherwise than the table."""
+    said = [(queues.topic, queues) for queues in command.topics]
+    return store.topics.differing(command.broker_name, said, mask=mask)
 
 
 def _new_mapping(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> bool:

@@ -9,7 +9,7 @@ from nameserver.commands import BaseKind
 from nameserver.types import KvEntry
 
 from .brokers import BrokerStore
-from .entries import MASK, NameEntry, Record, TopicEntry, mark_of
+from .entries import MASK, NameEntry, Record, mark_of
 from .image import Image
 from .kv import KvStore
 from .listings import Listings
@@ -24,7 +24,7 @@ class RouteStore:
         revision: Number of changes applied.
         epoch: Grows with each restore of a snapshot; revisions of two epochs must not be compared. Kept
             beside the table's image, not in it.
-        listings: Lists that were encoded at this revision.
+        listings: Lists that were encoded at this revision; they go where the state goes.
     """
 
     __slots__ = ("brokers", "epoch", "kv", "listings", "revision", "tombstones", "topics")
@@ -47,12 +47,11 @@ class RouteStore:
 
     def present(self, kind: BaseKind, key: Any) -> int | None:
         """Return the revision of something, None if it is absent."""
-        found: TopicEntry | Record | NameEntry | KvEntry | None
+        found: Record | NameEntry | KvEntry | None
         match kind:
             case "topic":
-                found = self.topics.entries.get(key)
-                if found is not None:
-                    return self._latest(found)
+                topic = self.topics.entries.get(key)
+                return None if topic is None else max(topic.revision, self.brokers.shown_at(topic.queues))
             case "record":
                 found = self.brokers.records.get(key)
             case "name":
@@ -62,15 +61,6 @@ class RouteStore:
             case _:
                 assert_never(kind)
         return None if found is None else found.revision
-
-    def _latest(self, entry: TopicEntry) -> int:
-        latest = entry.revision
-        names = self.brokers.names
-        for name in entry.queues:
-            revision = names[name].route_revision  # type: ignore[index]  # invariant: it is a broker name
-            if revision > latest:
-                latest = revision
-        return latest
 
     # -- digests
 

@@ -34,7 +34,7 @@ from .leaving import drop
 from .registrations import register, touch
 from .store import RouteStore
 from .tombstones import TOMBSTONES_MAX
-from .updates import apply_update, shortened, update_moved
+from .updates import apply_update, shortened, topic_dropped
 from .view import RouteView
 
 
@@ -104,9 +104,8 @@ class RouteTable(RouteStore):
 
     def moved(self, command: Command) -> bool:
         """Whether something is younger than what the command was computed from."""
-        if isinstance(command, Update):
-            return update_moved(self, command)
-        return any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
+        younger = any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
+        return younger or (isinstance(command, Update) and topic_dropped(self, command))
 
     def shortened(self, said: Registration, *, delete_absent: bool) -> Update | None:
         """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""

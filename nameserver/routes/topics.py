@@ -12,6 +12,7 @@ from msgspec.structs import astuple, replace
 
 from nameserver.commands import QueueMapping, TopicQueues
 from nameserver.types import BrokerName
+from remoting.registration import TopicNumbers
 from remoting.route import QueueData
 
 from .entries import (
@@ -107,19 +108,38 @@ class TopicStore:
             share = shares[numbers] = Share.of(made_of(QueueData, name, *numbers))
         return share
 
-    def shares_of(
-        self, name: BrokerName, topics: Iterable[TopicQueues], *, mask: int = -1
-    ) -> dict[str, Share]:
-        """Return the one share of each of these topics at a broker name, by topic.
-
-        Args:
-            mask: Bits of permissions that are stored.
-        """
+    def shares_of(self, name: BrokerName, topics: Iterable[TopicQueues]) -> dict[str, Share]:
+        """Return the one share of each of these topics at a broker name, by topic."""
         shares = self.pools[name].shares
         found = {}
         for queues in topics:
-            key = queues.read_queue_nums, queues.write_queue_nums, queues.perm & mask, queues.topic_sys_flag
+            key = queues.read_queue_nums, queues.write_queue_nums, queues.perm, queues.topic_sys_flag
             found[queues.topic] = shares.get(key) or self.share(name, *key)
+        return found
+
+    def differing(
+        self, name: BrokerName, said: Iterable[tuple[str, TopicNumbers | TopicQueues]], *, mask: int
+    ) -> list[TopicQueues]:
+        """Return what a broker says otherwise than is listed of its name, as it is to be kept.
+
+        Args:
+            said: Topics, and what it says of each.
+            mask: Bits of permissions that are stored.
+        """
+        listed = self.of_name(name)
+        found = []
+        for topic, of in said:
+            share, perm = listed.get(topic), of.perm & mask
+            if (
+                share is None
+                or (data := share.data).read_queue_nums != of.read_queue_nums
+                or data.write_queue_nums != of.write_queue_nums
+                or data.perm != perm
+                or data.topic_sys_flag != of.topic_sys_flag
+            ):
+                found.append(
+                    TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag)
+                )
         return found
 
     def of_name(self, name: str) -> Mapping[str, Share]:
@@ -132,13 +152,10 @@ class TopicStore:
         pool = self.pools.get(name)
         if pool is None:
             return {}
-        after: dict[Share, Share] = {}
+        after = {}
         for share in tuple(pool.shares.values()):
-            _, reads, writes, before, flag = astuple(share.data)
-            perm = perm_of(before)
-            if perm != before:
-                after[share] = self.share(name, reads, writes, perm, flag)
-        return {topic: after[share] for topic, share in pool.topics.items() if share in after}
+            after[share] = self.share(*astuple(replace(share.data, perm=perm_of(share.data.perm))))
+        return {topic: after[share] for topic, share in pool.topics.items() if after[share] is not share}
 
     # -- writing
 

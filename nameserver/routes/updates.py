@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.commands import TopicQueues, Update, bases
+from nameserver.commands import Update
 from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, Verdict
 
@@ -22,8 +22,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
         delete_absent: As of :class:`RegisterBroker`.
     """
     broker, name_key = said.broker, said.broker_name
-    brokers = store.brokers
-    record, name = brokers.records.get(broker), brokers.names.get(name_key)
+    record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
     table = said.table
     incremental = len(table) == 1
     if (
@@ -39,24 +38,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
     news = version != record.data_version or record.complete == incremental
     if not news and (record.complete or mask is None):
         return None
-    listed = store.topics.of_name(name_key)
-    changed = []
-    if mask is not None:
-        for topic, numbers in table.items():
-            share = listed.get(topic)
-            perm = numbers.perm & mask
-            if (
-                share is None
-                or (data := share.data).read_queue_nums != numbers.read_queue_nums
-                or data.write_queue_nums != numbers.write_queue_nums
-                or data.perm != perm
-                or data.topic_sys_flag != numbers.topic_sys_flag
-            ):
-                changed.append(
-                    TopicQueues(
-                        topic, numbers.read_queue_nums, numbers.write_queue_nums, perm, numbers.topic_sys_flag
-                    )
-                )
+    changed = [] if mask is None else store.topics.differing(name_key, table.items(), mask=mask)
     if not news and not changed:
         return None
     return Update(
@@ -68,7 +50,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
         zone_name=name.zone_name,
-        topic_count=len(listed),
+        topic_count=len(store.topics.of_name(name_key)),
         record_revision=record.revision,
         name_revision=name.revision,
     )
@@ -105,12 +87,14 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
     return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(taken))
 
 
-def update_moved(store: RouteStore, command: Update) -> bool:
-    """Whether a difference has moved; the table may be behind the one on which it was decided."""
-    record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
-    if record is None or name is None:
-        return any(store.moved_at(base.kind, base.key) > base.revision for base in bases(command))
-    if record.revision > command.record_revision or name.revision > command.name_revision:
-        return True
-    listed = store.topics.of_name(command.broker_name)
-    return name.revision == command.name_revision and len(listed) < command.topic_count
+def topic_dropped(store: RouteStore, command: Update) -> bool:
+    """Whether a topic was dropped since a difference was decided; only that leaves its bases as they were.
+
+    The table may be behind the one on which it was decided: its broker name is of an older revision then.
+    """
+    name = store.brokers.names.get(command.broker_name)
+    return (
+        name is not None
+        and name.revision == command.name_revision
+        and len(store.topics.of_name(command.broker_name)) < command.topic_count
+    )

@@ -118,9 +118,8 @@ class RouteView:
         if entry.mappings:
             return topic, self.topic_revision(topic)
         order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
-        names = self._store.brokers.names
         # Whatever all routes of a name show moves its revision above all that there were.
-        latest = max(names[BrokerName(name)].route_revision for name in entry.queues)
+        latest = self._store.brokers.shown_at(entry.queues)
         exempt = topic.startswith(ACTING_MASTER_EXEMPT)
         return entry.queue_set, latest, exempt, None if order is None else order.value
 
@@ -162,8 +161,7 @@ class RouteView:
             key: Names what is listed.
             make: Must depend on the table alone.
         """
-        store = self._store
-        return store.listings.get((store.epoch, store.revision), key, make)
+        return self._store.listings.get(self._store.revision, key, make)
 
     # -- brokers
 
@@ -171,13 +169,9 @@ class RouteView:
         """Return what is kept of a broker name."""
         return self._store.brokers.names.get(BrokerName(name))
 
-    def names(self) -> Iterator[tuple[BrokerName, NameEntry]]:
-        """Yield broker names and entries, sorted by name."""
-        return iter(sorted(self._store.brokers.names.items(), key=lambda pair: pair[0]))
-
-    @property
-    def name_count(self) -> int:
-        return len(self._store.brokers.names)
+    def names(self) -> list[tuple[BrokerName, NameEntry]]:
+        """Return broker names and entries, sorted by name."""
+        return sorted(self._store.brokers.names.items(), key=lambda pair: pair[0])
 
     def record(self, broker: BrokerKey) -> Record | None:
         """Return a broker's record."""
@@ -250,6 +244,5 @@ class RouteView:
             return
         yield from (topic for topic in applied.topics if topic in waiting)
         for name in applied.names:
-            topics = self.topics_of_name(name)
-            smaller, larger = (topics, waiting) if len(topics) < len(waiting) else (waiting, topics)
+            smaller, larger = sorted((waiting, self.topics_of_name(name)), key=len)
             yield from (topic for topic in smaller if topic in larger)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from .declared import BY_KEY, CHOICES, INERT, ConfigError, read_address, spell_value
+from .declared import BY_KEY, CHOICES, INERT, ConfigError, flag_of, read_address, spell_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
         help_ = f"{meta['help']} (default {default}{unit})"
         choices = CHOICES.get(key)
         metavar = "|".join(choices) if choices else "VALUE"
-        names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or key, key))]
+        names = [f"--{name}" for name in dict.fromkeys((flag_of(declared) or key, key))]
         if declared.name == "force_new_cluster":
             parser.add_argument(*names, dest=key, action="store_const", const="true", help=help_)
         else:

@@ -8,9 +8,9 @@ Source: NamesrvConfig, NettyServerConfig and NamesrvStartup, RocketMQ 4.9 and 5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from remoting.addresses import FORM, is_loopback, join_address, split_address
 from remoting.errors import LocalProtocolError
@@ -50,13 +50,19 @@ class ConfigError(Exception):
 
 
 def _setting(
-    default: Any, help_: str, *, key: str = "", flag: str = "", runtime: bool = False, unit: str = ""
+    default: Any,
+    help_: str,
+    *,
+    key: str = "",
+    flag: str | Literal[True] = "",
+    runtime: bool = False,
+    unit: str = "",
 ) -> Any:
     """Declare a setting.
 
     Args:
         key: Its name in files, in 318 and 319, and as a long flag, if that is not the field's in camel case.
-        flag: Its own flag, without dashes; the key works as a flag in any case.
+        flag: Its own flag, without dashes, see :func:`flag_of`; the key works as a flag in any case.
         runtime: Request 318 may change it, see :data:`_runtime`.
     """
     metadata = {"key": key, "help": help_, "flag": flag, "runtime": runtime, "unit": unit}
@@ -66,17 +72,18 @@ def _setting(
 _runtime: Final = partial(_setting, runtime=True)
 """Declares one that request 318 may change."""
 
+_flagged: Final = partial(_setting, flag=True)
+"""Declares one whose own flag is the field's name with dashes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvSettings:
     """Everything that can be set, resolved and checked. Durations carry their unit in the name."""
 
-    mode: str = _setting("independent", "how nameservers agree", flag="mode")
+    mode: str = _flagged("independent", "how nameservers agree")
     bind_address: str = _setting("127.0.0.1", "address that --listen names")
     listen_port: int = _setting(9876, "port that --listen names; 0 picks a free one")
-    http: str = _setting(
-        "127.0.0.1:9880", "HOST:PORT for HTTP and the web page, or off", key="httpListen", flag="http"
-    )
+    http: str = _flagged("127.0.0.1:9880", "HOST:PORT for HTTP and the web page, or off", key="httpListen")
     data_dir: str = _setting("./data", "directory for everything kept", flag="data")
     kv_config_path: str = _setting("", "KV file; empty is DATA/kvConfig.json")
     config_store_path: str = _setting(
@@ -114,47 +121,31 @@ class NamesrvSettings:
     config_black_list: str = _setting(
         "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
     )
-    raft: str = _setting("", "this member's raft HOST:PORT, as in --peers", key="raftAddress", flag="raft")
-    peers: str = _setting("", "raft addresses of all members, by comma", key="raftPeers", flag="peers")
-    raft_listen: str = _setting("", "HOST:PORT to bind for raft if not that of --raft", flag="raft-listen")
-    durability: str = _setting(
-        "journal", "what an acknowledgement survives", key="raftDurability", flag="durability"
+    raft: str = _flagged("", "this member's raft HOST:PORT, as in --peers", key="raftAddress")
+    peers: str = _flagged("", "raft addresses of all members, by comma", key="raftPeers")
+    raft_listen: str = _flagged("", "HOST:PORT to bind for raft if not that of --raft")
+    durability: str = _flagged("journal", "what an acknowledgement survives", key="raftDurability")
+    raft_secret_file: str = _flagged("", "file with the secret that members share, 32 bytes or more")
+    raft_tls_cert: str = _flagged(
+        "", "PEM file: certificate of this member for mutual TLS between members; it names the host of --raft"
     )
-    raft_secret_file: str = _setting(
-        "", "file with the secret that members share, 32 bytes or more", flag="raft-secret-file"
+    raft_tls_key: str = _flagged("", "PEM file: its key, unencrypted")
+    raft_tls_ca: str = _flagged("", "PEM file: authority that signed every member's certificate")
+    election_timeout_ms: int = _flagged(
+        500, "least election timeout; drawn up to twice this", key="raftElectionTimeoutMs", unit="ms"
     )
-    raft_tls_cert: str = _setting(
-        "",
-        "PEM file: certificate of this member for mutual TLS between members; it names the host of --raft",
-        flag="raft-tls-cert",
-    )
-    raft_tls_key: str = _setting("", "PEM file: its key, unencrypted", flag="raft-tls-key")
-    raft_tls_ca: str = _setting(
-        "", "PEM file: authority that signed every member's certificate", flag="raft-tls-ca"
-    )
-    election_timeout_ms: int = _setting(
-        500,
-        "least election timeout; drawn up to twice this",
-        key="raftElectionTimeoutMs",
-        flag="election-timeout-ms",
-        unit="ms",
-    )
-    force_new_cluster: bool = _setting(
+    force_new_cluster: bool = _flagged(
         False,
         "after a lost quorum: become the only member of a new cluster; for one start",
         key="raftForceNewCluster",
-        flag="force-new-cluster",
     )
-    http_token_file: str = _setting(
-        "",
-        "file with the token that changes of the raft group over HTTP need; without it they are off",
-        flag="http-token-file",
+    http_token_file: str = _flagged(
+        "", "file with the token that changes of the raft group over HTTP need; without it they are off"
     )
-    http_allowed_hosts: str = _setting(
+    http_allowed_hosts: str = _flagged(
         "",
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
-        flag="http-allowed-hosts",
     )
     inert: Mapping[str, str] = field(default_factory=dict)
 
@@ -196,20 +187,24 @@ class NamesrvSettings:
         return self.config_store_path or f"{self.data_dir}/namesrv.properties"
 
 
-def _in_camel_case(name: str) -> str:
+def in_camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
 
 
 BY_KEY: Final = {
-    of.metadata["key"] or _in_camel_case(of.name): of for of in fields(NamesrvSettings) if of.metadata
+    of.metadata["key"] or in_camel_case(of.name): of for of in fields(NamesrvSettings) if of.metadata
 }
+
+
+def flag_of(declared: Field[Any]) -> str:
+    """Return a setting's own flag, without the dashes before it; empty if it has none."""
+    flag: str | Literal[True] = declared.metadata["flag"]
+    return declared.name.replace("_", "-") if flag is True else flag
+
 
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
-
-_RAFT_ONLY: Final = frozenset(key for key in BY_KEY if key.startswith("raft"))
-"""Settings that mean nothing in another mode, so naming them there is an error."""
 
 
 def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
@@ -300,14 +295,14 @@ def validate(settings: NamesrvSettings) -> None:
 
 
 def refuse_raft_only(keys: Iterable[str]) -> None:
-    """Check that none of these settings needs the raft mode.
+    """Check that none of these settings needs the raft mode: naming one in another mode is an error.
 
     Raises:
         ConfigError: On the first that does.
     """
     for key in keys:
-        if key in _RAFT_ONLY:
-            raise ConfigError(f"--{BY_KEY[key].metadata['flag']} needs --mode raft")
+        if key in BY_KEY and key.startswith("raft"):
+            raise ConfigError(f"--{flag_of(BY_KEY[key])} needs --mode raft")
 
 
 def _validate_raft(settings: NamesrvSettings) -> None:

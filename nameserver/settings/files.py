@@ -60,8 +60,7 @@ def save_kv_file(path: Path, table: KvTable) -> None:
 
 def encode_kv(table: KvTable) -> bytes:
     """Return the file's text: compact, namespaces and keys in order."""
-    ordered = {space: dict(sorted(keys.items())) for space, keys in sorted(table.items())}
-    return orjson.dumps({"configTable": ordered})
+    return orjson.dumps({"configTable": table}, option=orjson.OPT_SORT_KEYS)
 
 
 def load_settings_file(path: Path) -> dict[str, str]:

@@ -326,7 +326,7 @@ async def independent(root: Path) -> str:
             await of.ask(method, path, body)
         await of.web.close()
         connections = of.http._connections
-        await until(lambda: not len(connections))
+        await until(lambda: not connections.open)
         with mock.patch.object(connections, "connections_max", 0):
             async with aiohttp.ClientSession() as of.web:
                 await of.ask("GET", "/v1/topics")

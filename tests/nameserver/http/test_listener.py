@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from nameserver.http.listener import HttpConnections
 from tests.nameserver.http.test_admin import TOKEN, node
@@ -40,8 +41,8 @@ class Web:
 async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> AsyncIterator[Web]:
     made: list[HttpConnections] = []
 
-    def connections(make: Any) -> HttpConnections:
-        made.append(HttpConnections(make, **limits))
+    def connections(*of: Any) -> HttpConnections:
+        made.append(HttpConnections(*of, **limits))
         return made[-1]
 
     monkeypatch.setattr("nameserver.http.app.HttpConnections", connections)
@@ -56,7 +57,7 @@ async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any)
 
 def served(connections: HttpConnections) -> int:
     """How many have a request with its handler."""
-    return len(connections) - len(connections.begun) - len(connections.kept)
+    return len(connections.open) - len(connections.begun) - len(connections.kept)
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
@@ -119,7 +120,7 @@ def test_when_all_places_are_taken_the_oldest_half_request_goes_and_health_is_an
             reader, _ = await web.open(HEALTH)
             assert b" 200 " in await answer(reader)
             assert await ended(first) == b""
-            assert len(web.connections) == 4
+            assert len(web.connections.open) == 4
             assert not any(other.at_eof() for other, _ in others)
 
     asyncio.run(main())
@@ -214,22 +215,29 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         def abort(self) -> None:
             self.aborted = True
 
+        def close(self) -> None:
+            pass
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        inner, transport = asyncio.Protocol(), Transport()
-        connections = HttpConnections(lambda: inner, idle_s=1.0)
+        runner, transport = web.AppRunner(web.Application()), Transport()
+        await runner.setup()
+        connections = HttpConnections(runner, logging.getLogger(), idle_s=1.0)
         connection = connections.accept()
+        assert isinstance(connection, web.RequestHandler)
         connection.connection_made(transport)
-        connection.data_received(b"x")
-        connections.serve(inner)
+        connection.data_received(b"G")
+        connections.serve(connection)
         connections.start()
         end = loop.time() + 2.0
         while loop.time() < end:
+            connection.pause_writing()
             connection.resume_writing()
             await asyncio.sleep(0.02)  # the peer's pace
             assert not transport.aborted
         await until(lambda: transport.aborted)
         connections.close()
+        await runner.cleanup()
 
     asyncio.run(main())
 

@@ -133,11 +133,11 @@ def test_topics_without_a_flag_are_not_looked_at_for_it() -> None:
 def test_short_lists_are_not_kept_and_all_together_are_bounded() -> None:
     listings = Listings()
     for cluster in range(1000):
-        listings.get((0, 1), cluster, lambda: b"{}")
+        listings.get(1, cluster, lambda: b"{}")
     assert not listings._kept
     size = LISTINGS_BYTES_MAX // 4
     for cluster in range(10):
-        assert len(listings.get((0, 1), cluster, lambda: bytes(size))) == size
+        assert len(listings.get(1, cluster, lambda: bytes(size))) == size
     assert len(listings._kept) == 4
-    listings.get((0, 2), 0, lambda: bytes(size))
+    listings.get(2, 0, lambda: bytes(size))
     assert len(listings._kept) == 1
