@@ -17,7 +17,7 @@ from nameserver.modes.interface import NO_QUORUM_TAG, Consistency, Freshness, Fr
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, ConnectionId, Request
+from nameserver.types import Answer, ConnectionId
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
@@ -175,17 +175,15 @@ class NameServer:
                 self._send_away(connection, command, answer)
                 return _reply(command, answer)
             return self._execute(connection, command)
-        request = Request.of(command, peer=connection.peer)
-        decision = decide(view, request, self._settings.current, uptime_s=self.uptime_s)
+        decision = decide(view, command, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
         return _reply(command, decision)
 
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
         origin = ConnectionId(connection.id)
-        request = Request.of(command, peer=connection.peer)
-        answer = await self._mode.execute(request, origin, deadline=deadline)
-        self.audit.request(request, answer)
+        answer = await self._mode.execute(command, origin, deadline=deadline)
+        self.audit.request(connection.peer, command, answer)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
 
@@ -199,7 +197,7 @@ class NameServer:
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
         later = DeferredReply(connection, command)
         answer = self._mode.register(
-            Request.of(command, peer=connection.peer),
+            command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
             answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),

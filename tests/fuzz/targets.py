@@ -70,12 +70,7 @@ def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
 def _request(frame: bytes) -> object:
     """Read a frame as a server does, and answer what is in it."""
     request = read_command(frame, 0, len(frame) - 4)
-    return decide(
-        _TABLE.view,
-        Request(code=request.code, ext_fields=request.ext_fields, body=request.body, version=request.version),
-        _SETTINGS,
-        uptime_s=_UPTIME_S,
-    )
+    return decide(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
 
 
 def _header(codec: HeaderCodec) -> Callable[[bytes], object]:

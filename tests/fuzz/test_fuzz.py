@@ -47,7 +47,7 @@ def test_planted_harm_is_noticed(
 
 _FIRST_MEMBER = SEEDS_OF["raft-member"][1]
 BEHIND_PORTS = {
-    "wire": ("wire", RemotingCommand(code=106, ext_fields={}).encode(), "nameserver.wire.server.Request.of"),
+    "wire": ("wire", RemotingCommand(code=106, ext_fields={}).encode(), "nameserver.wire.server.decide"),
     "http": ("http", SEEDS_OF["http"][6], "nameserver.http.app.check_query"),
     "stranger": (
         "raft-stranger",

@@ -197,7 +197,7 @@ def test_registration_is_decoded_the_short_way_as_the_long_way(
     frame = RemotingCommand(
         code=code, ext_fields=header, body=body[:cut], version=version, codec=codec
     ).encode()
-    request = Request.of(read_command(frame, 0, len(frame) - 4))
+    request = read_command(frame, 0, len(frame) - 4)
     assert meant(decode_registration(request)) == meant(the_long_way(request))
 
 
