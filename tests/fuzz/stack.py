@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from nameserver.http.app import HttpServer
 from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake, Session
 from nameserver.raft.links.transport import Link
-from nameserver.raft.node import Driver
+from nameserver.raft.node.driver import Driver
 from nameserver.raft.types import RaftConfig
 from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
