@@ -57,7 +57,11 @@ BEHIND_PORTS = {
     "member": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.messages.decode"),
     "on the loop": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.engine.Engine.step"),
     "broker": ("broker-310", SEEDS_OF["arguments"][0], "broker.state.BrokerState.message_id"),
-    "nameserver": ("asked-103", SEEDS_OF["arguments"][0], "nameserver.handlers.decode_registration"),
+    "nameserver": (
+        "asked-103",
+        SEEDS_OF["arguments"][0],
+        "nameserver.registration.RegisterBrokerFields.parse",
+    ),
 }
 
 
