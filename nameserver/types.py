@@ -83,7 +83,6 @@ class MinBrokerChange:
         Source: RouteInfoManager.notifyMinBrokerIdChanged, RocketMQ 5.3.
     """
 
-    broker_name: BrokerName
     min_broker_id: int
     min_broker_addr: BrokerAddr
     offline_addr: BrokerAddr | None
