@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
@@ -47,7 +47,6 @@ class NameServer:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
-        self._view: Callable[[Freshness], RouteView]
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
@@ -88,7 +87,6 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._mode = consistency
-        self._view = consistency.view
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
@@ -132,7 +130,7 @@ class NameServer:
         view = self._barrier_view
         if self._freshness is not Freshness.LINEARIZABLE:
             try:
-                view = self._view(self._freshness)
+                view = self._mode.view(self._freshness)
             except (NoQuorum, FreshnessNotOffered):
                 return None
         if view is not None and view.epoch != self._epoch_seen:
@@ -158,7 +156,7 @@ class NameServer:
         """Answer, or refuse, what waited for a barrier. Nothing that arrived later is looked at."""
         try:
             if error is None:
-                self._barrier_view = self._view(Freshness.STALE)
+                self._barrier_view = self._mode.view(Freshness.STALE)
             else:
                 self._refused = error
             self.wire.unpark(number)
@@ -181,8 +179,7 @@ class NameServer:
 
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
-        origin = ConnectionId(connection.id)
-        answer = await self._mode.execute(command, origin, deadline=deadline)
+        answer = await self._mode.execute(command, ConnectionId(connection.id), deadline=deadline)
         self.audit.request(connection.peer, command, answer)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
