@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from nameserver.commands import Command
-from nameserver.registration import Registration, broker_key, decode_registration
+from nameserver.registration import Registration, broker_key
 from nameserver.routes.entries import Record
 from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, text_size
 from nameserver.routes.view import RouteView
@@ -84,17 +84,14 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
 
     Args:
         view: The table; what a command names as its base is read from it.
+        request: Of one of the codes :data:`SERVED`, as the wire refuses all others; no registration, for
+            which there is :func:`decide_registration`.
         uptime_s: Seconds since this process started to serve.
     """
-    handler = _HANDLERS.get(request.code)
-    if handler is None:
-        return Answer(
-            code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-        )
     if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and must_wait(settings, uptime_s):
         return refusal(NOT_READY)
     try:
-        return handler(view, request, settings)
+        return _HANDLERS[request.code](view, request, settings)
     except FieldError as error:
         # Java does not check what it marks as required and fails later, or stores null; we say which it is.
         return refusal(str(error))
@@ -127,17 +124,10 @@ def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
 # -- brokers -----------------------------------------------------------------------------------------------
 
 
-def _register(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
-    decoded = decode_registration(request)
-    if isinstance(decoded, Answer):
-        return decoded
-    return decide_registration(view, decoded, settings)
-
-
 def decide_registration(
     view: RouteView, decoded: Registration, settings: NamesrvSettings
 ) -> Renewal | commands.RegisterBroker:
-    """Decide a request 103 on the table as it is, see :func:`decide`."""
+    """Decide a request 103, once it is decoded, on the table as it is."""
     broker = decoded.broker
     name = decoded.broker_name
     command = commands.RegisterBroker(
@@ -252,7 +242,9 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings) -> Deci
     fields = ext.GetRouteFields.parse(request.ext_fields)
     route = None if fields.topic is None else route_of(view, fields.topic, settings)
     if route is None:
-        return no_route(fields.topic, request.version)
+        faq = FAQ_5 if request.version >= VERSION_5_0_0 else FAQ_4
+        remark = f"No topic route info in name server for the topic: {_shown(fields.topic)}\n"
+        return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"{remark}See {faq} for further details.")
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)
@@ -264,15 +256,6 @@ def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRou
     return view.route(
         topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
     )
-
-
-def no_route(topic: str | None, version: int) -> Answer:
-    """Answer 105 for a topic without a route, to a caller of this release."""
-    faq = FAQ_5 if version >= VERSION_5_0_0 else FAQ_4
-    remark = (
-        f"No topic route info in name server for the topic: {_shown(topic)}\nSee {faq} for further details."
-    )
-    return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
 
 
 def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
@@ -462,7 +445,6 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     **_READS,
     RequestCode.PUT_KV_CONFIG: _put_kv,
     RequestCode.DELETE_KV_CONFIG: _delete_kv,
-    RequestCode.REGISTER_BROKER: _register,
     RequestCode.UNREGISTER_BROKER: _unregister,
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(commands.WipeWritePerm),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
@@ -477,5 +459,5 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
 READS: Final = frozenset(_READS)
 """Requests that read the table and change nothing: they follow ``routeFreshness``."""
 
-SERVED: Final = frozenset(_HANDLERS)
+SERVED: Final = frozenset({*_HANDLERS, RequestCode.REGISTER_BROKER})
 """Request codes that are known here."""

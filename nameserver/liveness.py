@@ -87,7 +87,7 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Liveness:
     """Contacts of one process, and the clock they are dated by.
 
-    Invariants, checked by :meth:`check`:
+    Invariants:
         - a connected broker has an owner, and that connection is open;
         - a broker is not both connected and closing;
         - contacts lie in the order of their last change.
@@ -259,19 +259,6 @@ class Liveness:
         contacts, clock = self._contacts, self.clock
         late = (broker for broker, known in contacts.items() if clock - known.heard_at > known.lease_s)
         return tuple(sorted(late, key=lambda broker: contacts[broker].heard_at))
-
-    def check(self) -> None:
-        """Raise AssertionError if an invariant is broken; for tests and the simulator."""
-        last = 0
-        unconnected = [broker for broker, contact in self._contacts.items() if not contact.connected]
-        assert list(self._unconnected) == unconnected, "unconnected ones are not those"
-        for broker, contact in self._contacts.items():
-            assert contact.version > last, f"{broker} lies out of order"
-            last = contact.version
-            assert not (contact.connected and contact.closing), f"{broker} is connected and closing"
-            if contact.connected:
-                assert contact.owner is not None, f"{broker} is connected without an owner"
-                assert broker in self._registered_over.get(contact.owner, ()), f"{broker}'s owner is closed"
 
     def _put(self, broker: BrokerKey, contact: Contact) -> None:
         self.version += 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, NewType, Self
+from typing import Final, NamedTuple, NewType, TypeAlias
 
 import msgspec
 
-from remoting.codes import VERSION, ResponseCode
+from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 
 BrokerName = NewType("BrokerName", str)
@@ -49,30 +49,8 @@ class LeaveReason(StrEnum):
     """The broker's registration no longer had the topic."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as the handlers see it.
-
-    Attributes:
-        version: Release ordinal the sender states; decides dialects and remarks.
-        peer: ``host:port`` of the sender, for logs only.
-    """
-
-    code: int
-    ext_fields: Mapping[str, str] = msgspec.field(default_factory=dict)
-    body: bytes = b""
-    version: int = VERSION
-    peer: str = ""
-
-    @classmethod
-    def of(cls, command: RemotingCommand, *, peer: str = "") -> Self:
-        """Take what the handlers need from a decoded command."""
-        return cls(
-            code=command.code,
-            ext_fields=command.ext_fields,
-            body=command.body,
-            version=command.version,
-            peer=peer,
-        )
+Request: TypeAlias = RemotingCommand
+"""One request, as it came. It is decided by its code, arguments, body and version, and by nothing else."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +83,6 @@ class MinBrokerChange:
         Source: RouteInfoManager.notifyMinBrokerIdChanged, RocketMQ 5.3.
     """
 
-    broker_name: BrokerName
     min_broker_id: int
     min_broker_addr: BrokerAddr
     offline_addr: BrokerAddr | None

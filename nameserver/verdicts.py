@@ -35,16 +35,11 @@ Reply: TypeAlias = RegisterReply | CountReply | None
 
 
 class BrokerLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that a change removed.
-
-    Attributes:
-        revision: Of the record as it was; connections that registered it or an older one are closed.
-    """
+    """A record that a change removed."""
 
     broker: BrokerKey
     broker_name: BrokerName
     reason: LeaveReason
-    revision: int
 
 
 class TopicsLost(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,27 @@
-"""A registration as it came off the wire, made of the command that it would become."""
+"""Registrations: as they came off the wire, and decided among other requests."""
 
 from __future__ import annotations
 
 from nameserver.commands import RegisterBroker
-from nameserver.registration import Registration
+from nameserver.handlers import Decision, decide, decide_registration
+from nameserver.registration import Registration, decode_registration
+from nameserver.routes.view import RouteView
+from nameserver.settings.declared import NamesrvSettings
+from nameserver.types import Answer, Request
+from remoting.codes import RequestCode
 from remoting.registration import TopicNumbers
 
 
+def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, uptime_s: float) -> Decision:
+    """Decide any request as modes do, which have registrations decoded first."""
+    if request.code != RequestCode.REGISTER_BROKER:
+        return decide(view, request, settings, uptime_s=uptime_s)
+    decoded = decode_registration(request)
+    return decoded if isinstance(decoded, Answer) else decide_registration(view, decoded, settings)
+
+
 def as_it_came(command: RegisterBroker) -> Registration:
+    """Return it as it is before it becomes a command."""
     return Registration(
         broker=command.broker,
         broker_name=command.broker_name,

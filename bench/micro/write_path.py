@@ -111,8 +111,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
             steps.took.clear()  # whatever came first registered for the first time
         for sequence, wire in enumerate(wires):
             request = steps.time("frame to command", decode, wire.write(number) if number else wire.prepare())
-            asked = Request.of(request)
-            decoded = steps.time("decode arguments and body", decode_registration, asked)
+            decoded = steps.time("decode arguments and body", decode_registration, request)
             assert isinstance(decoded, Registration), decoded
             command: Command
             if number:

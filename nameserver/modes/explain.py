@@ -28,7 +28,6 @@ NAMES_SHOWN: Final = 3
 class Explanation:
     """Why a topic is or is not routed, for HTTP and mqadmin."""
 
-    topic: str
     listed: bool
     summary: str
     events: tuple[Event, ...]
@@ -47,7 +46,6 @@ def explain_route(
     events, entry = history.of_topic(topic), view.topic(topic)
     cold = not keeps_routes and started_ms_ago < HEARTBEAT_MS
     return Explanation(
-        topic=topic,
         listed=entry is not None,
         summary=_summary(entry, events, cold=cold),
         events=events,

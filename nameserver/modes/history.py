@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nameserver.commands import AddWritePerm, Command, WipeWritePerm
 from nameserver.types import BrokerKey, LeaveReason
-from nameserver.verdicts import Applied
 
 SUBJECTS_MAX: Final = 10_000
 """Topics that are remembered; the longest unchanged is forgotten first."""
@@ -74,18 +72,6 @@ class History:
     def of_topic(self, topic: str) -> tuple[Event, ...]:
         """Return what is remembered of a topic, the oldest first."""
         return tuple(self._topics.get(topic, ()))
-
-
-def note_applied(history: History, command: Command, applied: Applied, *, at_ms: int) -> None:
-    """Keep in the history what a change did to topics."""
-    for lost in applied.lost:
-        detail = "" if lost.broker_name is None else f"broker name {lost.broker_name}"
-        event = Event(at_ms=at_ms, reason=lost.reason, broker=lost.broker, detail=detail)
-        history.topics_changed(lost.topics, event)
-    if isinstance(command, WipeWritePerm | AddWritePerm):
-        note = Note.PERMISSION_WIPED if isinstance(command, WipeWritePerm) else Note.PERMISSION_ADDED
-        event = Event(at_ms=at_ms, reason=note, detail=f"broker name {command.broker_name}")
-        history.topics_changed(applied.topics, event)
 
 
 def in_words(reason: LeaveReason | Note) -> str:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import logging
 import time
 
-from nameserver.commands import Command
+from nameserver.commands import AddWritePerm, Command, WipeWritePerm
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied
 
-from .history import History, note_applied
+from .history import Event, History, Note
 
 logger = logging.getLogger(__name__)
 
 
 def note_change(history: History, command: Command, applied: Applied) -> None:
     """Note a change that was just applied."""
-    note_applied(history, command, applied, at_ms=time.time_ns() // 1_000_000)
+    at_ms = time.time_ns() // 1_000_000
+    for lost in applied.lost:
+        detail = "" if lost.broker_name is None else f"broker name {lost.broker_name}"
+        event = Event(at_ms=at_ms, reason=lost.reason, broker=lost.broker, detail=detail)
+        history.topics_changed(lost.topics, event)
+    if isinstance(command, WipeWritePerm | AddWritePerm):
+        note = Note.PERMISSION_WIPED if isinstance(command, WipeWritePerm) else Note.PERMISSION_ADDED
+        event = Event(at_ms=at_ms, reason=note, detail=f"broker name {command.broker_name}")
+        history.topics_changed(applied.topics, event)
     if applied.joined is not None:
         logger.info("broker registered broker=%s revision=%d", applied.joined, applied.revision)
     for gone in applied.left:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterable
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from nameserver.routes.table import RouteTable
 from nameserver.verdicts import Applied
@@ -16,50 +19,43 @@ class TopicWaiters:
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
-        self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by topic
+        # By topic, for as long as somebody waits for it; each is set for an instant at a change.
+        self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._ended = False
 
     def __len__(self) -> int:
         """Return how many topics are waited for."""
-        return len(self._waiters)
+        return len(self._changes)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision, see :meth:`Consistency.changed`; once this has ended, at once."""
         view = self._table.view
         epoch = view.epoch
-        try:
+        change = self._changes.setdefault(topic, asyncio.Event())
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while view.topic_revision(topic) <= after and view.epoch == epoch and not self._ended:
-                    await self._next(topic)
-        except TimeoutError:
-            pass
+                    await change.wait()
         return view.topic_revision(topic)
 
     def follow(self, applied: Applied) -> None:
         """Have those look who wait for a topic that a change affects."""
-        for topic in list(self._table.view.affected(applied, self._waiters.keys())):
-            wake(self._waiters[topic])
+        self._look(self._table.view.affected(applied, self._changes))
 
     def wake_all(self) -> None:
         """Have everybody look."""
-        for waiters in self._waiters.values():
-            wake(waiters)
+        self._look(self._changes)
 
     def end(self) -> None:
         """Let everybody go: from here on nobody waits."""
         self._ended = True
         self.wake_all()
 
-    async def _next(self, topic: str) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._waiters.setdefault(topic, set())
-        waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            waiters.discard(waiter)
-            if not waiters:
-                self._waiters.pop(topic, None)
+    def _look(self, topics: Iterable[str]) -> None:
+        for topic in list(topics):
+            if change := self._changes.get(topic):
+                change.set()
+                change.clear()
 
 
 def wake(waiters: set[asyncio.Future[None]]) -> None:

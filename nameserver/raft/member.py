@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from .consensus.members import majority
 from .library import check_library
-from .node import Driver
+from .node.driver import Driver
 from .types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, RaftConfig, Role, StateMachine
 
 if TYPE_CHECKING:

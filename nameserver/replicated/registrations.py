@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -38,7 +38,7 @@ class _Repeat(NamedTuple):
     process is asked anew each time.
     """
 
-    decided_on: tuple[int, NamesrvSettings, Request]
+    decided_on: tuple[int, NamesrvSettings, int, Mapping[str, str], bytes]
     lease_ms: int
     renewal: Renewal
 
@@ -123,7 +123,7 @@ class Registrations(Part):
         """Forget what a connection sent that changed nothing."""
         repeat = self._repeats.pop(origin, None)
         if repeat is not None:
-            self._repeats_bytes -= len(repeat.decided_on[-1].body)
+            self._repeats_bytes -= len(repeat.decided_on[-1])
 
     def forget_repeats(self) -> None:
         """Forget it of all connections: another table may have the same revision."""
@@ -181,5 +181,6 @@ class Registrations(Part):
             self._repeats_bytes += size
             self._repeats[origin] = _Repeat(self._decides_on(request), lease_ms, renewal)
 
-    def _decides_on(self, request: Request) -> tuple[int, NamesrvSettings, Request]:
-        return self._table.revision, self._settings.current, request
+    def _decides_on(self, request: Request) -> tuple[int, NamesrvSettings, int, Mapping[str, str], bytes]:
+        settings = self._settings.current
+        return self._table.revision, settings, request.version, request.ext_fields, request.body

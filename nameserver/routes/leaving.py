@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, LeaveReason, MinBrokerChange
+from nameserver.types import BrokerAddr, BrokerKey, LeaveReason, MinBrokerChange
 from nameserver.verdicts import BrokerLeft, Facts, TopicsLost
 from remoting.codes import MASTER_ID, PERM_WRITE
 
@@ -38,21 +38,19 @@ def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts
             facts.topics.update(dict.fromkeys(changed))
     if min(addrs) != min(before.addrs):
         ha_addr = brokers.records[addrs[min(addrs)]].ha_server_addr
-        note_min_change(name, entry, offline=broker.broker_addr, ha_addr=ha_addr, facts=facts)
+        note_min_change(entry, offline=broker.broker_addr, ha_addr=ha_addr, facts=facts)
 
 
 def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts) -> Record:
     """Remove a record and return it; its address is the caller's to remove."""
     record = store.brokers.records[broker]
     store.brokers.put_record(broker, None, store.revision)
-    facts.left.append(
-        BrokerLeft(broker=broker, broker_name=record.broker_name, reason=reason, revision=record.revision)
-    )
+    facts.left.append(BrokerLeft(broker=broker, broker_name=record.broker_name, reason=reason))
     return record
 
 
 def note_min_change(
-    name: BrokerName, entry: NameEntry, *, offline: BrokerAddr | None, ha_addr: str | None, facts: Facts
+    entry: NameEntry, *, offline: BrokerAddr | None, ha_addr: str | None, facts: Facts
 ) -> None:
     """Note that another broker of a name has the smallest id, and whom to tell.
 
@@ -64,7 +62,6 @@ def note_min_change(
     everybody = offline is not None or len(entry.addrs) == 1
     facts.min_changes.append(
         MinBrokerChange(
-            broker_name=name,
             min_broker_id=smallest,
             min_broker_addr=entry.addrs[smallest].broker_addr,
             offline_addr=offline,

@@ -137,7 +137,7 @@ def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, fac
         zone_name=command.zone_name,
     )
     if name.addrs and command.broker_id < min(name.addrs):
-        note_min_change(command.broker_name, entry, offline=None, ha_addr=command.ha_server_addr, facts=facts)
+        note_min_change(entry, offline=None, ha_addr=command.ha_server_addr, facts=facts)
     return entry
 
 

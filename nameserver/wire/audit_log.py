@@ -54,11 +54,11 @@ class AuditLog:
         self._loop = asyncio.get_running_loop()
         self._turn: asyncio.TimerHandle | None = None
 
-    def request(self, request: Request, answer: Answer) -> None:
-        """Note a request over the wire if it is one that changes what is served."""
+    def request(self, peer: str, request: Request, answer: Answer) -> None:
+        """Note a request over the wire if it is one that changes what is served, see :meth:`note`."""
         if request.code in AUDITED:
             fields = {name: text for name in _ABOUT if (text := request.ext_fields.get(name)) is not None}
-            self.note(request.peer, RequestCode(request.code).name, result_of(answer), fields)
+            self.note(peer, RequestCode(request.code).name, result_of(answer), fields)
 
     def note(self, peer: str, change: str, result: str, fields: Mapping[str, str]) -> None:
         """Note any change; ``peer`` is the ``host:port`` of who asked."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from nameserver.modes.interface import NO_QUORUM_TAG, Consistency, Freshness, Fr
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, ConnectionId, Request
+from nameserver.types import Answer, ConnectionId
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
@@ -47,7 +47,6 @@ class NameServer:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
-        self._view: Callable[[Freshness], RouteView]
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
@@ -88,7 +87,6 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._mode = consistency
-        self._view = consistency.view
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
@@ -132,7 +130,7 @@ class NameServer:
         view = self._barrier_view
         if self._freshness is not Freshness.LINEARIZABLE:
             try:
-                view = self._view(self._freshness)
+                view = self._mode.view(self._freshness)
             except (NoQuorum, FreshnessNotOffered):
                 return None
         if view is not None and view.epoch != self._epoch_seen:
@@ -158,7 +156,7 @@ class NameServer:
         """Answer, or refuse, what waited for a barrier. Nothing that arrived later is looked at."""
         try:
             if error is None:
-                self._barrier_view = self._view(Freshness.STALE)
+                self._barrier_view = self._mode.view(Freshness.STALE)
             else:
                 self._refused = error
             self.wire.unpark(number)
@@ -175,17 +173,14 @@ class NameServer:
                 self._send_away(connection, command, answer)
                 return _reply(command, answer)
             return self._execute(connection, command)
-        request = Request.of(command, peer=connection.peer)
-        decision = decide(view, request, self._settings.current, uptime_s=self.uptime_s)
+        decision = decide(view, command, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
         return _reply(command, decision)
 
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
-        origin = ConnectionId(connection.id)
-        request = Request.of(command, peer=connection.peer)
-        answer = await self._mode.execute(request, origin, deadline=deadline)
-        self.audit.request(request, answer)
+        answer = await self._mode.execute(command, ConnectionId(connection.id), deadline=deadline)
+        self.audit.request(connection.peer, command, answer)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
 
@@ -199,7 +194,7 @@ class NameServer:
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
         later = DeferredReply(connection, command)
         answer = self._mode.register(
-            Request.of(command, peer=connection.peer),
+            command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
             answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),

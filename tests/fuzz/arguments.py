@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 import broker.handlers  # noqa: F401 - declares arguments of its own
-from nameserver.handlers import SERVED, decide
+from nameserver.handlers import SERVED
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Request
 from remoting.bounds import ARGUMENTS_MAX
 from remoting.fields import Fields
+from tests.registrations import decided
 
 #: What every argument of every request says unless a change says otherwise.
 _PLAUSIBLE: Final = {
@@ -126,7 +127,7 @@ def asked(code: int, table: RouteTable) -> Callable[[bytes], object]:
 
     def ask(data: bytes) -> object:
         ext, body = read(data)
-        return decide(table.view, Request(code=code, ext_fields=ext, body=body), settings, uptime_s=1000.0)
+        return decided(table.view, Request(code=code, ext_fields=ext, body=body), settings, uptime_s=1000.0)
 
     return ask
 

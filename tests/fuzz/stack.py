@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from nameserver.http.app import HttpServer
-from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake, Session
+from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
 from nameserver.raft.links.transport import Link
-from nameserver.raft.node import Driver
+from nameserver.raft.node.driver import Driver
 from nameserver.raft.types import RaftConfig
 from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
@@ -198,10 +198,10 @@ class Stack:
         peer = self._peer
 
         async def speak() -> object:
-            link, session, wire = peer.proven()
+            link, handshake, wire = peer.proven()
             stream = bytearray()
             for body in bodies(data):
-                mac = session.outgoing.next(body)
+                mac = handshake.outgoing.next(body)
                 stream += (len(body) + len(mac)).to_bytes(4) + body + mac
             return await self._feed(link, bytes(stream), wire)
 
@@ -274,7 +274,7 @@ class _Member:
     def link(self) -> Link:
         return Link(self._transport, None)
 
-    def proven(self) -> tuple[Link, Session, Wire]:
+    def proven(self) -> tuple[Link, Handshake, Wire]:
         """Dial this member as the other one, and prove it."""
         link, wire = self.link(), Wire()
         link.connection_made(wire)
@@ -286,8 +286,8 @@ class _Member:
             answer = bytes(wire.answered[4 : 4 + size])
             del wire.answered[: 4 + size]
             frame = handshake.receive(answer)
-        assert handshake.session is not None
-        return link, handshake.session, wire
+        assert handshake.proven
+        return link, handshake, wire
 
 
 FRAMES_MAX: Final = 4_096

@@ -10,7 +10,7 @@ from typing import Final
 from nameserver.commands import CommandFormatError
 from nameserver.commands import decode_batch as decode_commands
 from nameserver.commands import decode_command as decode_one
-from nameserver.handlers import SERVED, decide
+from nameserver.handlers import SERVED
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus.members import decode_configuration
 from nameserver.raft.types import StopMember
@@ -29,6 +29,7 @@ from remoting.message import decode_batch, decode_messages, decode_properties, d
 from remoting.route import decode_cluster_info, decode_route
 from tests.fuzz import arguments, broker
 from tests.fuzz.stack import STACK
+from tests.registrations import decided
 
 #: What a decoder may raise: the input's fault, said in a line.
 REFUSALS: Final = (
@@ -59,7 +60,7 @@ def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
     def ask(body: bytes) -> object:
         ext = {**_ARGUMENTS, "compressed": "true"} if compressed else _ARGUMENTS
         request = Request(code=code, ext_fields=ext, body=body)
-        decision = decide(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
+        decision = decided(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
         if isinstance(decision, Answer) and len(decision.remark or "") > MESSAGE_MAX:
             raise AssertionError(f"remark of {len(decision.remark or '')} characters")
         return decision
@@ -70,12 +71,7 @@ def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
 def _request(frame: bytes) -> object:
     """Read a frame as a server does, and answer what is in it."""
     request = read_command(frame, 0, len(frame) - 4)
-    return decide(
-        _TABLE.view,
-        Request(code=request.code, ext_fields=request.ext_fields, body=request.body, version=request.version),
-        _SETTINGS,
-        uptime_s=_UPTIME_S,
-    )
+    return request.code in SERVED and decided(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
 
 
 def _header(codec: HeaderCodec) -> Callable[[bytes], object]:

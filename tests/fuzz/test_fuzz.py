@@ -47,7 +47,7 @@ def test_planted_harm_is_noticed(
 
 _FIRST_MEMBER = SEEDS_OF["raft-member"][1]
 BEHIND_PORTS = {
-    "wire": ("wire", RemotingCommand(code=106, ext_fields={}).encode(), "nameserver.wire.server.Request.of"),
+    "wire": ("wire", RemotingCommand(code=106, ext_fields={}).encode(), "nameserver.wire.server.decide"),
     "http": ("http", SEEDS_OF["http"][6], "nameserver.http.app.check_query"),
     "stranger": (
         "raft-stranger",
@@ -57,7 +57,11 @@ BEHIND_PORTS = {
     "member": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.messages.decode"),
     "on the loop": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.engine.Engine.step"),
     "broker": ("broker-310", SEEDS_OF["arguments"][0], "broker.state.BrokerState.message_id"),
-    "nameserver": ("asked-103", SEEDS_OF["arguments"][0], "nameserver.handlers.decode_registration"),
+    "nameserver": (
+        "asked-103",
+        SEEDS_OF["arguments"][0],
+        "nameserver.registration.RegisterBrokerFields.parse",
+    ),
 }
 
 

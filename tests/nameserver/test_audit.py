@@ -15,8 +15,8 @@ from nameserver.wire.audit_log import LINES_PER_HOST, AuditLog, result_of
 from tests.nameserver.http.test_server_http import running
 
 
-def deletion(topic: str = "T", peer: str = "10.0.0.1:5") -> Request:
-    return Request(code=216, ext_fields={"topic": topic, "clusterName": "C", "x": "y"}, body=b"", peer=peer)
+def deletion(topic: str = "T") -> Request:
+    return Request(code=216, ext_fields={"topic": topic, "clusterName": "C", "x": "y"})
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def line_of(caplog: pytest.LogCaptureFixture) -> Callable[[Request, Answer], str
 
     def line_of(request: Request, answer: Answer) -> str:
         async def main() -> None:
-            AuditLog().request(request, answer)
+            AuditLog().request("10.0.0.1:5", request, answer)
 
         with caplog.at_level(logging.INFO, "nameserver.audit"):
             asyncio.run(main())

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, answer_for, decide
+from nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, answer_for
 from nameserver.modes.explain import explain_route
-from nameserver.modes.history import History, Note, note_applied
+from nameserver.modes.history import History, Note
+from nameserver.modes.notes import note_change
 from nameserver.registration import Registration, decode_registration
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings
@@ -32,6 +33,7 @@ from remoting.registration import (
     encode_register_body,
 )
 from remoting.route import DataVersion, TopicConfig, decode_cluster_info, decode_route
+from tests.registrations import decided
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Sender:
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
     ) -> Decision:
         request = Request(code=code, ext_fields=ext or {}, body=body, version=version)
-        return decide(self.table.view, request, self.settings, uptime_s=self.uptime_s)
+        return decided(self.table.view, request, self.settings, uptime_s=self.uptime_s)
 
     def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
@@ -197,7 +199,7 @@ def test_registration_is_decoded_the_short_way_as_the_long_way(
     frame = RemotingCommand(
         code=code, ext_fields=header, body=body[:cut], version=version, codec=codec
     ).encode()
-    request = Request.of(read_command(frame, 0, len(frame) - 4))
+    request = read_command(frame, 0, len(frame) - 4)
     assert meant(decode_registration(request)) == meant(the_long_way(request))
 
 
@@ -828,10 +830,6 @@ def test_settings_of_the_whole_process_are_refused_at_run_time(key: str) -> None
     assert key in (answer.remark or "")
 
 
-def test_unknown_code_is_answered_3_with_the_5x_remark() -> None:
-    assert Sender().ask(9999) == Answer(code=3, remark=" request type 9999 not supported")
-
-
 def test_every_request_of_the_documents_is_served() -> None:
     documented = {
         *range(100, 107),
@@ -892,7 +890,7 @@ def test_history_tells_why_a_topic_left_and_explains_it() -> None:
     sender.ask(205, {"brokerName": "a"})
     sender.ask(104, unregistration())
     for command, verdict in sender.applied:
-        note_applied(history, command, verdict, at_ms=1)
+        note_change(history, command, verdict)
     assert [event.reason for event in history.of_topic("t1")] == [
         Note.PERMISSION_WIPED,
         LeaveReason.UNREGISTERED,

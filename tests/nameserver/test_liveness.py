@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from nameserver import liveness as liveness_module
 from nameserver.liveness import Closing, Liveness, Standing
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
+from tests.nameserver.contacts import check
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 B = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.2:10911"))
@@ -297,15 +298,15 @@ def test_what_is_remembered_of_brokers_that_went_is_bounded(monkeypatch: pytest.
     for key in keys:
         liveness.registering(key, TWO)
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
-    liveness.check()
+    check(liveness)
     assert known(liveness) == [A, *keys[2:]]
     liveness.heard(B, THREE)  # without a connection, too
-    liveness.check()
+    check(liveness)
     assert known(liveness) == [A, *keys[3:], B]
     liveness.forget(B)
     run(liveness, 130.0)
     liveness.prune()
-    liveness.check()
+    check(liveness)
     assert known(liveness) == [A]
 
 
@@ -366,7 +367,7 @@ class LivenessMachine(RuleBasedStateMachine):
 
     @invariant()
     def consistent(self) -> None:
-        self.liveness.check()
+        check(self.liveness)
         for broker, contact in self.liveness.changes_since(0):
             if contact.owner is not None:
                 assert contact.owner == self.youngest[broker]

@@ -275,7 +275,7 @@ class Broker(Actor):
     def _register(self, topics: dict[str, int] | None = None) -> Request:
         self.said[self.version] = dict(self.topics)
         topics = self.topics if topics is None else topics
-        return _registration(self.name, self._identity(), self.version, topics, lease_s=self.world.lease_s)
+        return _registration(self._identity(), self.version, topics, lease_s=self.world.lease_s)
 
     def _question(self) -> Request:
         return Request(
@@ -291,7 +291,7 @@ class Broker(Actor):
 
 
 def _registration(
-    peer: str, identity: dict[str, str], version: DataVersion, topics: Mapping[str, int], *, lease_s: float
+    identity: dict[str, str], version: DataVersion, topics: Mapping[str, int], *, lease_s: float
 ) -> Request:
     body = encode_register_body(
         RegisterBody(
@@ -311,7 +311,7 @@ def _registration(
         "bodyCrc32": str(body_crc32(body)),
         "heartbeatTimeoutMillis": str(int(lease_s * 1000)),
     }
-    return Request(code=RequestCode.REGISTER_BROKER, ext_fields=identity | fields, body=body, peer=peer)
+    return Request(code=RequestCode.REGISTER_BROKER, ext_fields=identity | fields, body=body)
 
 
 class Admin(Actor):
@@ -575,7 +575,7 @@ class Register:
         """What the log made of it so far."""
         self.former: set[int] = set()
 
-    def registration(self, queues: int, peer: str) -> Request:
+    def registration(self, queues: int) -> Request:
         """Register it with so many queues, once."""
         version, topics = DataVersion(counter=queues), {self.name: queues}
         self.said[version] = topics
@@ -585,7 +585,7 @@ class Register:
             "clusterName": self.key.cluster_name,
             "brokerId": "0",
         }
-        return _registration(peer, identity, version, topics, lease_s=self.LEASE_S)
+        return _registration(identity, version, topics, lease_s=self.LEASE_S)
 
 
 class Registrant(Client):
@@ -606,5 +606,5 @@ class Registrant(Client):
         register = self.world.clock.rng.choice(self.world.registers)
         self._value += 1
         queues = self._number * VALUES + self._value
-        request = register.registration(queues, self.name)
+        request = register.registration(queues)
         self._send_write(member, request, {(register.name, register.name): queues}, then)

@@ -77,15 +77,6 @@ class Seal:
             raise LinkError("frame with a wrong MAC")
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """An authenticated link: who is there, and the seals of both directions."""
-
-    peer: str
-    outgoing: Seal
-    incoming: Seal
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """What one member brings to each handshake.
@@ -104,7 +95,7 @@ class Credentials:
 
 
 class Handshake:
-    """One side of a handshake: frames in, frames out, then a session.
+    """One side of a handshake: frames in, frames out, then the seals of both directions.
 
     Args:
         peer: The member dialled; None at the accepting side.
@@ -112,7 +103,7 @@ class Handshake:
 
     Attributes:
         peer: Whom the other end claims to be, or was dialled as; empty before its first frame.
-        session: Set when the peer is proven.
+        proven: The peer is who it says, and later frames carry MACs of ``outgoing`` and ``incoming``.
     """
 
     def __init__(self, credentials: Credentials, *, peer: str | None, nonce: bytes) -> None:
@@ -123,7 +114,8 @@ class Handshake:
         self._nonce = nonce
         self._their_nonce = b""
         self._cluster = credentials.cluster  # as the dialler names it
-        self.session: Session | None = None
+        self.proven = False
+        self.outgoing = self.incoming = Seal(b"")
 
     @property
     def refusal(self) -> str:
@@ -139,7 +131,7 @@ class Handshake:
         )
 
     def receive(self, frame: bytes) -> bytes | None:
-        """Take the peer's next frame; return ours, if one is due. ``session`` is set when the peer is proven.
+        """Take the peer's next frame; return ours, if one is due.
 
         Raises:
             LinkError: Close the connection.
@@ -155,7 +147,7 @@ class Handshake:
         if not hmac.compare_digest(self._proof(theirs), frame):
             raise LinkError(f"wrong proof from {self.peer}: another secret")
         our_key, their_key = self._proof(ours, b"key "), self._proof(theirs, b"key ")
-        self.session = Session(self.peer, Seal(our_key), Seal(their_key))
+        self.outgoing, self.incoming, self.proven = Seal(our_key), Seal(their_key), True
         return None if self._dials else self._proof("acceptor")
 
     def _take_hello(self, frame: bytes) -> bytes:

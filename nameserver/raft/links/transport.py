@@ -26,7 +26,7 @@ from remoting.addresses import is_loopback, join_address, split_address
 from remoting.line_limit import LimitedLog, LineLimit
 from remoting.transport.tls import Pipe, TlsError
 
-from .auth import NONCE_SIZE, Credentials, Handshake, LinkError, Session
+from .auth import NONCE_SIZE, Credentials, Handshake, LinkError
 from .tls import TlsContexts, names, names_host
 
 logger = logging.getLogger(__name__)
@@ -346,7 +346,6 @@ class Link(asyncio.Protocol):
         self._links = links
         self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
         self._handshake = Handshake(links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
-        self._session: Session | None = None
         self.peer: str | None = None  # once it is proven
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
         self._pipe = links.tls.pipe(accepts=dialled is None) if links.tls is not None else None
@@ -421,12 +420,12 @@ class Link(asyncio.Protocol):
         buffer = self._buffer
         buffer += data
         position, end = 0, len(buffer)
-        if self._session is None and self._pipe is None and buffer.startswith(_TLS_RECORDS):
+        if self.peer is None and self._pipe is None and buffer.startswith(_TLS_RECORDS):
             raise LinkError("it speaks TLS, which this member is not set up for")
         with memoryview(buffer) as view:
             while end - position >= 4 and not self._closed:
                 (size,) = _SIZE.unpack_from(view, position)
-                limit = HANDSHAKE_FRAME_MAX if self._session is None else self._links.frame_size_max
+                limit = HANDSHAKE_FRAME_MAX if self.peer is None else self._links.frame_size_max
                 if size > limit:
                     raise LinkError(f"frame of {size} bytes, at most {limit} are allowed")
                 if end - position - 4 < size:
@@ -445,7 +444,7 @@ class Link(asyncio.Protocol):
     def _why_it_left(self) -> str:
         """What it means that the peer closes the connection now, so that both ends say what is wrong."""
         pipe = self._pipe
-        if self._session is not None:
+        if self.peer is not None:
             return ""
         if self.dialled is not None:
             if pipe is not None and not self._encrypted:
@@ -458,36 +457,36 @@ class Link(asyncio.Protocol):
     # ---- frames
 
     def _take(self, frame: memoryview) -> None:
-        session = self._session
-        if session is None:
-            answer = self._handshake.receive(bytes(frame))
+        handshake, peer = self._handshake, self.peer
+        if peer is None:
+            answer = handshake.receive(bytes(frame))
             if self._pipe is not None and self.dialled is None:
-                self._check_name(self._pipe, self._handshake.peer)
+                self._check_name(self._pipe, handshake.peer)
             if answer is not None:
                 self._write_frame(answer)
-            if self._handshake.session is not None:
-                self._proven(self._handshake.session)
+            if handshake.proven:
+                self._proven(handshake.peer)
             return
-        body_size = len(frame) - session.incoming.size
+        body_size = len(frame) - handshake.incoming.size
         if body_size < 1:
             raise LinkError(f"frame of {len(frame)} bytes is too short")
         body = frame[:body_size]
-        session.incoming.check(body, frame[body_size:])
+        handshake.incoming.check(body, frame[body_size:])
         kind, payload = body[0], body[1:]
         if kind == RAFT:
-            self._links.owner.raft_message(session.peer, payload)
+            self._links.owner.raft_message(peer, payload)
         elif kind == APPLICATION:
-            self._links.owner.application_message(session.peer, bytes(payload))
+            self._links.owner.application_message(peer, bytes(payload))
         elif kind != PING:
             raise LinkError(f"frame of unknown kind {kind}")
 
-    def _proven(self, session: Session) -> None:
-        self._session, self.peer = session, session.peer
-        if self._pipe is None and not session.incoming.size:
-            self._plain_peer = session.peer
+    def _proven(self, peer: str) -> None:
+        self.peer = peer
+        if self._pipe is None and not self._handshake.incoming.size:
+            self._plain_peer = peer
         self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
-        self._links.joined(self, session.peer)
+        self._links.joined(self, peer)
 
     def _write_frame(self, frame: bytes) -> None:
         if not self._closed:
@@ -496,11 +495,11 @@ class Link(asyncio.Protocol):
 
     def send(self, kind: int, payload: bytes) -> bool:
         """Send one frame to the proven peer; False if the link is down or its buffer is full."""
-        session, wire = self._session, self._wire
-        if session is None or self._closed:
+        seal, wire = self._handshake.outgoing, self._wire
+        if self.peer is None or self._closed:
             return False
         size, limit = len(payload), self._links.frame_size_max
-        if 1 + size + session.outgoing.size > limit:
+        if 1 + size + seal.size > limit:
             # The peer would end the link over it, and over the next one, for as long as it is sent again.
             logger.error("message refused peer=%s kind=%d bytes=%d limit=%d", self.peer, kind, size, limit)
             return False
@@ -513,7 +512,7 @@ class Link(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.close)
             return False
         kind_byte = kind.to_bytes(1, "big")
-        mac = session.outgoing.next(kind_byte, payload)
+        mac = seal.next(kind_byte, payload)
         self._sent_since_check = True
         parts = (_SIZE.pack(1 + size + len(mac)), kind_byte, payload, mac)
         if self._pipe is not None:

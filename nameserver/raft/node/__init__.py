@@ -7,7 +7,3 @@ Here belongs whatever waits or touches the machine for a member; what decides is
     promises.py   votes and standings on their way to the disk, and what waits for them
     images.py     state images: stored, read in blocks
 """
-
-from .driver import Driver
-
-__all__ = ["Driver"]

@@ -25,7 +25,7 @@ from nameserver.modes.interface import Freshness, NoQuorum
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerAddr, BrokerName, ConnectionId, MinBrokerChange, Request
+from nameserver.types import Answer, BrokerAddr, ConnectionId, MinBrokerChange, Request
 from nameserver.wire.server import NameServer
 from remoting.bodies import KVTable, TopicList
 from remoting.codes import RequestCode, ResponseCode
@@ -151,6 +151,7 @@ def test_every_code_of_the_issue_is_served_and_others_are_not(tmp_path: Path) ->
                     continue
                 answer = await ns.ask(code, topic="T")
                 assert (answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED) is (code not in served), code
+                assert (answer.remark == f" request type {code} not supported") is (code not in served), code
 
     asyncio.run(main())
 
@@ -262,7 +263,6 @@ def test_brokers_are_told_the_smallest_id_without_waiting_for_dead_ones(tmp_path
                     ns.server._notices.registered(ConnectionId(1), "127.0.0.1", registered)
                 ns.server.notify_min_broker(
                     MinBrokerChange(
-                        broker_name=BrokerName("b"),
                         min_broker_id=1,
                         min_broker_addr=BrokerAddr("10.0.0.1:1"),
                         offline_addr=BrokerAddr("10.0.0.1:2"),

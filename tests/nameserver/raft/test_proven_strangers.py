@@ -17,7 +17,7 @@ import pytest
 from nameserver.raft.consensus.messages import FORMAT_MAX, Greeting, encode
 from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
 from nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
-from nameserver.raft.node import Driver
+from nameserver.raft.node.driver import Driver
 from nameserver.raft.storage.identity import State
 from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
 

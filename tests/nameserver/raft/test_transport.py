@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal, Session
+from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal
 from nameserver.raft.links.transport import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
@@ -44,7 +44,7 @@ def _credentials(me: str, *, secret: bytes | None = SECRET, cluster: str = "c1")
     return Credentials(me=me, members=frozenset({"a:1", "b:1"}), cluster=cluster, secret=secret)
 
 
-def _shake(dialler: Credentials, acceptor: Credentials) -> tuple[Session, Session]:
+def _shake(dialler: Credentials, acceptor: Credentials) -> tuple[Handshake, Handshake]:
     """Both ends of one handshake."""
     d = Handshake(dialler, peer="a:1", nonce=os.urandom(NONCE_SIZE))
     a = Handshake(acceptor, peer=None, nonce=os.urandom(NONCE_SIZE))
@@ -52,9 +52,9 @@ def _shake(dialler: Credentials, acceptor: Credentials) -> tuple[Session, Sessio
     while frame is not None:
         answer = a.receive(frame)
         frame = d.receive(answer) if answer is not None else None
-    assert d.session is not None
-    assert a.session is not None
-    return d.session, a.session
+    assert d.proven
+    assert a.proven
+    return d, a
 
 
 # ---- handshake and seals, without IO
@@ -196,7 +196,7 @@ class _Raw:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.session: Session | None = None
+        self.proven: Handshake | None = None
 
     @classmethod
     async def connect(cls, port: int) -> _Raw:
@@ -212,16 +212,16 @@ class _Raw:
     async def prove(self, *, secret: bytes | None = SECRET) -> None:
         handshake = Handshake(_credentials("b:1", secret=secret), peer="a:1", nonce=os.urandom(NONCE_SIZE))
         self.frame(handshake.begin())
-        while handshake.session is None:
+        while not handshake.proven:
             answer = handshake.receive(await self.read())
             if answer is not None:
                 self.frame(answer)
-        self.session = handshake.session
+        self.proven = handshake
 
     def sealed(self, kind: int, payload: bytes) -> bytes:
-        assert self.session is not None
+        assert self.proven is not None
         body = bytes((kind,)) + payload
-        return body + self.session.outgoing.next(body)
+        return body + self.proven.outgoing.next(body)
 
     async def closed(self, seconds: float = 5.0) -> bool:
         async with asyncio.timeout(seconds):
@@ -417,15 +417,15 @@ def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
                     peer.frame(good)
                     peer.frame(good)
                 case "unknown kind":
-                    assert peer.session is not None
+                    assert peer.proven is not None
                     body = b"\x77x"
-                    peer.session.outgoing._counter = 0
-                    peer.frame(body + peer.session.outgoing.next(body))
+                    peer.proven.outgoing._counter = 0
+                    peer.frame(body + peer.proven.outgoing.next(body))
                 case "too large":
                     peer.writer.write(struct.pack(">I", FRAME_MAX + 1))
                 case "bad message":
-                    assert peer.session is not None
-                    peer.session.outgoing._counter = 0
+                    assert peer.proven is not None
+                    peer.proven.outgoing._counter = 0
                     peer.frame(peer.sealed(RAFT, b"bad"))
             assert await peer.closed()
             assert owner.linked == {"b:1": 0}
@@ -889,9 +889,8 @@ def test_a_message_above_the_limit_is_refused_at_its_sender_and_the_link_stays()
             for kind in (RAFT, APPLICATION):
                 assert not transport.send("b:1", kind, bytes(FRAME_MAX))
             assert transport.send("b:1", APPLICATION, b"short")
-            size = transport._links["b:1"]._session
-            assert size is not None
-            assert transport.send("b:1", RAFT, bytes(FRAME_MAX - 1 - size.outgoing.size))
+            seal = transport._links["b:1"]._handshake.outgoing
+            assert transport.send("b:1", RAFT, bytes(FRAME_MAX - 1 - seal.size))
             while len(frame := await peer.read()) < FRAME_MAX:
                 assert frame[:1] in (bytes((APPLICATION,)), bytes((PING,)))
             peer.writer.close()

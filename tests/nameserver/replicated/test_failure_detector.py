@@ -28,6 +28,7 @@ from nameserver.replicated.reporter import Reporter
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
 from remoting.route import DataVersion
+from tests.nameserver.contacts import check
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 B = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.2:10911"))
@@ -807,7 +808,7 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def consistent(self) -> None:
         for process in self.members.values():
-            process.liveness.check()
+            check(process.liveness)
 
 
 GroupMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -27,7 +27,7 @@ def test_settings_stay_with_their_nameserver(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
             body = b"orderMessageEnable=true"
-            request = Request(code=RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+            request = Request(code=RequestCode.UPDATE_NAMESRV_CONFIG, ext_fields={}, body=body)
             assert (await ask(group.running[0], request)).code == ResponseCode.SUCCESS
             stored = load_settings_file(tmp_path / "0" / "namesrv.properties")
             assert stored == {"orderMessageEnable": "true"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.types import BrokerAddr, BrokerName, ConnectionId, MinBrokerChange
+from nameserver.types import BrokerAddr, ConnectionId, MinBrokerChange
 from nameserver.wire.notices import NOTICES_MAX, Notices
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
@@ -124,7 +124,6 @@ def test_one_connection_has_a_bounded_number_of_addresses_dialled() -> None:
 def told(count: int) -> tuple[MinBrokerChange, list[str]]:
     addrs = [f"10.0.0.1:{port}" for port in range(1, count + 1)]
     change = MinBrokerChange(
-        broker_name=BrokerName("b"),
         min_broker_id=0,
         min_broker_addr=BrokerAddr("10.0.0.1:1"),
         offline_addr=None,

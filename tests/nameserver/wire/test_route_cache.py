@@ -15,7 +15,7 @@ from nameserver.handlers import decide
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
+from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName
 from nameserver.verdicts import Applied
 from nameserver.wire import route_cache
 from nameserver.wire.route_cache import BATCH_BYTES, BATCH_MAX, TAIL_MAX, RouteCache, RouteReader
@@ -88,7 +88,7 @@ def in_full(table: RouteTable, data: bytes) -> bytes:
     """Answer one frame by the parser and the handlers."""
     (frame,) = FrameDecoder().feed(data)
     command = decode_command(frame)
-    answer = decide(table.view, Request.of(command), SETTINGS, uptime_s=0.0)
+    answer = decide(table.view, command, SETTINGS, uptime_s=0.0)
     assert isinstance(answer, Answer)
     reply = command.reply(answer.code, remark=answer.remark, ext_fields=answer.ext_fields, body=answer.body)
     return reply.encode()
