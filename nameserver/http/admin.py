@@ -22,7 +22,7 @@ from aiohttp import web
 
 from nameserver.modes.group import GroupStatus, Operations
 from nameserver.modes.interface import Consistency, NoQuorum
-from nameserver.raft.member import RaftMember
+from nameserver.raft.node.member import RaftMember
 from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.settings.declared import ConfigError, read_address
 from remoting.disk_threads import DiskThreads

@@ -2,7 +2,6 @@
 
 Here belongs what makes a replicated log of any state machine; what a route is stays above.
 
-    member.py          RaftMember: what the layer above sees
     types.py           settings, roles, the state machine it drives
     library.py         the library behind plain names, and the private ones that we lean on
     pysyncobj_seam.py  the library, loaded for us alone

@@ -19,7 +19,7 @@ from nameserver.modes.interface import ConsistencyStatus, Effects, Freshness, Fr
 from nameserver.modes.local import Local
 from nameserver.modes.notes import note_change
 from nameserver.modes.serving import serve
-from nameserver.raft.member import RaftMember
+from nameserver.raft.node.member import RaftMember
 from nameserver.raft.types import RaftConfig, StopMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nameserver.liveness import Liveness
-from nameserver.raft.member import RaftMember
+from nameserver.raft.node.member import RaftMember
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
 

@@ -25,9 +25,9 @@ from nameserver.raft.consensus.log import RaftLog, Recovered
 from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
 from nameserver.raft.library import LEADER
-from nameserver.raft.member import RaftMember
 from nameserver.raft.node import recovery
 from nameserver.raft.node.images import ImageFiles
+from nameserver.raft.node.member import RaftMember
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Journal, Replay

@@ -51,7 +51,7 @@ IO_MODULES = {
     "nameserver/raft/node/images.py",
     "nameserver/raft/node/promises.py",
     "nameserver/raft/pysyncobj_seam.py",
-    "nameserver/raft/member.py",
+    "nameserver/raft/node/member.py",
     "nameserver/raft/links/transport.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",
@@ -121,7 +121,7 @@ IO_MODULES = {
 ROOMS = (
     *("types", "commands", "verdicts", "liveness", "registration", "routes", "disk", "settings", "handlers"),
     *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
-    *("raft/node", "raft/member", "raft", "modes", "replicated", "wire", "http", "__main__"),
+    *("raft/node", "raft", "modes", "replicated", "wire", "http", "__main__"),
 )
 #: Rooms that know nothing of the nameserver outside themselves, but for the way to the disk.
 ALONE = ("raft", "settings")

@@ -117,7 +117,7 @@ D36
     :meth:`.part.Shared.follow`
 D37
     A leader cannot remove itself, and nothing hands over. :meth:`.membership.Membership._change`,
-    :mod:`nameserver.raft.member`
+    :mod:`nameserver.raft.node.member`
 
 All this leans on private names: :mod:`nameserver.raft.library` has them, and checks them at start.
 """

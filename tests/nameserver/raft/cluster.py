@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from nameserver.raft.member import RaftMember
+from nameserver.raft.node.member import RaftMember
 from nameserver.raft.types import RaftConfig
 from tests.ports import free_ports
 

@@ -27,7 +27,7 @@ from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 _ALONE = """
     import asyncio, json, os, resource, sys
     from pathlib import Path
-    from nameserver.raft.member import RaftMember
+    from nameserver.raft.node.member import RaftMember
     from nameserver.raft.types import RaftConfig
 
     class Machine:

@@ -17,9 +17,9 @@ from pysyncobj.serializer import Serializer
 
 from nameserver.raft.consensus.effects import MakeImage
 from nameserver.raft.links.transport import Transport
-from nameserver.raft.member import RaftMember
 from nameserver.raft.node import recovery
 from nameserver.raft.node.driver import Driver
+from nameserver.raft.node.member import RaftMember
 from nameserver.raft.storage.journal import Journal, Replay
 from nameserver.raft.types import RaftStartError
 from tests.nameserver.raft.cluster import Machine, cluster_of, in_seconds, run, until

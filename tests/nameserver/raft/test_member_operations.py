@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.member import RaftMember
 from nameserver.raft.node.driver import Driver
+from nameserver.raft.node.member import RaftMember
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.types import ChangeRefused, ChangeUnknown, Durability, NotLeader, RaftStartError, Role
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until

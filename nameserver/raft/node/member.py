@@ -10,10 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .consensus.members import majority
-from .library import check_library
-from .node.driver import Driver
-from .types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, RaftConfig, Role, StateMachine
+from nameserver.raft.consensus.members import majority
+from nameserver.raft.library import check_library
+from nameserver.raft.types import (
+    ChangeNotYet,
+    ChangeRefused,
+    ChangeUnknown,
+    NotLeader,
+    RaftConfig,
+    Role,
+    StateMachine,
+)
+
+from .driver import Driver
 
 if TYPE_CHECKING:
     from nameserver.raft.consensus.engine import Engine
