@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client.mqadmin.__main__ import COMMANDS
-from nameserver.settings.declared import NamesrvSettings, format_settings
+from nameserver.settings.declared import BY_KEY, NamesrvSettings, flag_of, format_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "operations.md"
@@ -85,8 +85,7 @@ def test_line_that_nobody_writes_is_found_out(quote: str) -> None:
 
 def test_every_flag_exists() -> None:
     known = {literal for literal in literals() if literal.startswith("--")}
-    nameserver = (ROOT / "nameserver" / "settings" / "declared.py").read_text()
-    known |= {f"--{name}" for name in re.findall(r'flag="([a-z-]+)"', nameserver)}
+    known |= {f"--{flag_of(declared)}" for declared in BY_KEY.values()}
     known |= {f"--{option.long}" for command in COMMANDS.values() for option in command.all_options}
     named = set(FLAG.findall(DOCUMENT.read_text()))
     assert {"--force-new-cluster", "--token-file", "--advertise"} <= named
