@@ -27,6 +27,7 @@ from bench.plan import (
     PlannedFault,
     after_seconds,
     down_seconds,
+    quiet_seconds,
     scenarios_of,
     strikes_broker,
     strikes_every_server,
@@ -128,8 +129,8 @@ class Director:
             self._let_brokers_make_topics()
             from_ns = time.monotonic_ns()
         topic = new_topic(fault.case)
-        quiet_ns = round((fault.quiet_s + self._jitter.uniform(0, fault.jitter_s)) * 1e9)
-        begin_ns = from_ns + max(quiet_ns, SIGNAL_NS)
+        quiet_s = quiet_seconds(fault, self.series, self._jitter.random())
+        begin_ns = from_ns + max(round(quiet_s * 1e9), SIGNAL_NS)
         until_ns = begin_ns + round((fault.down_s + fault.after_s) * self.series.stretch * 1e9)
         self._sleep_until(begin_ns - SIGNAL_NS)
         self._cluster.say_topic(topic, Beginning(begin_ns=begin_ns, until_ns=until_ns))
@@ -186,7 +187,8 @@ class Director:
             brokers=[process.name for process in cluster.brokers],
             broker=broker.index if takes_broker or fault.case == "broker-nameserver" else None,
         )
-        self._sleep_until(from_ns + round((fault.quiet_s + self._jitter.uniform(0, fault.jitter_s)) * 1e9))
+        quiet_s = quiet_seconds(fault, self.series, self._jitter.random())
+        self._sleep_until(from_ns + round(quiet_s * 1e9))
         begin_ns = time.monotonic_ns()
         self._go_down(kind, processes, cut, begin_ns)
         self._sleep_until(begin_ns + round(down_seconds(scenario, fault, self.series) * 1e9))

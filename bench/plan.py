@@ -197,6 +197,18 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
     return fault.down_s * (series.stretch if scaled else 1.0)
 
 
+def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> float:
+    """Return how long it is quiet before a fault.
+
+    What is drawn is stretched as what follows the fault is: it must be as likely at any instant between two
+    registrations, or an average of recoveries is that of one instant.
+
+    Args:
+        drawn: 0 to 1, by chance.
+    """
+    return fault.quiet_s + drawn * fault.jitter_s * series.stretch
+
+
 def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
     """Return how long the window of a fault goes on when everything is back.
 
@@ -212,7 +224,7 @@ def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links:
 def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links = "proxy") -> float:
     """Return how long a fault takes in all."""
     after_s = after_seconds(scenario, fault, series, links)
-    return fault.quiet_s + fault.jitter_s / 2 + down_seconds(scenario, fault, series) + after_s
+    return quiet_seconds(fault, series, 0.5) + down_seconds(scenario, fault, series) + after_s
 
 
 def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:

@@ -21,6 +21,7 @@ from bench.plan import (
     only_series,
     parse_plan,
     plans,
+    quiet_seconds,
     run_seconds,
     scenarios_of,
     seconds_of,
@@ -175,6 +176,24 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
     assert seconds_of("leader-fails", fault, series) == pytest.approx(0.4 + 2.0 + 6.0)
     cut = msgspec.structs.replace(fault, case="1-2")
     assert down_seconds("partition", cut, series) == pytest.approx(12.0)
+    drawn = msgspec.structs.replace(fault, jitter_s=0.5)
+    assert seconds_of("leader-fails", drawn, series) == pytest.approx(0.4 + 1.5 + 2.0 + 6.0)
+
+
+@pytest.mark.parametrize("name", [name for name in plans() if name not in ("smoke", "attached")])
+def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> None:
+    """Or all blocks, and both divisors of a prediction, would see the same instant of it."""
+    plan = load_plan(name)
+    for series in plan.series:
+        period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / series.timers.divisor
+        for scenario in scenarios_of(plan, series):
+            for fault in scenario.faults:
+                drawn_s = quiet_seconds(fault, series, 1.0) - quiet_seconds(fault, series, 0.0)
+                assert drawn_s == pytest.approx(max(drawn_s, period_s)), (
+                    series.name,
+                    scenario.name,
+                    fault.case,
+                )
 
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
@@ -267,7 +286,7 @@ def test_load_lasts_as_long_as_its_scenarios() -> None:
     plan = load_plan("smoke")
     series = plan.series[0]
     faults = [fault for scenario in plan.scenarios for fault in scenario.faults]
-    quiet = sum(fault.quiet_s + fault.jitter_s / 2 for fault in faults)
+    quiet = sum(quiet_seconds(fault, series, 0.5) for fault in faults)
     struck = sum(fault.down_s + fault.after_s for fault in faults)
     assert run_seconds(plan, series) == pytest.approx(1.5 + 0.5 + 2.0 + quiet + struck)
     stretched = msgspec.structs.replace(series, stretch=2.0, scenarios=["quiet"])
