@@ -180,7 +180,7 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
     assert seconds_of("leader-fails", drawn, series) == pytest.approx(0.4 + 1.5 + 2.0 + 6.0)
 
 
-@pytest.mark.parametrize("name", [name for name in plans() if name not in ("smoke", "attached")])
+@pytest.mark.parametrize("name", ["full", "controls", "real"])
 def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> None:
     """Or all blocks, and both divisors of a prediction, would see the same instant of it."""
     plan = load_plan(name)
