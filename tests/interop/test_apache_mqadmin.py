@@ -127,8 +127,13 @@ def write_permission_goes_and_comes(tool: Tool) -> None:
         kept for release, kept in tool.deployment.kept.items() if tool.deployment.apache[release].name == name
     )
     assert tool.perms(topic) == [6, 6, 6]
-    assert_each_named(tool, "wipe", tool.run("wipeWritePerm", "-b", name).stdout)
-    assert tool.perms(topic) == [4, 4, 4]
+
+    def wiped() -> list[int]:
+        assert_each_named(tool, "wipe", tool.run("wipeWritePerm", "-b", name).stdout)
+        return tool.perms(topic)
+
+    # The broker may report in between that a topic was deleted above, and with that, once, all permissions.
+    assert any(wiped() == [4, 4, 4] for _ in range(2))
     assert_each_named(tool, "add", tool.run("addWritePerm", "-b", name).stdout)
     assert tool.perms(topic) == [6, 6, 6]
 
