@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from .apache import RELEASES, AdminResult, Apache, ask
+from .apache import RELEASES, AdminResult, Apache, ask, wait_until
 from .ours import CLUSTER, OurDeployment, route
 
 pytestmark = pytest.mark.interop
@@ -63,7 +63,15 @@ def test_apache_mqadmin(tool: Tool) -> None:
 
 def clusters_are_listed(tool: Tool) -> None:
     # 4.9.7 itself trips over a figure that 5.x brokers no longer give; it says so and lists them all the same
-    rows = {row[1]: row for row in table(tool.run("clusterList", stderr=None).stdout) if len(row) > 4}
+    def listed() -> dict[str, list[str]]:
+        return {row[1]: row for row in table(tool.run("clusterList", stderr=None).stdout) if len(row) > 4}
+
+    def versions_are_told() -> bool:
+        rows.update(listed())
+        return all(row[4].startswith("V") for row in rows.values() if row[0] == CLUSTER)
+
+    rows: dict[str, list[str]] = {}
+    wait_until(versions_are_told, "brokers say their versions: Apache's own do not in their first seconds")
     for broker, version in (
         (tool.deployment.apache["4.9.7"], "V4_9_7"),
         (tool.deployment.apache["5.3.3"], "V5_3_3"),
