@@ -18,6 +18,7 @@ import msgspec
 from bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
 from bench.arms.servers import Servers, StartedServers, server_names, wait_until
 from bench.arms.started import servers_of
+from bench.chance import stream
 from bench.cuts import SIDES
 from bench.events import Event, Fact, LinkSample, Role, Truth
 from bench.files import write_at_once
@@ -234,8 +235,7 @@ class Cluster:
         self.started.start()
         for process in self._carriers:
             process.wait_ready()
-        for process in self.brokers:
-            process.launch()
+        self._launch_brokers()
         # Whoever loads much comes after those that the others wait for, and is ready when these have met.
         self.generator.launch()
         self._launch_observer()
@@ -250,6 +250,19 @@ class Cluster:
             process.wait_ready()
             self.truth(index, "up")
         self._start_topics()
+
+    def _launch_brokers(self) -> None:
+        """Start the brokers at random instants of one period, from which each reports once a period.
+
+        Those of an installation were not started together: how soon the last one reports to a nameserver that
+        restarted empty depends on how they are spread.
+        """
+        period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / self.series.timers.divisor
+        phases = stream(self.given.seed, "phases of brokers")
+        begun_s = time.monotonic()
+        for process, phase in zip(self.brokers, sorted(phases.random() for _ in self.brokers), strict=True):
+            time.sleep(max(0.0, begun_s + phase * period_s - time.monotonic()))
+            process.launch()
 
     def _launch_observer(self) -> None:
         arm = self._arm_config()

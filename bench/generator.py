@@ -221,6 +221,19 @@ class ObservedClient:
         for topic in self._observed:
             directory.routes.use(topic)
         directory.watchers.append(self.look)
+        phase = stream(generator.config.seed, f"phase of client {op} {number}").random()
+        gevent.spawn(self.begin, phase * generator.config.arm.refresh_ms / 1000)
+
+    def begin(self, after_s: float) -> None:
+        """Ask for the routes, and once each period from then on.
+
+        Clients that were started together would ask together for ever, as no installation's do: how late the
+        last one learns of a change would then be one draw from the period, whatever their number.
+        """
+        gevent.sleep(after_s)
+        directory = self.client.core.directory
+        for topic in self._observed:
+            self.client.run(directory.refresh_quietly(topic))
         self.client.start()
 
     def look(self) -> None:
@@ -340,7 +353,10 @@ class ReadingClient(ObservedClient):
         self.known = [topic_name(place) for place in range(generator.config.load.topics)]
         self.topics = dict.fromkeys([*self.known, *generator.config.new_topics], "*")
         self.consumer: PushConsumer | None = None
-        gevent.spawn(self.join)
+
+    def begin(self, after_s: float) -> None:
+        super().begin(after_s)
+        self.join()
 
     def join(self) -> None:
         """Join the group once routes can be had: a session with ZooKeeper takes a moment."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import psutil
 import pytest
 
 from bench import cluster, session
@@ -134,6 +135,7 @@ class Life:
         self.step = ""
         self.marked: dict[str, list[bool]] = {}
         self.syncs: list[list[int]] = []
+        self.launched_s: list[float] = []
         self.session = Session(
             a_turn(out, plan, arm, profile="full", seed=5),
             self.progress,
@@ -145,6 +147,10 @@ class Life:
         """Leave a mark on every disk before a fault, and see after it where it still lies."""
         if step == "starting":
             return
+        if step == "quiet":
+            for process in self.session.cluster.brokers:
+                assert process.child is not None
+                self.launched_s.append(psutil.Process(process.child.pid).create_time())
         if step in ("quiet", "broker-dies: stop"):
             self.syncs.append([self.synced(index) for index in range(3)])
         marks = [self.session.cluster.started.data_of(index) / "mark" for index in range(3)]
@@ -550,6 +556,30 @@ def test_clients_that_watch_are_told_and_those_that_poll_learn_at_their_next_que
     assert statistics.median(watching) < 0.2
     for arm in ("independent", "raft"):
         assert statistics.median(delays(lives[arm])) > 0.2, arm
+
+
+def arc(instants_s: list[float], period_s: float) -> float:
+    """Return the length of the shortest part of a period in which all of these instants fall."""
+    phases = sorted(instant % period_s for instant in instants_s)
+    gaps = [after - before for before, after in itertools.pairwise([*phases, phases[0] + period_s])]
+    return period_s - max(gaps)
+
+
+def test_brokers_and_clients_are_spread_over_the_period_in_which_they_report_and_ask(
+    lives: dict[Arm, Life],
+) -> None:
+    """Those that were started together would be one broker, and one client, many times over."""
+    for life in lives.values():
+        assert arc(life.launched_s, 0.75) > 0.15, life.arm  # three numbers drawn for seed 5
+    for arm in ("independent", "raft"):
+        life, own = lives[arm], []
+        for place in range(6):
+            shown = life.views("staleness", "sim-100-changing")["client", place]
+            seen = [view.seen_ns / SECOND for view in shown[1:]]  # the first is what it knew before
+            assert len(seen) >= 2
+            assert arc(seen, 0.75) < 0.2, "one client asks once a period"
+            own.append(statistics.median(seen))
+        assert arc(own, 0.75) > 0.25, arm
 
 
 @pytest.mark.parametrize("arm", ARMS)
