@@ -92,7 +92,7 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that may have listed it when the fault began: left_out_ns
         long from the fault's begin, 0 if the middle of what is known lies before it, null if it was still
-        listed at the end of the window or of the observation; unsure_ns long.
+        listed when the broker came back, at the end of the window or of the observation; unsure_ns long.
     """
     dead = _targets(runs, "broker")
     at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")  # until_ns is in the middle
@@ -100,7 +100,7 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
         spans.join(F.broadcast(dead), on="run", how="inner")
         .where(
             F.array_contains("brokers", F.col("target"))
-            & (F.col("since_ns") < F.coalesce("healed_ns", "until_fault_ns"))
+            & (F.col("seen_ns") < F.coalesce("healed_ns", "until_fault_ns"))  # from then on it is back
             & (at_latest_ns > F.col("begin_ns"))
         )
         .select(

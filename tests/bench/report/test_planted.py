@@ -40,6 +40,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         stale_200_ms,
         broker_died,
         broker_died_under_a_slow_reading,
+        cable_was_mended_within_a_reading,
         broker_started_slowly,
         given_up_by_mistake,
         late_inside_the_window,
@@ -415,6 +416,17 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
         run.op("lookup", 1.0, 0.001)
 
 
+def cable_was_mended_within_a_reading(root: Path) -> None:
+    """Cut from 5 to 8 s; the reading that shows it again was sent 15 ms before and read 5 ms after."""
+    with PlantedRun(root, scenario="mended") as run:
+        run.fault(5.0, 10.0, case="cable", targets=["broker-1"], healed=8.0)
+        run.view(0.0, index=0)
+        run.view(6.0, index=0, unseen=6.0, brokers=[0, 2])
+        run.view(8.005, index=0, unseen=7.985)
+        run.view(9.5, "end", index=0)
+        run.op("lookup", 1.0, 0.001)
+
+
 def broker_started_slowly(root: Path) -> None:
     """Broker 1 is started again at 9 s, listed from 10 s on and seen to serve at 12 s."""
     with PlantedRun(root, scenario="slow-start") as run:
@@ -439,6 +451,11 @@ def test_broker_that_is_listed_while_it_starts_is_not_called_dead(gold: Gold) ->
 def test_broker_that_is_left_out_at_once_is_not_left_out_of_the_figures(gold: Gold) -> None:
     (row,) = (row for row in gold.left_out if "/slowly-read/" in row.run)
     assert row.left_out_ns == 0
+
+
+def test_broker_that_returns_with_the_end_of_its_fault_had_been_left_out(gold: Gold) -> None:
+    (row,) = (row for row in gold.left_out if "/mended/" in row.run)
+    assert row.left_out_ns == pytest.approx(1e9, abs=1e6)
 
 
 def test_dead_broker_is_followed_at_each_nameserver_and_client(gold: Gold) -> None:
