@@ -93,10 +93,7 @@ class Generator:
         topics = [topic_name(number) for number in range(load.topics)]
         clients = {op: self.arrivals(op, *each) for op, each in paced(load).items()}
         self.lookups = clients["lookup"]
-        servers = range(len(config.arm.sides[0].servers))
-        self.newcomers = self.arrivals(
-            "newcomer", load.newcomer_per_s, [(server, topic) for server in servers for topic in topics]
-        )
+        self.newcomers = self.arrivals("newcomer", load.newcomer_per_s, topics)
         self.sends = {op: clients[op] for op in ("send", "send_once")}
         self.body = stream(config.seed, "bodies").randbytes(load.message_bytes)
         self.changes = itertools.count()
@@ -221,7 +218,9 @@ class ObservedClient:
         for topic in self._observed:
             directory.routes.use(topic)
         directory.watchers.append(self.look)
-        phase = stream(generator.config.seed, f"phase of client {op} {number}").random()
+        phase = 0.0
+        if not load.together:
+            phase = stream(generator.config.seed, f"phase of client {op} {number}").random()
         gevent.spawn(self.begin, phase * generator.config.arm.refresh_ms / 1000)
 
     def begin(self, after_s: float) -> None:
@@ -524,7 +523,7 @@ class Lookup(Paced):
 
 
 class Newcomer(Paced):
-    """Comes as a new client to one server."""
+    """Comes as a new client to one server; all are asked in turn, so that none is not looked at for long."""
 
     op = "newcomer"
 
@@ -532,10 +531,10 @@ class Newcomer(Paced):
     def arrivals(self) -> Arrivals[Any]:
         return self.generator.newcomers
 
-    def operate(self, number: int, due_ns: int, chosen: tuple[int, str]) -> Operation:
-        target, topic = chosen
-        side = self.generator.side(number)
-        return self.looked(topic, due_ns, side, lambda: self.generator.arm.newcomer(side, target, topic))
+    def operate(self, number: int, due_ns: int, chosen: str) -> Operation:
+        turn, target = divmod(number, len(self.generator.side(0).servers))
+        side = self.generator.side(turn)
+        return self.looked(chosen, due_ns, side, lambda: self.generator.arm.newcomer(side, target, chosen))
 
 
 class Sender(Paced):

@@ -232,7 +232,8 @@ def recoveries(requests: DataFrame) -> DataFrame:
     A request is disturbed if its answer failed or was wrong, or if it was waited for longer than
     ``WAITED_NS``, or if its answer was behind by more than that: who is told an old route at once is no
     better off than who waits for a new one. Recovery ends at the first right answer that stays right: the
-    first one to come at or after the instant at which the last disturbed request was due.
+    first one to come at or after the instant at which the last disturbed request was due. Of what is asked of
+    one server (``newcomer``, ``announce``) that is said server by server, and the last one counts.
 
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-a``...
@@ -240,8 +241,8 @@ def recoveries(requests: DataFrame) -> DataFrame:
         behind_ns long, how far the oldest answer was behind, 0 without any; recovered_ns long
         from the fault's begin, 0 if nothing was disturbed, null if it never became right; first_ns long, the
         first disturbed request; slowest_ns long, of the answered; stuck_ns long, of all; lateness_ns long of
-        the generator; gap_ns long, the longest time after the begin in which no request was due: what was
-        over by then was not noticed.
+        the generator; gap_ns long, the longest time after the begin in which no request was due, server by
+        server as above: what was over by then was not noticed.
     """
     keys = ["run", "fault", "op", "scope"]
     per_server = F.col("op").isin("newcomer", "announce") & F.col("target").isNotNull()
@@ -264,26 +265,26 @@ def recoveries(requests: DataFrame) -> DataFrame:
         (F.col("sent_ns") - F.col("due_ns")).alias("lateness_ns"),
         right.alias("right"),
         (wrong | (latency > WAITED_NS)).alias("disturbed"),
+        F.when(per_server, F.col("target")).alias("server"),
     )
     disturbed = F.when(F.col("disturbed"), F.col("offset_ns"))
     begin = F.lit(0).cast("bigint")
-    before = F.lag("offset_ns", 1, 0).over(Window.partitionBy(*keys).orderBy("offset_ns"))
-    whole = (
-        Window.partitionBy(*keys)
-        .orderBy("offset_ns")
-        .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    )
-    during = during.withColumns(
+    in_order = Window.partitionBy(*keys, "server").orderBy("offset_ns")
+    before = F.lag("offset_ns", 1, 0).over(in_order)
+    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    # One shuffle for both, what is counted by server and by scope.
+    during = during.repartition(*keys).withColumns(
         {
             "gap_ns": F.greatest("offset_ns", begin) - F.greatest(before, begin),
             "last_ns": F.max(disturbed).over(whole),
         }
     )
+    stays_right = F.col("right") & (F.col("answered_ns") >= F.col("last_ns"))
+    during = during.withColumn("again_ns", F.min(F.when(stays_right, F.col("answered_ns"))).over(whole))
 
     def count(condition: Column, name: str) -> Column:
         return F.sum(condition.cast("int")).alias(name)
 
-    again = F.col("right") & (F.col("answered_ns") >= F.col("last_ns"))
     totals = during.groupBy(*keys).agg(
         F.count("*").alias("n"),
         count(F.col("right"), "right"),
@@ -297,7 +298,8 @@ def recoveries(requests: DataFrame) -> DataFrame:
         count(F.col("queued"), "queued"),
         F.min(disturbed).alias("first_ns"),
         F.max("last_ns").alias("last_ns"),
-        F.min(F.when(again, F.col("answered_ns"))).alias("again_ns"),
+        F.bool_or(F.col("last_ns").isNotNull() & F.col("again_ns").isNull()).alias("never"),
+        F.max("again_ns").alias("again_ns"),
         F.max(F.when(F.col("right"), F.col("latency_ns"))).alias("slowest_ns"),
         F.max("latency_ns").alias("stuck_ns"),
         F.max("lateness_ns").alias("lateness_ns"),
@@ -309,7 +311,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
         *("n", "right", "stale", "missing", "ghost", "refused", "failed", "unknown", "waited", "late"),
         *("queued", "behind_ns", "first_ns"),
         F.when(F.col("last_ns").isNull(), begin)
-        .when(F.col("again_ns").isNotNull(), F.greatest("again_ns", begin))
+        .when(~F.col("never"), F.greatest("again_ns", begin))
         .alias("recovered_ns"),
         *("slowest_ns", "stuck_ns", "lateness_ns", "gap_ns"),
     )

@@ -180,6 +180,12 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
     assert seconds_of("leader-fails", drawn, series) == pytest.approx(0.4 + 1.5 + 2.0 + 6.0)
 
 
+@pytest.mark.parametrize("name", plans())
+def test_clients_ask_each_at_its_own_instant_but_beside_the_java_client(name: str) -> None:
+    """Java's start together; with other phases a difference between it and ours would be the phases'."""
+    assert load_plan(name).load.together is (name == "real")
+
+
 @pytest.mark.parametrize("name", ["full", "controls", "real"])
 def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> None:
     """Or all blocks, and both divisors of a prediction, would see the same instant of it."""

@@ -32,6 +32,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
     root = tmp_path_factory.mktemp("results [1]")  # a path that Spark could take for a pattern
     for plant in (
         waited_for_an_election,
+        waited_at_one_server,
         failed_then_waited,
         frozen_two_seconds,
         relapsed,
@@ -94,6 +95,20 @@ def test_requests_that_waited_and_then_succeeded_are_the_outage(gold: Gold) -> N
     assert found.slowest_ns == pytest.approx(2.0e9, abs=1e6)
     assert (found.failed, found.right) == (0, found.n)
     assert found.waited == sum(7.0 - due > 0.25 for due in steps(5, 7))
+
+
+def waited_at_one_server(root: Path) -> None:
+    """What new clients ask nameserver 0 while it starts again is answered at 6.5 s; 1 always answers."""
+    with PlantedRun(root, scenario="one-server") as run:
+        run.fault(5.0, 12.0, case="one-empty", targets=["nameserver-0"], healed=5.3)
+        for due in steps(0, 12, 0.25):
+            run.op("newcomer", due, 6.5 - due if 5.0 <= due < 6.5 else 0.001, target=0)
+            run.op("newcomer", due + 0.1, 0.001, target=1)
+
+
+def test_one_server_is_not_right_again_because_another_one_answers(gold: Gold) -> None:
+    assert of(gold, "one-server", "newcomer").recovered_ns == pytest.approx(1.5e9, abs=2e6)
+    assert of(gold, "one-server", "newcomer", "others").recovered_ns == 0
 
 
 def failed_then_waited(root: Path) -> None:
