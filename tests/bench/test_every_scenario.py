@@ -565,6 +565,17 @@ def arc(instants_s: list[float], period_s: float) -> float:
     return period_s - max(gaps)
 
 
+def usual_phase(instants_s: list[float], period_s: float) -> float:
+    """Return where in a period most of these instants lie, to which some of a busy machine may be late."""
+    phases = [instant % period_s for instant in instants_s]
+    usual = min(
+        phases, key=lambda one: statistics.median_low(arc([one, other], period_s) for other in phases)
+    )
+    off = statistics.median_low(arc([usual, phase], period_s) for phase in phases)
+    assert off < 0.1, f"once a period, but at {phases}"
+    return usual
+
+
 def test_brokers_and_clients_are_spread_over_the_period_in_which_they_report_and_ask(
     lives: dict[Arm, Life],
 ) -> None:
@@ -577,8 +588,7 @@ def test_brokers_and_clients_are_spread_over_the_period_in_which_they_report_and
             shown = life.views("staleness", "sim-100-changing")["client", place]
             seen = [view.seen_ns / SECOND for view in shown[1:]]  # the first is what it knew before
             assert len(seen) >= 2
-            assert arc(seen, 0.75) < 0.2, "one client asks once a period"
-            own.append(statistics.median(seen))
+            own.append(usual_phase(seen, 0.75))
         assert arc(own, 0.75) > 0.25, arm
 
 
