@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -141,6 +142,10 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
         assert alike > 5, kind
         assert distinct[0][:alike] == distinct[1][:alike] == distinct[2][:alike], kind
     assert len({topic for _, topic, _ in loads["raft"]["lookup"]}) > 1
+    asked = [target for _, _, target in loads["raft"]["newcomer"]]
+    assert all(after == (before + 1) % 3 for before, after in itertools.pairwise(asked)), (
+        "new clients, in turn"
+    )
 
 
 def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> None:

@@ -109,6 +109,9 @@ def waited_at_one_server(root: Path) -> None:
 def test_one_server_is_not_right_again_because_another_one_answers(gold: Gold) -> None:
     assert of(gold, "one-server", "newcomer").recovered_ns == pytest.approx(1.5e9, abs=2e6)
     assert of(gold, "one-server", "newcomer", "others").recovered_ns == 0
+    assert of(gold, "one-server", "newcomer").gap_ns == pytest.approx(
+        0.25e9, abs=1e6
+    )  # each server by itself
 
 
 def failed_then_waited(root: Path) -> None:
