@@ -252,16 +252,18 @@ class Cluster:
         self._start_topics()
 
     def _launch_brokers(self) -> None:
-        """Start the brokers at random instants of one period, from which each reports once a period.
+        """Start the brokers so long after each other that their reports lie at random instants of a period.
 
         Those of an installation were not started together: how soon the last one reports to a nameserver that
         restarted empty depends on how they are spread.
         """
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / self.series.timers.divisor
-        phases = stream(self.given.seed, "phases of brokers")
+        chance = stream(self.given.seed, "phases of brokers")
+        phases = sorted(chance.random() for _ in self.brokers)
         begun_s = time.monotonic()
-        for process, phase in zip(self.brokers, sorted(phases.random() for _ in self.brokers), strict=True):
-            time.sleep(max(0.0, begun_s + phase * period_s - time.monotonic()))
+        for process, phase in zip(self.brokers, phases, strict=True):
+            due_s = begun_s + (phase - phases[0]) * period_s
+            time.sleep(max(0.0, due_s - time.monotonic()))
             process.launch()
 
     def _launch_observer(self) -> None:

@@ -219,9 +219,10 @@ class ObservedClient:
             directory.routes.use(topic)
         directory.watchers.append(self.look)
         phase = 0.0
-        if not load.together:
+        if not load.clients_together:
             phase = stream(generator.config.seed, f"phase of client {op} {number}").random()
-        gevent.spawn(self.begin, phase * generator.config.arm.refresh_ms / 1000)
+        begun = gevent.spawn(self.begin, phase * generator.config.arm.refresh_ms / 1000)
+        begun.link_exception(lambda failed: void_run(failed.exception))
 
     def begin(self, after_s: float) -> None:
         """Ask for the routes, and once each period from then on.
@@ -230,6 +231,8 @@ class ObservedClient:
         last one learns of a change would then be one draw from the period, whatever their number.
         """
         gevent.sleep(after_s)
+        if self._ended:
+            return
         directory = self.client.core.directory
         for topic in self._observed:
             self.client.run(directory.refresh_quietly(topic))

@@ -108,8 +108,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     timeout_s: float
     consumers: int = 0
     """Members of one group that reads what is sent; each is a client of its own."""
-    together: bool = False
-    """Whether clients ask at the same instants, and not each at its own of a period."""
+    clients_together: bool = False
+    """Whether clients ask for routes at the same instants, and not each at its own of the period."""
 
     def users(self, op: str) -> int:
         """Return how many users share the schedule of a kind of operation.

@@ -183,7 +183,7 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
 @pytest.mark.parametrize("name", plans())
 def test_clients_ask_each_at_its_own_instant_but_beside_the_java_client(name: str) -> None:
     """Java's start together; with other phases a difference between it and ours would be the phases'."""
-    assert load_plan(name).load.together is (name == "real")
+    assert load_plan(name).load.clients_together is (name == "real")
 
 
 @pytest.mark.parametrize("name", ["full", "controls", "real"])
