@@ -70,8 +70,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("newcomer_right_s", "s", 0.25, "New clients get right routes again"),
-            "As above, for clients that have just come and ask one server, once, struck or not: server by server, "
-            "and the last one counts.",
+            "As above, for clients that have just come and ask one server, once, struck or not: server by "
+            "server, and the last one counts.",
         ),
         _measure(
             *("newcomer_others_right_s", "s", 0.25, "The same at the servers that were not struck"),
