@@ -9,6 +9,8 @@ Rules:
       copy from a former process neither keeps a broker alive by its connection nor removes it.
     - A close by the peer, an error or idleness is evidence that the broker is gone, if the connection owned
       the broker. A close that this process starts (shutdown, shedding) is none.
+    - What a former process sent may arrive when its successor is gone already, and list the broker anew. The
+      end of that older connection is evidence for the record it made.
     - An unregistration over the owning connection is evidence as a close is.
 
 The clock is this module's own, in seconds: it moves only in :meth:`Liveness.advance`, and one step counts
@@ -137,7 +139,11 @@ class Liveness:
         if origin in self._registered_over:
             self._registered_over[origin][broker] = revision
         contact = self._contacts.get(broker)
-        if contact is None or contact.owner != origin:
+        if contact is None or contact.owner is None:
+            return
+        if origin != contact.owner:
+            if origin < contact.owner and origin not in self._registered_over:
+                self._left_behind(broker, contact, revision)
             return
         closing = contact.closing
         if contact.connected:
@@ -169,15 +175,19 @@ class Liveness:
             The brokers for which this is evidence that they are gone, in the order they registered.
         """
         gone = []
-        for broker in self._registered_over.pop(origin, ()):
+        for broker, revision in self._registered_over.pop(origin, {}).items():
             contact = self._contacts.get(broker)
-            if contact is None or contact.owner != origin or not contact.connected:
+            if contact is None:
                 continue
-            closing = None
-            if not by_us:
-                closing = Closing(at=self.clock, origin=origin, revision=revision_of(broker))
-                gone.append(broker)
-            self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
+            if not contact.connected:
+                if not by_us and self._left_behind(broker, contact, revision):
+                    gone.append(broker)
+            elif contact.owner == origin:
+                closing = None
+                if not by_us:
+                    closing = Closing(at=self.clock, origin=origin, revision=revision_of(broker))
+                    gone.append(broker)
+                self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
         return tuple(gone)
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
@@ -259,6 +269,18 @@ class Liveness:
         contacts, clock = self._contacts, self.clock
         late = (broker for broker, known in contacts.items() if clock - known.heard_at > known.lease_s)
         return tuple(sorted(late, key=lambda broker: contacts[broker].heard_at))
+
+    def _left_behind(self, broker: BrokerKey, contact: Contact, revision: int | None) -> bool:
+        """Note that an older connection has ended whose last registration left the record at ``revision``.
+
+        Returns:
+            Whether that is evidence: the owner is gone, and the record was made after its end.
+        """
+        closing = contact.closing
+        if closing is None or revision is None or revision <= (closing.revision or 0):
+            return False
+        self._put(broker, replace(contact, closing=replace(closing, at=self.clock, revision=revision)))
+        return True
 
     def _put(self, broker: BrokerKey, contact: Contact) -> None:
         self.version += 1
