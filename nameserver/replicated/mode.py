@@ -144,10 +144,11 @@ class Replicated(Local):
     # -- Consistency --------------------------------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is Freshness.LINEARIZABLE:
+        if freshness is Freshness.DEFAULT:  # nearly every read
+            if not self._member.in_contact():
+                raise NoQuorum(f"name server not ready: {self._contact.why_not()}")
+        elif freshness is Freshness.LINEARIZABLE:
             raise FreshnessNotOffered("a linearizable read needs a barrier first")
-        if freshness is Freshness.DEFAULT and not self._member.in_contact():
-            raise NoQuorum(f"name server not ready: {self._contact.why_not()}")
         return self._table.view
 
     def refuse_read(self, error: NoQuorum) -> Answer:

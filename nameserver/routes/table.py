@@ -46,7 +46,7 @@ class RouteTable(RouteStore):
     exception, because every member must reach the same verdict.
 
     Attributes:
-        view: The read-only face of this table; always the same object.
+        view: The read-only face of this table; another object from each :meth:`adopt` on.
     """
 
     __slots__ = ("view",)
@@ -68,6 +68,10 @@ class RouteTable(RouteStore):
             raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
         table.epoch = epoch
         return table
+
+    def adopt(self, other: RouteStore) -> None:
+        super().adopt(other)
+        self.view = RouteView(self)  # former ones show the same state, but for whoever compares
 
     # -- apply ---------------------------------------------------------------------------------------------
 

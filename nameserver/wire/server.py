@@ -51,7 +51,7 @@ class NameServer:
         self._freshness = Freshness.DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
         self._barrier_view: RouteView | None = None
-        self._epoch_seen = 0
+        self._view_seen: RouteView | None = None
         self._refused: NoQuorum | None = None
         self._passed = self._barrier_passed  # one object: the mode compares
         self._notices = Notices(group)
@@ -133,8 +133,10 @@ class NameServer:
                 view = self._mode.view(self._freshness)
             except (NoQuorum, FreshnessNotOffered):
                 return None
-        if view is not None and view.epoch != self._epoch_seen:
-            self._epoch_seen = view.epoch  # answers are known by revisions, which may have gone back
+        if view is not self._view_seen and view is not None:
+            self._view_seen = (
+                view  # of another table: revisions, by which answers are known, may have gone back
+            )
             self.cache.clear()
         return view
 
