@@ -132,7 +132,7 @@ class Client:
                 try:
                     if isinstance(effect, Invoke):
                         result = await self._transport.invoke(
-                            effect.addr, effect.request, timeout_s=effect.timeout_s
+                            effect.addr, effect.request, timeout_s=effect.timeout_s, unless=effect.unless
                         )
                     else:
                         result = await self._perform(effect)
@@ -190,9 +190,11 @@ class Client:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Invoke():
-                return await self._transport.invoke(effect.addr, effect.request, timeout_s=effect.timeout_s)
+                return await self._transport.invoke(
+                    effect.addr, effect.request, timeout_s=effect.timeout_s, unless=effect.unless
+                )
             case Oneway():
-                return await self._transport.invoke_oneway(effect.addr, effect.request)
+                return await self._transport.invoke_oneway(effect.addr, effect.request, unless=effect.unless)
             case Clock():
                 return self._now()
             case Wait():

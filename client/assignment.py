@@ -9,7 +9,7 @@ from typing import Final
 from remoting.bodies import ConsumerIdList, LockBatch, LockBatchResponse, MessageQueue, SubscriptionData
 from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
+from remoting.errors import RemotingError, Withdrawn
 from remoting.fields import ConsumerGroupFields
 
 from .config import ConsumeFrom, GroupConfig
@@ -70,11 +70,14 @@ class Assignment:
         self._retry_topic = RETRY_PREFIX + config.group
         self._stored: dict[MessageQueue, int] = {}
         self._start_ms = 0
-        self._stopping = False
+        self._watches = self._stopping = False
 
     def start(self, start_ms: int) -> Operation[None]:
         """Begin to assign queues and to store their offsets."""
+        if self._stopping:
+            return
         self._start_ms = start_ms
+        self._watches = True
         self._directory.watchers.append(self.changed.notify)
         yield Spawn(self._keep_balanced(), f"rebalance {self.config.group}")
         if self._auto_store:
@@ -83,7 +86,8 @@ class Assignment:
     def stop(self) -> None:
         """Assign nothing more; :meth:`release_all` follows."""
         self._stopping = True
-        self._directory.watchers.remove(self.changed.notify)
+        if self._watches:
+            self._directory.watchers.remove(self.changed.notify)
         for signal in (self.changed, self.work, self.room):
             signal.notify()
 
@@ -94,7 +98,10 @@ class Assignment:
         if self._auto_store:
             # A broadcast member's are in one file, which is written once at a time.
             yield from together(
-                (self.store(queue, process, oneway=False) for queue, process in self.queues.items()),
+                (
+                    self.store(queue, process, oneway=False, last=True)
+                    for queue, process in self.queues.items()
+                ),
                 f"offsets {self.config.group}",
                 at_once=1 if self.config.broadcast else _STORED_AT_ONCE,
             )
@@ -115,9 +122,7 @@ class Assignment:
                 try:
                     settled = (yield from self._balance(topic)) and settled
                 except RemotingError as error:
-                    log.warning(
-                        "rebalance failed group=%s topic=%s error=%s", self.config.group, topic, error
-                    )
+                    self._tell("rebalance failed group=%s topic=%s error=%s", self.config.group, topic, error)
                     settled = False
             period_s = min(config.rebalance_s, config.lock_s) if self._orderly else config.rebalance_s
             # what could not be settled (a broker that does not know us yet, a lock held) is tried again soon
@@ -216,7 +221,7 @@ class Assignment:
             return  # release_all does it
         process.dropped = True
         if self._auto_store:
-            yield from self.store(queue, process, oneway=True)
+            yield from self.store(queue, process, oneway=True, last=True)
         self.queues.pop(queue, None)
         self._stored.pop(queue, None)
         if self._orderly:
@@ -269,7 +274,7 @@ class Assignment:
             return (yield from self._reader.search_offset(queue, wall_ms))
         except RemotingError as error:
             # beginning at a guess would skip or repeat messages; the next rebalance asks again
-            log.warning("start offset unknown queue=%s error=%s", queue, error)
+            self._tell("start offset unknown queue=%s error=%s", queue, error)
             return None
 
     def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
@@ -288,7 +293,7 @@ class Assignment:
                 if response.code == ResponseCode.SUCCESS:
                     held += LockBatchResponse.decode(response.body).locked
             except RemotingError as error:
-                log.warning("lock failed broker=%s error=%s", addr, error)
+                self._tell("lock failed broker=%s error=%s", addr, error)
         return tuple(queue for queue in queues if queue in held)
 
     def _unlock(self, queues: Sequence[MessageQueue]) -> Operation[None]:
@@ -317,20 +322,37 @@ class Assignment:
                     return
                 yield from self.store(queue, process, oneway=True)
 
-    def store(self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool) -> Operation[None]:
-        """Store a queue's offset, if it moved since; a failure is logged, and the next time tries again."""
+    def store(
+        self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
+    ) -> Operation[None]:
+        """As :meth:`commit`; a failure is logged, and the next time tries again."""
         try:
-            yield from self.commit(queue, process, oneway=oneway)
+            yield from self.commit(queue, process, oneway=oneway, last=last)
         except RemotingError as error:
             log.info("offset not stored queue=%s offset=%d error=%s", queue, process.commit_offset, error)
 
-    def commit(self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool) -> Operation[None]:
+    def commit(
+        self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
+    ) -> Operation[None]:
         """Store a queue's offset, if it moved since.
+
+        Args:
+            last: The queue is given up. This offset is stored in any case, and earlier ones that a thread has
+                yet to send are not sent behind it.
 
         Raises:
             RemotingError: If it is not stored.
         """
         offset = process.commit_offset
-        if self._stored.get(queue) != offset:
-            yield from self.offsets.commit(queue, offset, oneway=oneway)
+        if (last and not self.config.broadcast) or self._stored.get(queue) != offset:
+            # Without automatic storing there is no last offset that would follow.
+            unless = None if last or not self._auto_store else lambda: process.dropped
+            try:
+                yield from self.offsets.commit(queue, offset, oneway=oneway, unless=unless)
+            except Withdrawn:
+                return
             self._stored[queue] = offset
+
+    def _tell(self, text: str, *values: object) -> None:
+        """Warn of what failed, unless it was this member's own end that cut it off."""
+        log.log(logging.INFO if self._stopping or self._core.closing else logging.WARNING, text, *values)

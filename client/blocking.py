@@ -273,10 +273,12 @@ class Client:
         match effect:
             case Invoke():
                 return self._transport_for(effect.request).invoke(
-                    effect.addr, effect.request, timeout_s=effect.timeout_s
+                    effect.addr, effect.request, timeout_s=effect.timeout_s, unless=effect.unless
                 )
             case Oneway():
-                return self._transport_for(effect.request).invoke_oneway(effect.addr, effect.request)
+                return self._transport_for(effect.request).invoke_oneway(
+                    effect.addr, effect.request, unless=effect.unless
+                )
             case Clock():
                 return Instant(time.monotonic(), time.time_ns() // 1_000_000)
             case Wait():

@@ -106,7 +106,7 @@ class ClientCore:
         self._producer_groups = Counter(dict.fromkeys(self._producer_groups, 1))
         parts = [self.leave(producer_group=group) for group in sorted(self._producer_groups)]
         yield from together(parts, "farewell", at_once=at_once)
-        self.closing = True
+        self.closing = self.directory.closing = True
         self.stop.notify()
 
     def add_producer(self, group: str, producer: object, close: Callable[[], Operation[None]]) -> None:

@@ -76,6 +76,8 @@ class Directory:
         self.watchers: list[Callable[[], None]] = []
         #: Whether :meth:`keep_routes` runs; if not, a send refreshes a route that is due itself.
         self.kept = False
+        #: The client has ended: what fails was cut off by that.
+        self.closing = False
 
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
@@ -247,7 +249,8 @@ class Directory:
         except ResponseError as error:
             log.debug("route not found topic=%s error=%s", topic, error)
         except RemotingError as error:
-            log.warning("route refresh failed topic=%s error=%s", topic, error)
+            level = logging.INFO if self.closing else logging.WARNING
+            log.log(level, "route refresh failed topic=%s error=%s", topic, error)
 
     def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
         """Refresh all routes in use, every refresh period, until told to stop.

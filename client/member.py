@@ -116,10 +116,9 @@ class GroupMember:
         Raises:
             NoNameserver: If no nameserver answered; nothing was started.
             InvalidArgument: If the group has a member in this client already.
-            ClientClosed: If it was closed.
+            ClientClosed: If it was closed, also meanwhile.
         """
-        if self.stopping:
-            raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
+        self._check_open()
         if self._started:
             return
         instant: Instant = yield Clock()
@@ -128,6 +127,7 @@ class GroupMember:
             self.subscriptions[topic] = subscription(topic, known.sub_string, instant.wall_ms)
         for topic in tuple(self.subscriptions):
             yield from self._learn(topic)
+        self._check_open()
         self._core.add_consumer(self.config.group, self._describe, self.on_request, self.close)
         self._started = True
         yield from self._core.beat()
@@ -275,6 +275,10 @@ class GroupMember:
 
     # Inside -----------------------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self.stopping:
+            raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
+
     def _learn(self, topic: str) -> Operation[None]:
         try:
             yield from self._directory.refresh(topic)
@@ -317,6 +321,7 @@ class GroupMember:
                     suspend_s=self.config.suspend_s,
                     timeout_s=self.config.pull_timeout_s,
                     broker_id=broker_id,
+                    unless=lambda: process.dropped,  # or the offset in it would undo the last one stored
                 )
             except ResponseError as error:
                 if error.code == ResponseCode.FLOW_CONTROL:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from remoting.bodies import MessageQueue
 
 from .errors import ClientError
-from .operation import Deliver, Operation
+from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,13 @@ class Offsets(Protocol):
             RemotingError: If that cannot be said now.
         """
 
-    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> Operation[None]:
+    def commit(
+        self, queue: MessageQueue, offset: int, *, oneway: bool, unless: Callable[[], bool] | None = None
+    ) -> Operation[None]:
         """Store an offset; with ``oneway`` nobody waits until it is stored.
+
+        Args:
+            unless: As :class:`.operation.Invoke`'s.
 
         Raises:
             RemotingError: If it is not stored.
@@ -44,8 +50,10 @@ class BrokerOffsets:
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         return self._reader.committed(queue)
 
-    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> Operation[None]:
-        return self._reader.commit(queue, offset, oneway=oneway)
+    def commit(
+        self, queue: MessageQueue, offset: int, *, oneway: bool, unless: Callable[[], bool] | None = None
+    ) -> Operation[None]:
+        return self._reader.commit(queue, offset, oneway=oneway, unless=unless)
 
 
 class OwnOffsets:
@@ -57,23 +65,43 @@ class OwnOffsets:
     def __init__(self, file: str) -> None:
         self._path = Path(file) if file else None
         self._known: dict[str, int] | None = None
+        self._kept: dict[str, int] = {}  # what the file holds, as far as this process wrote it
+        self._writing = False
+        self._written = Signal()
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         if self._known is None:
-            self._known = {} if self._path is None else (yield Deliver(_read, self._path))
+            found = {} if self._path is None else (yield Deliver(_read, self._path))
+            if self._known is None:  # another operation may have read it meanwhile
+                self._known, self._kept = found, dict(found)
         return self._known.get(_key(queue))
 
-    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> Operation[None]:
+    def commit(
+        self, queue: MessageQueue, offset: int, *, oneway: bool, unless: Callable[[], bool] | None = None
+    ) -> Operation[None]:
         if self._known is None:
             yield from self.committed(queue)
         assert self._known is not None
         self._known[_key(queue)] = offset
         if self._path is not None:
-            text = json.dumps(self._known, sort_keys=True)
-            try:
-                yield Deliver(lambda path: _write(path, text), self._path)
-            except OSError as error:
-                raise ClientError(f"offsets not kept in {self._path}: {error}") from error
+            yield from self._keep(self._path)
+
+    def _keep(self, path: Path) -> Operation[None]:
+        """Write the file, one operation at a time: an older one that stood still would undo a younger one."""
+        while self._writing:
+            yield from wait(self._written, self._written.version, None)
+        known = dict(self._known or {})
+        if known == self._kept:
+            return
+        self._writing = True
+        try:
+            yield Deliver(lambda path: _write(path, json.dumps(known, sort_keys=True)), path)
+            self._kept = known
+        except OSError as error:
+            raise ClientError(f"offsets not kept in {path}: {error}") from error
+        finally:
+            self._writing = False
+            self._written.notify()
 
 
 def _key(queue: MessageQueue) -> str:

@@ -27,11 +27,17 @@ class Invoke(msgspec.Struct, frozen=True):
     """Send a request and wait for the answer, of whatever code. Result: RemotingCommand.
 
     Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
+
+    Attributes:
+        unless: Asked when nothing that another operation does can come before the request any more; if it
+            returns True, nothing is sent, and this fails with Withdrawn. A thread may stand still between the
+            step that asked for a request and the sending, while later ones are sent.
     """
 
     addr: str
     request: RemotingCommand
     timeout_s: float
+    unless: Callable[[], bool] | None = None
 
 
 class Oneway(msgspec.Struct, frozen=True):
@@ -39,6 +45,7 @@ class Oneway(msgspec.Struct, frozen=True):
 
     addr: str
     request: RemotingCommand
+    unless: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -276,12 +276,14 @@ class QueueReader:
         timeout_s: float = 10.0,
         broker_id: int = 0,
         with_subscription: bool = True,
+        unless: Callable[[], bool] | None = None,
     ) -> Operation[PullResult]:
         """Pull messages from ``offset`` on, filtered by the subscription's tags.
 
         Args:
             commit: Offset to store for the group by the way, if above 0.
             suspend_s: How long the broker may wait for a message if there is none.
+            unless: As :class:`.operation.Invoke`'s.
 
         Raises:
             NoRoute: If the queue's broker is in no known route.
@@ -306,7 +308,7 @@ class QueueReader:
             broker_name=queue.broker_name,
         )
         request = RemotingCommand.request(RequestCode.PULL_MESSAGE, fields.to_ext())
-        response: RemotingCommand = yield Invoke(addr, request, timeout_s)
+        response: RemotingCommand = yield Invoke(addr, request, timeout_s, unless)
         ensure_success(
             response,
             addr,
@@ -338,6 +340,7 @@ class QueueReader:
                         timeout_s=timeout_s,
                         broker_id=broker_id,
                         with_subscription=with_subscription,
+                        unless=unless,
                     )
                 )
             elif rest:
@@ -373,8 +376,18 @@ class QueueReader:
             return None
         return _offset(response, addr)
 
-    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> Operation[None]:
+    def commit(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        oneway: bool = False,
+        unless: Callable[[], bool] | None = None,
+    ) -> Operation[None]:
         """Store ``offset`` as the one the group goes on from.
+
+        Args:
+            unless: As :class:`.operation.Invoke`'s.
 
         Raises:
             As :meth:`pull`; with ``oneway`` the broker's answer is not awaited.
@@ -389,9 +402,10 @@ class QueueReader:
         )
         request = RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields.to_ext(), oneway=oneway)
         if oneway:
-            yield Oneway(addr, request)
+            yield Oneway(addr, request, unless)
         else:
-            response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
+            timeout_s = self._core.config.call_timeout_s
+            response: RemotingCommand = yield Invoke(addr, request, timeout_s, unless)
             ensure_success(response, addr)
 
     def min_offset(self, queue: MessageQueue) -> Operation[int]:

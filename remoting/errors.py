@@ -36,6 +36,10 @@ class TooManyRequests(RemotingError):
     """The local limit on outstanding requests is reached; nothing was sent."""
 
 
+class Withdrawn(RemotingError):
+    """What was to be sent held no more when its turn came; nothing was sent."""
+
+
 class ResponseError(RemotingError):
     """The peer answered with a code other than success.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests, Withdrawn
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
 from remoting.transport import Hook, split_address
@@ -28,6 +28,11 @@ CONNECTIONS_MAX: Final = 4096
 
 #: A peer's request to us: ``(address, request)``; the answer is ignored for oneway requests.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
+
+
+def _check(addr: str, unless: Callable[[], bool] | None) -> None:
+    if unless is not None and unless():
+        raise Withdrawn(f"not sent to {addr}: it holds no more")
 
 
 class RemotingClient:
@@ -85,11 +90,20 @@ class RemotingClient:
         return addr in self._connections
 
     async def invoke(
-        self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S
+        self,
+        addr: str,
+        request: RemotingCommand,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        unless: Callable[[], bool] | None = None,
     ) -> RemotingCommand:
         """Send a request and return its answer, whatever its code.
 
+        Args:
+            unless: Asked once there is a connection; the request is not sent if that returns True.
+
         Raises:
+            Withdrawn: If ``unless`` said so.
             ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
             RequestTimeout: If no answer came in time.
             TooManyRequests: If too many requests wait on the connection already.
@@ -99,6 +113,7 @@ class RemotingClient:
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
         for hook in self._hooks:
             request = hook.before(addr, request)
+        _check(addr, unless)
         opaque, future = connection.begin(request, deadline)
         try:
             answer = await future
@@ -110,11 +125,20 @@ class RemotingClient:
         return answer
 
     async def invoke_oneway(
-        self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S
+        self,
+        addr: str,
+        request: RemotingCommand,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        unless: Callable[[], bool] | None = None,
     ) -> None:
         """Hand a oneway request to the connection; no answer, no promise.
 
+        Args:
+            unless: As :meth:`invoke`'s.
+
         Raises:
+            Withdrawn: If ``unless`` said so.
             ConnectionLost: If no connection could be made.
             TooManyRequests: If the peer does not read and too many already wait to be sent.
             LocalProtocolError: If the request is not marked oneway or cannot be encoded.
@@ -123,6 +147,7 @@ class RemotingClient:
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
         for hook in self._hooks:
             request = hook.before(addr, request)
+        _check(addr, unless)
         connection.oneway(request)
 
     def disconnect(self, addr: str) -> None:

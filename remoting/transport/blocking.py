@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, Withdrawn
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
 from remoting.transport import Hook, split_address
@@ -75,10 +75,22 @@ class BlockingClient:
         """Serve a peer's requests of ``code`` on connections made from now on."""
         self._handlers[code] = handler
 
-    def invoke(self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S) -> RemotingCommand:
+    def invoke(
+        self,
+        addr: str,
+        request: RemotingCommand,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        unless: Callable[[], bool] | None = None,
+    ) -> RemotingCommand:
         """Send a request and return its answer, whatever its code.
 
+        Args:
+            unless: Asked when nothing else can be sent over the connection before this request any more; it
+                is not sent if that returns True. Must return at once.
+
         Raises:
+            Withdrawn: If ``unless`` said so.
             ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
             RequestTimeout: If no answer came in time.
             TooManyRequests: If too many requests wait on the connection already.
@@ -89,7 +101,7 @@ class BlockingClient:
         for hook in self._hooks:
             request = hook.before(addr, request)
         try:
-            answer = connection.invoke(request, deadline)
+            answer = connection.invoke(request, deadline, unless)
         except RequestTimeout:
             if self._close_on_timeout:
                 self._drop(connection, "a request timed out")
@@ -101,10 +113,21 @@ class BlockingClient:
             hook.after(addr, request, answer)
         return answer
 
-    def invoke_oneway(self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S) -> None:
+    def invoke_oneway(
+        self,
+        addr: str,
+        request: RemotingCommand,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        unless: Callable[[], bool] | None = None,
+    ) -> None:
         """Send a oneway request; no answer, no promise.
 
+        Args:
+            unless: As :meth:`invoke`'s.
+
         Raises:
+            Withdrawn: If ``unless`` said so.
             ConnectionLost: If no connection could be made, or it was lost.
             LocalProtocolError: If the request is not marked oneway or cannot be encoded.
         """
@@ -113,7 +136,7 @@ class BlockingClient:
         for hook in self._hooks:
             request = hook.before(addr, request)
         try:
-            connection.oneway(request, deadline)
+            connection.oneway(request, deadline, unless)
         except ConnectionLost:
             self._drop(connection, "the connection was lost")
             raise
@@ -264,24 +287,26 @@ class _Connection:
             except OSError:
                 return False
 
-    def invoke(self, request: RemotingCommand, deadline: float) -> RemotingCommand:
+    def invoke(
+        self, request: RemotingCommand, deadline: float, unless: Callable[[], bool] | None
+    ) -> RemotingCommand:
         with self._changed:
             self._check_open(sent=False)
             now = time.monotonic()
             opaque, frame = self._session.start(request, now=now, timeout_s=deadline - now)
         try:
-            self._send(frame, deadline)
+            self._send(frame, deadline, unless)
             return self._wait(opaque, deadline)
         finally:
             with self._changed:
                 self._session.forget(opaque)
                 self._answers.pop(opaque, None)
 
-    def oneway(self, request: RemotingCommand, deadline: float) -> None:
+    def oneway(self, request: RemotingCommand, deadline: float, unless: Callable[[], bool] | None) -> None:
         with self._changed:
             self._check_open(sent=False)
             frame = self._session.oneway(request)
-        self._send(frame, deadline)
+        self._send(frame, deadline, unless)
 
     def shut(self, reason: str) -> None:
         """Close; everybody who waits fails."""
@@ -307,8 +332,10 @@ class _Connection:
         if self._lost is not None:
             raise ConnectionLost(f"connection to {self.addr} was lost: {self._lost}", sent=sent)
 
-    def _send(self, frame: bytes, deadline: float) -> None:
+    def _send(self, frame: bytes, deadline: float, unless: Callable[[], bool] | None = None) -> None:
         with self._writing:
+            if unless is not None and unless():
+                raise Withdrawn(f"not sent to {self.addr}: it holds no more")
             try:
                 self._writer.settimeout(max(0.001, deadline - time.monotonic()))
                 self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))

@@ -7,6 +7,7 @@ wire: answers get lost before or after the request took effect, members come and
 from __future__ import annotations
 
 import heapq
+import logging
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from remoting.bodies import (
 )
 from remoting.codes import RETRY_PREFIX, RequestCode
 from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RequestTimeout
+from remoting.errors import ConnectionLost, RequestTimeout, Withdrawn
 from remoting.message import StoredMessage, encode_message, encode_properties
 from remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
 
@@ -48,6 +49,8 @@ class World:
         self.loss = loss
         self.listener_s = (0.001, 0.2)
         self.way_s = (0.001, 0.02)
+        self.timer_divisor = 1.0
+        self.still = 0.0  # share of the requests before which a thread of a member stands still
         self.broker = Broker(self)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -103,14 +106,33 @@ class World:
                 self._wait(effect, answer)
             case Deliver():
                 self._deliver(effect, answer, fail)
-            case Oneway():
-                if self.rng.random() >= self.loss:
-                    self.after(self._way(member), lambda: self.broker.serve(member, effect.request) and None)
-                answer()
-            case Invoke():
-                self._invoke(member, effect, answer, fail)
+            case Oneway() | Invoke() if self.still and self.rng.random() < self.still:
+                self.after(self.rng.uniform(0.0, 0.5), lambda: self._send(member, effect, answer, fail))
+            case Oneway() | Invoke():
+                self._send(member, effect, answer, fail)
             case Fetch():
                 raise AssertionError("no consumer fetches over HTTP here")
+
+    def _send(
+        self,
+        member: Member,
+        effect: Oneway | Invoke,
+        answer: Callable[[Any], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        if member.dead:
+            return
+        unless: Callable[[], bool] | None = effect.unless
+        if unless is not None and unless():
+            fail(Withdrawn("it holds no more"))
+        elif member.cut_off:
+            fail(ConnectionLost("closed", sent=False))
+        elif isinstance(effect, Invoke):
+            self._invoke(member, effect, answer, fail)
+        else:
+            if self.rng.random() >= self.loss:
+                self.after(self._way(member), lambda: self.broker.serve(member, effect.request) and None)
+            answer(None)
 
     def _delay(self) -> float:
         return self.rng.uniform(*self.way_s)
@@ -163,6 +185,9 @@ class World:
             return
 
         def arrive() -> None:
+            if member.cut_off:
+                fail(ConnectionLost("closed", sent=True))
+                return
             held_s, response = self.broker.serve(member, effect.request)
             if fate < self.loss:
                 self.after(self._delay(), lambda: fail(ConnectionLost("reset", sent=True)))
@@ -306,10 +331,10 @@ class Member:
     """One process of the consumer group."""
 
     def __init__(self, world: World, history: History, serial: int, **values: Any) -> None:
-        self.dead = False
+        self.dead = self.cut_off = False
         self.arrival_s = 0.0
         self.world = world
-        config = ClientConfig(nameservers=(ADDR,))
+        config = ClientConfig(nameservers=(ADDR,), timer_divisor=world.timer_divisor)
         self.core = ClientCore(config, Identity(ip="192.0.2.1", pid=1, serial=serial), random.Random(serial))
         values = {"consume_from": ConsumeFrom.FIRST_OFFSET, **values}
         self.consumer = PushConsumerCore(
@@ -402,9 +427,11 @@ def test_every_message_is_consumed_although_members_come_and_go(seed: int) -> No
     world.run_until(lambda: set(history.finished) == wanted and bool(left), 3000)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(60))
 def test_without_losses_and_failures_each_message_is_consumed_once(seed: int) -> None:
     world = World(seed, loss=0.0)
+    if seed >= 10:  # its threads stand still now and then, while others go on
+        world.still, world.timer_divisor = 0.4, 25.0
     history = History(world.rng, failing=0.0)
     wanted = fill(world, 100)
     member = Member(world, history, 1)
@@ -417,6 +444,39 @@ def test_without_losses_and_failures_each_message_is_consumed_once(seed: int) ->
     world.run_until(lambda: b"afterwards" in history.finished, 300)
     world.run_until(lambda: len(second.consumer.assigned) == QUEUES + 1, 300)
     assert set(history.finished.values()) == {1}, "what was stored at the end is not delivered again"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_member_that_is_closed_while_it_starts_ends_in_silence(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(seed, loss=0.0)
+    member = Member(world, History(world.rng, failing=0.0), 1, orderly=True)
+    closed_s = 0.008 * seed
+    world.after(closed_s, lambda: None)
+    world.run_until(lambda: world.now_s >= closed_s, 1)
+    left: list[bool] = []
+    world.start(member, member.core.close(), lambda: left.append(True))
+    world.run_until(lambda: bool(left), 60)
+    member.cut_off = True  # what it closes last are its connections
+    ended_s = world.now_s + 30
+    world.after(30, lambda: None)
+    world.run_until(lambda: world.now_s >= ended_s, 31)
+    assert member.core.directory.watchers == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_consumer_that_is_closed_while_it_starts_is_no_member(seed: int) -> None:
+    world = World(seed, loss=0.0)
+    member = Member(world, History(world.rng, failing=0.0), 1)
+    closed_s = 0.005 * seed
+    world.after(closed_s, lambda: None)
+    world.run_until(lambda: world.now_s >= closed_s, 1)
+    world.start(member, member.consumer.close())
+    world.after(30, lambda: None)
+    world.run_until(lambda: world.now_s >= 30, 60)
+    assert world.broker.members == {}
 
 
 def test_offsets_are_stored_beside_each_other_at_the_end() -> None:

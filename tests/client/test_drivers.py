@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import client.aio
 import client.blocking
@@ -31,6 +32,7 @@ from client.operation import (
     Deliver,
     Instant,
     Invoke,
+    Oneway,
     Operation,
     Signal,
     Spawn,
@@ -40,7 +42,7 @@ from client.operation import (
 from client.producer import Message, ProducerCore, SendResult, SendStatus
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import RequestTimeout, ResponseError
+from remoting.errors import RequestTimeout, ResponseError, Withdrawn
 from remoting.fields import RegisterBrokerFields, SendMessageFields
 from remoting.message import SYS_COMPRESSED, decode_batch, decode_properties, decompress_body
 from remoting.registration import decode_register_body
@@ -563,3 +565,28 @@ def test_timeouts_are_the_callers(run: Runner, new_peer: NewPeer) -> None:
     with pytest.raises(RequestTimeout):
         run(config(peer.addr), lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3))
     assert 0.25 < time.monotonic() - before < BEFORE_THE_DEFAULT_S
+
+
+# Requests that are not sent after all --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("oneway", [False, True], ids=["answered", "oneway"])
+def test_what_holds_no_more_is_not_sent(run: Runner, new_peer: NewPeer, *, oneway: bool) -> None:
+    peer = new_peer()
+    asked: list[bool] = []
+
+    def holds_no_more() -> bool:
+        asked.append(True)
+        return True
+
+    def build(core: ClientCore) -> Operation[None]:
+        request = RemotingCommand.request(28, oneway=oneway)
+        sent = Oneway(peer.addr, request) if oneway else Invoke(peer.addr, request, 5.0)
+        with pytest.raises(Withdrawn):
+            yield replace(sent, unless=holds_no_more)
+        assert asked == [True]
+        yield replace(sent, unless=lambda: False)
+        yield Invoke(peer.addr, RemotingCommand.request(29), 5.0)
+
+    run(config(peer.addr), build)
+    assert peer.codes() == [28, 29], "only the second one, and the connection served on"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from client.admin import Admin as AdminOperations
 from client.blocking import Admin, Client
 from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig, PullConsumerConfig
 from client.errors import ClientClosed, ForkedClient, InvalidArgument, SendNotApplied
+from client.offsets import OwnOffsets
+from client.operation import Deliver, Wait
 from client.producer import Message, SendResult, by_hash
 from client.queue_reader import ReceivedMessage
 from remoting.bodies import MessageQueue
@@ -244,6 +247,43 @@ def test_a_broadcast_group_gives_everything_to_everybody_and_keeps_its_own_offse
         consumer = one.consume(config(0), {"Broadcast": "*"}, listen(0))
         threading.Event().wait(1.0)  # nothing is to happen: a guess would skip or repeat messages
         assert consumer.assigned == ()
+
+
+def test_a_thread_that_stood_still_writes_no_older_offsets(tmp_path: Path) -> None:
+    offsets = OwnOffsets(str(tmp_path / "offsets.json"))
+    queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
+    early = offsets.commit(queue, 5, oneway=True)
+    reads = next(early)
+    assert isinstance(reads, Deliver)
+    stands_still = early.send(reads.call(reads.argument))
+    assert isinstance(stands_still, Deliver)
+    later = offsets.commit(queue, 9, oneway=True)
+    waits = next(later)
+    assert isinstance(waits, Wait), "for the one that stands still"
+    stands_still.call(stands_still.argument)
+    with pytest.raises(StopIteration):
+        early.send(None)
+    assert waits.signal.version > waits.seen
+    writes = later.send(True)
+    assert isinstance(writes, Deliver)
+    writes.call(writes.argument)
+    assert json.loads((tmp_path / "offsets.json").read_text()) == {"T@b@0": 9}
+
+
+def test_offsets_that_two_threads_read_first_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "offsets.json"
+    file.write_text('{"T@b@7": 70}')
+    offsets = OwnOffsets(str(file))
+    queues = [MessageQueue(topic="T", broker_name="b", queue_id=queue_id) for queue_id in (0, 1)]
+    both = [offsets.commit(queue, 5, oneway=True) for queue in queues]
+    read = [(effect.call, effect.argument) for effect in map(next, both) if isinstance(effect, Deliver)]
+    for operation, (call, argument) in zip(both, read, strict=True):
+        effect = operation.send(call(argument))
+        assert isinstance(effect, Deliver)
+        effect.call(effect.argument)
+        with pytest.raises(StopIteration):
+            operation.send(None)
+    assert json.loads(file.read_text()) == {"T@b@0": 5, "T@b@1": 5, "T@b@7": 70}
 
 
 # Lingering producers -----------------------------------------------------------------------------
