@@ -13,7 +13,7 @@ from typing import Final
 from client.mqadmin.__main__ import COMMANDS
 from tests.client.test_mqadmin_broker_golden import CASES, FAILS
 from tests.client.test_mqadmin_operators import ASKED
-from tests.interop.daily import IN_WORDS_OF_5, LISTINGS, OFFLINE, ONLINE, RESETS, TABLES
+from tests.interop.daily import IN_WORDS_OF_5, LISTINGS, OFFLINE, ONLINE, RESETS, RESETTING, TABLES
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "protocol-differences.md"
 BEGIN: Final = "<!-- table -->\n"
@@ -27,7 +27,7 @@ HEADER: Final = (
 def live_runs() -> dict[str, list[str]]:
     """Return the names of live runs by subcommand."""
     found: dict[str, list[str]] = {name: [] for name in ASKED}
-    for line in (ONLINE + OFFLINE).strip().splitlines():
+    for line in (ONLINE + RESETTING + OFFLINE).strip().splitlines():
         name, _, words = line.partition("|")
         if name:
             found[words.split()[0]].append(name)

@@ -84,6 +84,8 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "mappedFileSizeTimerLog": str(4 * 1024 * 1024),
     "timerFlushIntervalMs": "60000",
     "diskMaxUsedSpaceRatio": "95",
+    # how long a send may wait in a busy broker; 200 ms, the default, is little for so many JVMs
+    "waitTimeMillsInSendQueue": "5000",
     # with the first check 4.9.7 creates a topic, see await_broker; the default is a minute after the start
     "transactionCheckInterval": "1000",
 }

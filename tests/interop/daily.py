@@ -65,12 +65,15 @@ statsAll|statsAll -t Golden
 brokerConsumeStats|brokerConsumeStats -b BROKER
 updateSubGroup-clone|updateSubGroup -b BROKER -g CloneOf
 cloneGroupOffset|cloneGroupOffset -s golden_group -d CloneOf -t Golden -o true
-resetOffsetByTime-online|resetOffsetByTime -g golden_group -t Golden -s 0
-skipAccumulatedMessage-online|skipAccumulatedMessage -g golden_group -t Golden
-resetOffsetByTime-unknown-group|resetOffsetByTime -g NoSuchGroup -t Golden -s 0
 cleanExpiredCQ-b|cleanExpiredCQ -b BROKER
 cleanUnusedTopic-b|cleanUnusedTopic -b BROKER
 deleteExpiredCommitLog-b|deleteExpiredCommitLog -b BROKER
+"""
+#: After all the others: Java's consumer does what it is told there only 10 s later.
+RESETTING: Final = """
+resetOffsetByTime-online|resetOffsetByTime -g golden_group -t Golden -s 0
+skipAccumulatedMessage-online|skipAccumulatedMessage -g golden_group -t Golden
+resetOffsetByTime-unknown-group|resetOffsetByTime -g NoSuchGroup -t Golden -s 0
 """
 OFFLINE: Final = """
 consumerConnection-offline|consumerConnection -g golden_group

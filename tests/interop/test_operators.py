@@ -19,6 +19,7 @@ from .daily import (
     OFFLINE,
     ONLINE,
     RESETS,
+    RESETTING,
     TABLES,
     Stage,
     Tool,
@@ -93,8 +94,9 @@ def ask_all(deployment: ApacheDeployment, apache: Apache, folder: Path) -> Print
         namesrv = deployment.namesrv.addr
         tool, our = apaches_tool(apache, namesrv), our_tool(namesrv)
         with stage(apache, namesrv, deployment.broker.addr, folder / "theirs") as (scene, end):
-            theirs.update(run_all(scene, tool, ONLINE))
-            by_ours.update(run_all(scene, our, ONLINE))
+            for text in (ONLINE, RESETTING):
+                theirs.update(run_all(scene, tool, text))
+                by_ours.update(run_all(scene, our, text))
             end()
             theirs.update(run_all(scene, tool, OFFLINE))
             by_ours.update(run_all(scene, our, OFFLINE))
@@ -103,7 +105,7 @@ def ask_all(deployment: ApacheDeployment, apache: Apache, folder: Path) -> Print
         with our_servers(folder) as (namesrv, broker):
             tool = apaches_tool(apache, namesrv)
             with stage(apache, namesrv, broker.addr, folder / "ours") as (scene, end):
-                of_ours.update(run_all(scene, tool, ONLINE))
+                of_ours.update(run_all(scene, tool, ONLINE + RESETTING))
                 end()
                 of_ours.update(run_all(scene, tool, OFFLINE))
 
