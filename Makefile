@@ -83,8 +83,8 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench or sim or fuzz or containers)" -n $(WORKERS) \
-		$(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not (slow or faults or interop or spark or bench or sim or fuzz or containers or alone)" \
+		-n $(WORKERS) $(PYTEST_ARGS)
 
 # The same lock file must serve every Python that the package names.
 unit-other: other-installed

@@ -168,6 +168,7 @@ def tiny_histories(draw: st.DrawFn) -> list[Call]:
     return calls
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(tiny_histories())
 def test_checker_agrees_with_the_definition(history: list[Call]) -> None:

@@ -205,6 +205,7 @@ def test_results_are_bounded_in_number_and_bytes(wire: Wire) -> None:
     assert (4 << 20) - 100_000 < sum(map(len, large)) <= 4 << 20
 
 
+@pytest.mark.slow
 def test_keys_survive_a_kill(start_broker: StartBroker) -> None:
     broker = start_broker("--set", "indexFileMessages=3")
     for number in range(10):

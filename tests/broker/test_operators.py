@@ -256,6 +256,7 @@ def test_cleaning_unused_topics_is_accepted_and_keeps_every_topic(wire: Wire) ->
     assert wire.call(202, {"topic": "Unused"}).code == 0
 
 
+@pytest.mark.slow
 def test_what_was_stored_and_fetched_is_counted(wire: Wire) -> None:
     assert wire.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Counted"}).code == 1
     for _ in range(3):
@@ -337,6 +338,7 @@ def test_statistics_are_bounded() -> None:
     assert len(stats.items) == ITEMS_MAX
 
 
+@pytest.mark.slow
 def test_changed_settings_are_kept_over_restarts_below_flags(start_broker: StartBroker) -> None:
     broker = start_broker()
     assert broker.wire().call(25, body=b"traceOn=false\nfileReservedTime=48\n").code == 0
@@ -362,6 +364,7 @@ def test_changed_settings_are_kept_over_restarts_below_flags(start_broker: Start
         start_broker(store=broker.store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -390,6 +390,7 @@ def test_pulls_whose_time_is_over_when_they_are_parked_are_answered(
     uvloop.run(main())
 
 
+@pytest.mark.slow
 def test_waiting_pull_steps_over_other_tags(wire: WireLike, shared_broker: BrokerLike) -> None:
     create_topic(wire, "Tags")
     other = shared_broker.wire()
@@ -580,6 +581,7 @@ def wait_for_message(wire: WireLike, topic: str, offset: int = 0) -> RemotingCom
     return wire.answer(wire.pull(topic, offset, sys_flag=6, suspend_ms=10_000), 12.0)
 
 
+@pytest.mark.slow
 def test_message_sent_back_returns_after_its_delay(wire: WireLike) -> None:
     sent = wire.send_message(
         "Back", zlib.compress(b"x" * 100), f="1", properties="TAGS\x01A\x02UNIQ_KEY\x01U"
@@ -644,6 +646,7 @@ def test_sendback_of_an_unknown_message_is_refused(wire: WireLike) -> None:
     assert (answer.code, answer.remark) == (1, "look message by offset failed, 123456789")
 
 
+@pytest.mark.slow
 def test_delayed_message_appears_later_in_its_own_queue(wire: WireLike) -> None:
     create_topic(wire, "Delayed")
     started = time.monotonic()

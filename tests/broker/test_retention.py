@@ -91,6 +91,7 @@ def another_hour() -> str:
     return str((time.localtime().tm_hour + 12) % 24)
 
 
+@pytest.mark.slow
 def test_an_operator_has_old_files_removed_and_young_ones_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_an_operator_has_old_files_removed_and_young_ones_kept(
     with_files(tmp_path, another_hour(), act)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_oldest_files_however_young(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

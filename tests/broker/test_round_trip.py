@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -264,6 +265,7 @@ class Warnings(logging.Handler):
         self.texts.append(record.getMessage())
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["fileReservedTime", "deleteWhen", "traceOn", "shortPollingTimeMills"]), setting)
 @settings(max_examples=200, deadline=None)
 def test_every_setting_is_read_back_as_it_was_kept(key: str, value: str) -> None:
@@ -279,6 +281,7 @@ def test_every_setting_is_read_back_as_it_was_kept(key: str, value: str) -> None
         assert known(again) == before
 
 
+@pytest.mark.slow
 @given(st.lists(requests, max_size=12))
 @settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -> None:

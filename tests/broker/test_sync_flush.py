@@ -133,6 +133,7 @@ def test_slow_disk_answers_flush_timeout(tmp_path: Path, monkeypatch: pytest.Mon
     asyncio.run(with_broker(tmp_path, config, act))
 
 
+@pytest.mark.slow
 def test_topic_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
     obstacle = tmp_path / "config" / "topics.json.tmp"
 
@@ -153,6 +154,7 @@ def test_topic_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
     asyncio.run(with_broker(tmp_path, settings(), act))
 
 
+@pytest.mark.slow
 def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
     obstacle = tmp_path / "config" / "subscriptionGroup.json.tmp"
 
@@ -170,6 +172,7 @@ def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
     asyncio.run(with_broker(tmp_path, settings(), act))
 
 
+@pytest.mark.slow
 def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_later(tmp_path: Path) -> None:
     file = tmp_path / "config" / "consumerOffset.json"
     obstacle = file.with_name(file.name + ".tmp")
@@ -227,6 +230,7 @@ def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
     assert waiting == MAY_WAIT
 
 
+@pytest.mark.slow
 def test_message_that_is_answered_with_overload_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,6 +199,7 @@ def test_many_threads_share_one_blocking_client(new_peer: NewPeer, answers: Any,
 # Nameservers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_silent_nameserver_costs_one_short_try(
     run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
 ) -> None:
@@ -255,6 +256,7 @@ def test_without_any_nameserver_each_failure_is_named(run: Runner) -> None:
     assert set(caught.value.failures) == {"127.0.0.1:1", "127.0.0.1:2"}
 
 
+@pytest.mark.slow
 def test_the_whole_call_ends_at_its_timeout(run: Runner, new_peer: NewPeer) -> None:
     peers = [new_peer(lambda request: None) for _ in range(3)]
 
@@ -280,6 +282,7 @@ def test_changes_go_to_each_nameserver_and_every_failure_is_returned(run: Runner
     assert good.requests[-1].ext_fields == {"namespace": "N", "key": "k", "value": "v"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["", "; "])
 def test_the_page_of_nameservers_replaces_the_list(
     page: str, run: Runner, http_page: Callable[[str], str]
@@ -454,6 +457,7 @@ def test_a_send_that_fails_says_whether_the_message_may_be_stored(
     assert len(caught.value.failures) == tries
 
 
+@pytest.mark.slow
 def test_a_silent_broker_uses_up_the_time_that_all_tries_share(
     run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
 ) -> None:
@@ -522,6 +526,7 @@ def _values(registration: Registration) -> dict[str, Any]:
     return {name: getattr(registration, name) for name in Registration.__slots__}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "error"),
     [

@@ -67,6 +67,7 @@ def routed(client: Client, topic: str) -> Callable[[], bool]:
     return check
 
 
+@pytest.mark.slow
 def test_every_kind_of_send_arrives_at_a_blocking_consumer(
     nameserver: Any, broker: Any, eventually: Callable[..., None]
 ) -> None:
@@ -176,6 +177,7 @@ def test_members_of_a_group_share_the_queues_and_take_over(
         eventually(lambda: len(mine(first)) == 4, "all queues back at the remaining member")
 
 
+@pytest.mark.slow
 def test_a_message_whose_listener_fails_comes_back(
     nameserver: Any, broker: Any, eventually: Callable[..., None]
 ) -> None:
@@ -333,6 +335,7 @@ print(Timing.count)
 """
 
 
+@pytest.mark.slow
 def test_many_clients_of_one_process_work_under_gevents_patching(
     nameserver: Any, broker: Any, eventually: Callable[..., None]
 ) -> None:
@@ -352,6 +355,7 @@ def test_many_clients_of_one_process_work_under_gevents_patching(
     assert int(run.stdout) >= 2 * 10 * 2 * 20 + 20
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_long_mqadmin_command_with_one_line(nameserver: Any, broker: Any) -> None:
     # As from a terminal: a shell has what it runs in the background ignore the signal, tests included.
     start = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + (

@@ -177,6 +177,7 @@ def test_who_wants_no_repetition_gives_a_try_all_the_time(hung: Pair) -> None:
 # Asynchronous sends of the blocking client -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_asynchronous_sends_wait_for_a_place_and_are_refused_in_the_end(
     new_peer: Callable[..., Any], answers: Any, route_body: Any, eventually: Callable[..., None]
 ) -> None:

@@ -21,6 +21,7 @@ def run(nameserver: Any, *argv: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "name"), [("brokerStatus", "bootTimestamp"), ("getBrokerConfig", "brokerName")]
 )

@@ -95,6 +95,7 @@ def test_every_subcommand_is_there_and_described() -> None:
         assert tool.ok("help", name) == tool.ok(name, "-h")
 
 
+@pytest.mark.slow
 def test_groups_are_made_shown_and_removed(tool: Tool, broker: Any) -> None:
     out = tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Made", "-r", "5")
     assert out.startswith(f"create subscription group to {broker.addr} success.\nSubscriptionGroupConfig{{groupName=Made, ")  # fmt: skip  # noqa: E501
@@ -226,6 +227,7 @@ def test_what_became_of_a_message_in_a_group(members: dict[str, Any], passed: bo
     assert kind_of(ConsumerConnection(**members), message, passed=passed) == kind
 
 
+@pytest.mark.slow
 def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
     config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
     with Client(config) as started:
@@ -387,6 +389,7 @@ def test_each_of_them_prints_json() -> None:
     assert [name for name in ASKED if "output" not in {o.long for o in COMMANDS[name].all_options}] == []
 
 
+@pytest.mark.slow
 def test_what_was_changed_is_told_as_json(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
     at_broker = ("-b", broker.addr)
     made = tool.json("updateSubGroup", *at_broker, "-g", "Json", "-r", "3", flag="-O")

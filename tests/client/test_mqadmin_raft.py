@@ -141,6 +141,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         yield group
 
 
+@pytest.mark.slow
 def test_status_is_a_table_with_a_row_for_each_and_says_who_votes(group: Group) -> None:
     leader = group.leader()
     code, out, err = mqadmin("raftStatus", "--http", group.http)
@@ -285,6 +286,7 @@ def test_stranger_cannot_be_removed(group: Group) -> None:
     assert "127.0.0.1:1 is no member; the members are " in err
 
 
+@pytest.mark.slow
 def test_member_is_added_and_removed(group: Group, tmp_path: Path) -> None:
     (raft,) = free_addresses(1)
     peers = [*(member.raft for member in group.members), raft]
@@ -303,6 +305,7 @@ def test_member_is_added_and_removed(group: Group, tmp_path: Path) -> None:
         assert newcomer.popen.wait(timeout=CONDITION_S) == 3
 
 
+@pytest.mark.slow
 def test_member_that_is_not_there_is_named_by_who_waits_for_it(group: Group) -> None:
     (raft,) = free_addresses(1)
     group.leader()
@@ -322,6 +325,7 @@ def test_member_that_is_not_there_is_named_by_who_waits_for_it(group: Group) -> 
     group.leader()
 
 
+@pytest.mark.slow
 def test_snapshot_is_fetched_and_restored_into_a_new_group(group: Group, tmp_path: Path) -> None:
     with BlockingClient() as client:
         put = RemotingCommand.request(100, {"namespace": "n", "key": "k", "value": "v"})
@@ -353,6 +357,7 @@ def test_snapshot_is_fetched_and_restored_into_a_new_group(group: Group, tmp_pat
         assert f"{tmp_path / 'nowhere'} cannot be read" in err
 
 
+@pytest.mark.slow
 def test_routes_of_a_group_are_equal_and_a_drifted_one_is_told_apart(
     group: Group, nameserver: Any, broker: Any
 ) -> None:

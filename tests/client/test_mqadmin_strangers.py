@@ -127,6 +127,7 @@ def pages() -> Iterator[Callable[[int, dict[str, str]], Any]]:
         server.server_close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirection_gets_no_token_and_counts_as_nothing_done(
     status: int, pages: Callable[..., Any], tmp_path: Path
@@ -143,6 +144,7 @@ def test_a_redirection_gets_no_token_and_counts_as_nothing_done(
     assert elsewhere.asked == []
 
 
+@pytest.mark.slow
 def test_reads_follow_no_redirection_either(pages: Callable[..., Any]) -> None:
     elsewhere = pages(200, {})
     asked = pages(302, {"Location": f"http://127.0.0.1:{elsewhere.server_port}/"})

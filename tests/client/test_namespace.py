@@ -51,6 +51,7 @@ def test_a_namespace_that_names_could_not_be_split_at_is_refused(name: str) -> N
         ClientConfig(nameservers=("127.0.0.1:1",), namespace=name)
 
 
+@pytest.mark.slow
 def test_messages_pass_under_stored_names_and_are_seen_without(
     nameserver: Process, broker: Process, eventually: Callable[..., None]
 ) -> None:

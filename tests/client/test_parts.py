@@ -70,6 +70,7 @@ def fill(nameserver: Any, topic: str, bodies: Sequence[bytes]) -> None:
 # Pull consumers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pull_consumer_is_iterated_and_goes_on_where_it_ended(
     nameserver: Any, created: Callable[..., None]
 ) -> None:
@@ -208,6 +209,7 @@ def test_topics_are_subscribed_and_given_up_later(
                 consumer.unsubscribe("Earlier")
 
 
+@pytest.mark.slow
 def test_a_broadcast_group_gives_everything_to_everybody_and_keeps_its_own_offsets(
     nameserver: Any, created: Callable[..., None], eventually: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -428,6 +430,7 @@ def test_the_last_producer_of_a_group_says_farewell(new_peer: Any, answers: Any,
     assert peer.codes().count(35) == 1
 
 
+@pytest.mark.slow
 def test_an_asyncio_pull_consumer_seeks_pauses_commits_and_unsubscribes(
     nameserver: Any, created: Callable[..., None]
 ) -> None:

@@ -252,6 +252,7 @@ def test_a_pull_consumer_leaves_what_it_cannot_read_where_it_lies(
         assert dead(client, "leaves")() is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress_type", ["zlib", "lz4", "zstd"])
 def test_compressed_bodies_arrive_plain(
     compress_type: Any, nameserver: Any, broker: Any, eventually: Callable[..., None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def test_limits_pause_pulling() -> None:
     assert wide.full
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_no_message_is_lost_or_handed_out_twice(data: st.DataObject) -> None:
     queue: ProcessQueue[Item] = ProcessQueue(0)

@@ -127,6 +127,7 @@ def merged(shapes: Iterable[object]) -> object:
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("release", "probe"), PROBES, ids=lambda value: str(value))
 def test_our_broker_answers_with_the_same_members(release: str, probe: str, staged: Staged) -> None:
     case = PROBES[release, probe]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from client.route_cache import (
     QUEUES_MAX,
     MessageQueue,
@@ -68,6 +70,7 @@ def test_a_malformed_item_of_the_order_configuration_is_skipped() -> None:
     assert names(info.queues) == [("c", 0)]
 
 
+@pytest.mark.slow
 def test_a_route_of_billions_of_queues_makes_no_more_than_a_client_may_hold() -> None:
     huge = 2**31 - 1
     given = route(*(queue_data(f"b{number}", read=huge, write=huge) for number in range(1000)))

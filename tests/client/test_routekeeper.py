@@ -44,10 +44,12 @@ def run(folder: Path, nameserver: Any, program: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_two_lines_send_a_message(nameserver: Any, broker: Any, tmp_path: Path) -> None:
     assert run(tmp_path, nameserver, PROGRAM) == ["SEND_OK", "client.public"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", ["client.py", "client/__init__.py"])
 def test_a_module_of_the_users_own_called_client_is_in_nobodys_way(
     own: str, nameserver: Any, broker: Any, tmp_path: Path
@@ -231,6 +233,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[int
     return check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [None, "client.py", "client/__init__.py"])
 def test_a_users_program_is_checked_against_our_types(
     own: str | None, checked: Callable[..., tuple[int, str]], tmp_path: Path

@@ -195,6 +195,7 @@ def test_a_server_that_hangs_up_on_tls_is_named(run: Runner) -> None:
         run(settings(addr, TlsConfig(ca_file=AUTHORITY)), echo(addr, b""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drips", [False, True], ids=["silent", "byte-by-byte"])
 def test_a_handshake_that_never_ends_is_given_up_within_the_time_for_connecting(
     run: Runner, drips: bool

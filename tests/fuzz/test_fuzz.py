@@ -18,6 +18,7 @@ from tests.fuzz.targets import TARGETS, family
 CORPUS = dict(corpus())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORPUS)
 def test_what_once_did_harm_is_refused_or_read_cheaply(name: str) -> None:
     for target in TARGETS:
@@ -145,6 +146,7 @@ def test_no_request_holds_a_real_nameserver_for_long() -> None:
     assert findings.requests > 500
 
 
+@pytest.mark.slow
 def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured at the process is what is judged: with a smaller limit, requests are above it."""
     monkeypatch.setattr("tests.fuzz.served.HOLD_LARGE_S", 1e-5)

@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -560,5 +561,5 @@ def copy_of(table: RouteTable) -> RouteTable:
     return RouteTable.restore(encode_image(table.copy_for_snapshot()), tombstones_max=8)
 
 
-TestRouteTable = RouteTableMachine.TestCase
+TestRouteTable = pytest.mark.slow(RouteTableMachine.TestCase)
 TestRouteTable.settings = hypothesis_settings(max_examples=80, stateful_step_count=30, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -403,5 +404,5 @@ def copy_of(table: RouteTable) -> RouteTable:
     return RouteTable.restore(encode_image(table.copy_for_snapshot()), tombstones_max=8)
 
 
-TestUpdate = UpdateMachine.TestCase
+TestUpdate = pytest.mark.slow(UpdateMachine.TestCase)
 TestUpdate.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -156,6 +156,7 @@ def test_long_registration_is_compressed() -> None:
     assert decode_command(data) == command
 
 
+@pytest.mark.slow
 def test_command_above_the_limit_names_both_sizes() -> None:
     incompressible = ImportKv(table={"n": {"k": _noise(6 * 1024 * 1024)}})
     with pytest.raises(CommandTooLarge) as caught:

@@ -409,4 +409,4 @@ class LivenessMachine(RuleBasedStateMachine):
 
 
 LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestLivenessMachine = LivenessMachine.TestCase
+TestLivenessMachine = pytest.mark.slow(LivenessMachine.TestCase)

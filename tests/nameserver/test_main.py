@@ -55,6 +55,7 @@ def started(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
         process.stdout.close()
 
 
+@pytest.mark.slow
 def test_ready_line_names_the_ports_and_both_serve(tmp_path: Path) -> None:
     with started(tmp_path, "--http", "127.0.0.1:0") as (process, ready):
         assert (ready["mode"], ready["role"]) == ("independent", "independent")
@@ -92,6 +93,7 @@ def test_closed_terminal_does_not_end_what_was_started_to_outlive_it(tmp_path: P
         assert process.wait(timeout=10) == 0
 
 
+@pytest.mark.slow
 def test_raft_member_alone_is_ready_and_says_that_it_has_no_quorum(tmp_path: Path) -> None:
     peers = free_addresses(3)
     raft = ("--mode", "raft", "--raft", peers[0], "--peers", ",".join(peers))
@@ -142,6 +144,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", BAD.values(), ids=BAD)
 def test_bad_setting_is_one_line_and_exit_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
     result = run(*arguments, "--data", str(tmp_path))
@@ -152,6 +155,7 @@ def test_bad_setting_is_one_line_and_exit_2(arguments: tuple[str, ...], tmp_path
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 def test_port_in_use_is_one_line_and_exit_2(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -190,6 +194,7 @@ def test_unknown_key_in_the_file_is_a_warning_that_names_it(tmp_path: Path) -> N
         assert "unheardOf" in (tmp_path / "stderr.txt").read_text()
 
 
+@pytest.mark.slow
 def test_settings_changed_at_run_time_hold_after_a_restart(tmp_path: Path) -> None:
     with started(tmp_path, "--http", "off") as (process, ready), BlockingClient() as client:
         change = RemotingCommand.request(318, body=b"orderMessageEnable=true")
@@ -215,6 +220,7 @@ def test_help_and_version_exit_0(flag: str) -> None:
     assert result.stdout
 
 
+@pytest.mark.slow
 def test_data_directory_is_held_by_one_process_and_bound_to_one_mode(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with started(tmp_path, "--http", "off"):

@@ -39,6 +39,7 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_arguments_survive_their_text_form(kind: type[Fields], data: st.DataObject) -> None:

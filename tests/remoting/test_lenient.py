@@ -49,11 +49,13 @@ def test_standard_json_is_read_as_it_is(value: Any) -> None:
     assert loads(orjson.dumps(value)) == value
 
 
+@pytest.mark.slow
 @given(values, st.data())
 def test_what_fastjson_reads_means_the_same_here(value: Any, data: st.DataObject) -> None:
     assert loads(as_fastjson(value, data.draw)) == value
 
 
+@pytest.mark.slow
 @given(st.dictionaries(queue_keys.map(orjson.dumps), values, max_size=3), st.integers(0, 3))
 def test_raw_object_keys_end_as_the_text_of_the_quoted_form(table: dict[bytes, Any], depth: int) -> None:
     raw = b"{" + b" , ".join(key + b" : " + orjson.dumps(value) for key, value in table.items()) + b"}"
@@ -205,6 +207,7 @@ def test_raw_object_keys_in_raw_object_keys_cost_what_they_weigh(limits: Limits)
     assert peak_of(refused) < 64 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

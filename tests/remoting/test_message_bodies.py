@@ -47,6 +47,7 @@ def without_host_bits(message: m.StoredMessage) -> dict[str, object]:
     return values
 
 
+@pytest.mark.slow
 @given(st.lists(messages, max_size=3))
 def test_messages_survive_encoding(found: list[m.StoredMessage]) -> None:
     data = b"".join(map(m.encode_message, found))

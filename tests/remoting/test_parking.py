@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.frame import FrameDecoder
@@ -202,6 +204,7 @@ def test_what_wakes_to_wait_again_keeps_the_order() -> None:
     run(body)
 
 
+@pytest.mark.slow
 def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None:
     async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
         gate.number = 1

@@ -412,6 +412,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_decompression_bomb_is_refused_at_the_limit(read: Callable[..., object]) -> None:
     bomb = zlib.compress(bytes(200_000_000), 9)
@@ -593,6 +594,7 @@ def test_too_many_topics_are_refused_in_both_forms() -> None:
                 read(data, compressed=compressed, version=479, topics_max=2)
 
 
+@pytest.mark.slow
 def test_sixty_thousand_topics_fit_one_frame_when_compressed() -> None:
     body = RegisterBody(topic_configs=tuple(TopicConfig(topic_name=f"topic-{i:06d}") for i in range(60_000)))
     data = encode_register_body(body, compressed=True, version=479)

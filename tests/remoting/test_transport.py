@@ -225,6 +225,7 @@ def test_connections_above_the_limit_are_closed_and_room_is_given_again() -> Non
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_silent_connection_is_closed_and_a_busy_one_stays() -> None:
     closed: list[tuple[int, bool]] = []
 
@@ -396,6 +397,7 @@ def test_close_waits_for_answers_that_are_given_later_and_counts_what_it_abandon
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_close_answers_what_is_under_way_and_counts_what_it_abandons() -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
@@ -475,6 +477,7 @@ def test_a_peer_is_told_that_its_answer_cannot_be_encoded(*, later: bool) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
     async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         answer = await connection.invoke(request(40, b"?"), timeout_s=2)
@@ -513,6 +516,7 @@ def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_request_behind_one_whose_deadline_has_come_is_answered() -> None:
     """For a timer of less than half a millisecond uvloop gives a handle that knows no instant."""
 
@@ -551,6 +555,7 @@ def test_no_listener_means_not_sent() -> None:
         assert not lost.value.sent
 
 
+@pytest.mark.slow
 def test_blocking_client_is_shared_by_threads_and_tells_outcomes_apart() -> None:
     def calls(addr: str) -> None:
         results: list[bytes] = []
@@ -777,6 +782,7 @@ def test_answers_use_the_codec_of_the_request() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_waiting_for_one_answer_does_not_hold_up_another() -> None:
     def calls(addr: str) -> float:
         with BlockingClient() as client:

@@ -121,6 +121,7 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 # Turns -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_many_pipelined_requests_do_not_hold_up_another_connection(run: Run) -> None:
     count = 200
 
@@ -153,6 +154,7 @@ def test_what_arrives_while_earlier_requests_wait_for_their_turn_comes_after_the
     run(main)
 
 
+@pytest.mark.slow
 def test_requests_handed_to_tasks_take_turns_as_well(run: Run) -> None:
     began: list[int] = []
 
@@ -192,6 +194,7 @@ def test_closing_answers_those_who_wait_for_their_turn() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_flood_behind_requests_that_wait_for_their_turn_is_not_read(run: Run) -> None:
     async def main() -> None:
         async with serving({1: slow, 2: echo}) as (server, addr):

@@ -57,6 +57,7 @@ def test_without_faults_the_published_library_works_in_the_simulator(members: in
     assert result.count["acknowledged"] > 100
 
 
+@pytest.mark.slow
 def test_a_seed_of_the_published_library_repeats_exactly() -> None:
     first, second = (run_stock(5, seconds=4.0) for _ in range(2))
     assert first.trace == second.trace

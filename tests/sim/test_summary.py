@@ -67,6 +67,7 @@ def test_a_seed_that_cannot_be_played_has_failed_and_the_others_go_on(
     assert said.count("replay: PYTHONHASHSEED=0 python -m tests.sim --verbose --seed 2") == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_says_what_it_did() -> None:
     played = subprocess.Popen(
         [sys.executable, "-m", "tests.sim", "--seeds", "1-100000", "--seconds", "1", "--verbose"],

@@ -67,6 +67,7 @@ def test_schema_refuses_a_misspelt_key(compose_schema: dict[str, Any]) -> None:
         jsonschema.Draft7Validator(compose_schema).validate(document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_command_line_parses_with_our_own_program(command: list[str], tmp_path: Path) -> None:
     program, *arguments = command

@@ -106,6 +106,7 @@ def test_each_place_that_closes_a_defect_is_there() -> None:
     assert gone == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["a test", "a case in which its fix is switched off"])
 def test_each_defect_has(what: str) -> None:
     tested = {int(number) for test in named_tests() for number in re.findall(r"_d(\d+)(?=_)", test)}

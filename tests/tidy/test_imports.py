@@ -212,6 +212,7 @@ def violations() -> Iterator[str]:
                     yield f"{where}:{line}: pure module imports {module}"
 
 
+@pytest.mark.slow
 def test_every_import_keeps_the_rules() -> None:
     assert list(violations()) == []
 
@@ -226,6 +227,7 @@ def test_rooms_of_the_nameserver_import_from_lower_ones_only() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_files_know_each_other(package: str) -> None:
     """Not for types alone either: who reads one would have to read the other first."""
@@ -246,6 +248,7 @@ def test_pure_rooms_hold_no_io() -> None:
     assert [module for module in IO_MODULES if module.startswith(PURE_ROOMS)] == []
 
 
+@pytest.mark.slow
 def test_each_io_module_named_by_the_rules_needs_to_be() -> None:
     impure = {
         path.relative_to(ROOT).as_posix()
@@ -256,6 +259,7 @@ def test_each_io_module_named_by_the_rules_needs_to_be() -> None:
     assert sorted(IO_MODULES - impure) == []
 
 
+@pytest.mark.slow
 def test_only_programs_read_arguments_and_environment() -> None:
     readers = []
     for package in PACKAGES:

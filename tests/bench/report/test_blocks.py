@@ -114,6 +114,7 @@ def test_percentile_needs_ten_observations_above(n: int, quantile: float, told: 
     assert (percentile([(float(value), 1) for value in range(n)], quantile) is not None) is told
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=20), st.sampled_from((0.5, 0.9)))
 def test_percentile_of_counts_is_that_of_the_raw_values(rows: list[tuple[int, int]], quantile: float) -> None:
     raw = [float(value) for value, count in rows for _ in range(count)]
@@ -196,6 +197,7 @@ def test_interval_holds_the_truth_as_often_as_promised(name: str, blocks: int, p
     assert promised - slack <= held <= min(promised + slack, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_same_arm_twice_gets_a_false_verdict_in_at_most_three_of_a_hundred_reports(name: str) -> None:
     found = experiments(DISTRIBUTIONS[name], 10, PRIMARY_MAX, times=1000, effect=0.0)

@@ -74,6 +74,7 @@ def test_page_of_rocketmqs_own_brokers_fits_every_width_even_with_the_longest_te
     assert scroll_width(html, width, tmp_path) <= width
 
 
+@pytest.mark.slow
 def test_page_of_a_full_comparison_is_below_two_megabytes(whole: Path) -> None:
     html = whole.read_text()
     assert html.count("<svg") > 190  # all cases are there

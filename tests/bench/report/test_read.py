@@ -433,6 +433,7 @@ def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp
     assert "not told: runs of ZooKeeper filled the machine" in whole
 
 
+@pytest.mark.slow
 @pytest.mark.computes
 @pytest.mark.timeout(600)
 def test_advice_leaves_out_an_arm_whose_own_runs_filled_the_machine(tmp_path: Path, spark: Any) -> None:

@@ -78,6 +78,7 @@ def is_verdict(said: str) -> bool:
     return (" is better than " in said or " rather than " in said) and "no verdict" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_page_of_arms_that_do_not_differ_says_something_false_in_at_most_three_of_a_hundred(
     name: str,

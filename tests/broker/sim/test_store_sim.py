@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
 HOST = Host("127.0.0.1", 10911)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_nothing_acknowledged_is_lost_and_nothing_deleted_returns(first: int) -> None:
     for seed in range(first, first + 50):
@@ -40,11 +41,13 @@ def found(**planted: object) -> int | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgets", SYNCS.values(), ids=SYNCS)
 def test_missing_sync_is_found_by_a_seed(forgets: Forgets) -> None:
     assert found(forgets=forgets) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 def test_missing_precaution_is_found_by_a_seed(spoil: Callable[[Simulation], None]) -> None:
     assert found(spoil=spoil) is not None

@@ -160,6 +160,7 @@ async def put(node: Node, key: str) -> None:
 # -- refusals -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_changes_without_a_token_file_are_off(tmp_path: Path) -> None:
     async def body() -> None:
         (raft,) = free_addresses(1)
@@ -174,6 +175,7 @@ def test_changes_without_a_token_file_are_off(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.slow
 def test_changes_need_the_token_and_say_which_challenge(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,6 +200,7 @@ def test_changes_need_the_token_and_say_which_challenge(
     assert TOKEN[:-1] not in caplog.text
 
 
+@pytest.mark.slow
 def test_independent_mode_has_no_group(tmp_path: Path) -> None:
     async def body() -> None:
         async with node(tmp_path, "", ()) as one:
@@ -227,6 +230,7 @@ BAD_BODIES: dict[str, tuple[str, bytes, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_request_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     async def body() -> None:
         (raft,) = free_addresses(1)
@@ -244,6 +248,7 @@ def test_request_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.slow
 def test_body_of_unknown_length_is_bounded_too(tmp_path: Path) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(3):
@@ -261,6 +266,7 @@ def test_body_of_unknown_length_is_bounded_too(tmp_path: Path) -> None:
 # -- changes of a real group --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_follower_names_the_leader_and_does_nothing(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, 3) as nodes:
@@ -278,6 +284,7 @@ def test_follower_names_the_leader_and_does_nothing(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.slow
 def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, 3) as nodes:
@@ -312,6 +319,7 @@ async def process(root: Path, raft: str, peers: tuple[str, ...]) -> AsyncIterato
         await found.wait()
 
 
+@pytest.mark.slow
 def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, 3) as nodes:
@@ -349,6 +357,7 @@ def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) 
     run(body)
 
 
+@pytest.mark.slow
 def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +401,7 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
         server.join()
 
 
+@pytest.mark.slow
 def test_snapshot_is_saved_fetched_and_restored_only_into_a_group_of_one(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, 3) as nodes:
@@ -424,6 +434,7 @@ def test_snapshot_is_saved_fetched_and_restored_only_into_a_group_of_one(tmp_pat
     run(body)
 
 
+@pytest.mark.slow
 def test_member_without_a_group_knows_no_leader(tmp_path: Path) -> None:
     async def body() -> None:
         addresses = tuple(free_addresses(3))

@@ -486,6 +486,7 @@ def recorded(name: str, root: Path) -> str:
     return asyncio.run(record()).strip() + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 def test_answers_are_as_recorded(name: str, tmp_path: Path) -> None:
     assert recorded(name, tmp_path).splitlines() == (GOLDEN / name).read_text().splitlines()

@@ -74,6 +74,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
         return await reader.readuntil(b"\r\n\r\n")
 
 
+@pytest.mark.slow
 def test_half_a_header_has_seconds_and_a_served_or_kept_connection_has_more(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ def test_half_a_header_has_seconds_and_a_served_or_kept_connection_has_more(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_header_that_dribbles_gets_no_more_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with limited(tmp_path, monkeypatch, header_s=0.4) as web:
@@ -126,6 +128,7 @@ def test_when_all_places_are_taken_the_oldest_half_request_goes_and_health_is_an
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_while_every_place_is_served_health_is_answered_from_the_reserve_and_nothing_else(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,7 @@ def test_connection_above_every_limit_is_closed_at_once(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_silence_ends_a_connection_whatever_its_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with limited(tmp_path, monkeypatch, idle_s=1.0) as web:
@@ -206,6 +210,7 @@ def test_page_of_another_site_gets_nothing_and_is_told_why(tmp_path: Any) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
     """It says nothing while it reads; what it takes makes room, until it takes nothing any more."""
 
@@ -260,6 +265,7 @@ def test_bytes_that_are_no_text_are_refused_and_leave_no_traceback(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.slow
 def test_client_that_leaves_while_it_sends_a_snapshot_is_no_failed_request(
     tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -90,6 +90,7 @@ def families(text: str) -> dict[str, str]:
     return kinds
 
 
+@pytest.mark.slow
 def test_counters_and_only_they_end_in_total(exposition: str) -> None:
     for name, kind in families(exposition).items():
         assert name.endswith("_total") == (kind == "counter"), name

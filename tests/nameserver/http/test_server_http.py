@@ -175,6 +175,7 @@ def test_kv_and_settings_work_over_the_wire_and_show_over_http(tmp_path: Path) -
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_young_nameserver_refuses_routes_if_it_is_told_to(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, need_wait_for_service=True, wait_seconds_for_service=3) as ns:
@@ -279,6 +280,7 @@ def test_brokers_are_told_the_smallest_id_without_waiting_for_dead_ones(tmp_path
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_garbage_on_the_wire_and_over_http_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -532,6 +534,7 @@ def test_page_and_its_parts_are_served_and_load_nothing_from_elsewhere(tmp_path:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_closing_http_leaves_no_silent_connection(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as ns:

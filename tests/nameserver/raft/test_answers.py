@@ -140,6 +140,7 @@ def _d27_off(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RouteTable, "moved", lambda table, command: False)
 
 
+@pytest.mark.slow
 def test_d13_without_a_deadline_the_same_is_found_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def cut_power(cluster: Cluster, name: str) -> None:
     path.write_bytes(raw[:middle] + bytes(min(200, len(raw) - middle)) + raw[middle + 200 :])
 
 
+@pytest.mark.slow
 def test_one_that_lost_power_returns_as_a_learner_and_catches_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,6 +56,7 @@ def test_one_that_lost_power_returns_as_a_learner_and_catches_up(
     assert "the machine restarted without a clean stop" in caplog.text
 
 
+@pytest.mark.slow
 def test_without_a_trusted_majority_nobody_leads_until_one_is_forced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,6 +107,7 @@ def test_the_only_member_that_lost_power_says_what_to_do(tmp_path: Path) -> None
     run(scenario)
 
 
+@pytest.mark.slow
 def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

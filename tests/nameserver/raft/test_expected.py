@@ -155,6 +155,7 @@ def _play(w: Any) -> list[tuple[str, str, Message]]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("volatile", [False, True], ids=["journal", "memory"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_short_way_and_the_whole_one_come_to_the_same(

@@ -18,6 +18,7 @@ from nameserver.raft.types import Durability, RaftConfig, RaftStartError, Role, 
 from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run, until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["memory", "journal", "fsync"])
 @pytest.mark.parametrize("uv", [False, True], ids=["asyncio", "uvloop"])
 def test_three_members_replicate_and_one_catches_up(tmp_path: Path, durability: Durability, uv: bool) -> None:
@@ -40,6 +41,7 @@ def test_three_members_replicate_and_one_catches_up(tmp_path: Path, durability: 
     run(scenario, uv=uv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["journal", "fsync"])
 def test_everything_is_there_after_all_members_restart(tmp_path: Path, durability: Durability) -> None:
     async def scenario() -> None:
@@ -61,6 +63,7 @@ def test_everything_is_there_after_all_members_restart(tmp_path: Path, durabilit
     run(scenario)
 
 
+@pytest.mark.slow
 def test_a_closing_leader_is_replaced_without_a_pause(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path, election_timeout_ms=3000) as cluster:
@@ -78,6 +81,7 @@ def test_a_closing_leader_is_replaced_without_a_pause(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 def test_first_start_waits_for_all_and_says_for_whom(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,6 +104,7 @@ def test_first_start_waits_for_all_and_says_for_whom(
     run(scenario)
 
 
+@pytest.mark.slow
 def test_an_emptied_member_joins_again_and_a_foreign_directory_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
@@ -136,6 +141,7 @@ def test_an_emptied_member_joins_again_and_a_foreign_directory_is_refused(tmp_pa
     run(scenario)
 
 
+@pytest.mark.slow
 def test_snapshots_trim_the_journal_and_bring_an_empty_member_up(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path, compact_bytes=100_000) as cluster:
@@ -163,6 +169,7 @@ def test_snapshots_trim_the_journal_and_bring_an_empty_member_up(tmp_path: Path)
     run(scenario)
 
 
+@pytest.mark.slow
 def test_application_messages_are_in_order_with_what_is_applied(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
@@ -183,6 +190,7 @@ def test_application_messages_are_in_order_with_what_is_applied(tmp_path: Path) 
     run(scenario)
 
 
+@pytest.mark.slow
 def test_contact_is_young_with_a_quorum_and_grows_without(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path, election_timeout_ms=200) as cluster:
@@ -300,6 +308,7 @@ def test_a_first_start_that_cannot_bind_leaves_nothing_behind(tmp_path: Path) ->
     run(scenario)
 
 
+@pytest.mark.slow
 def test_peers_may_be_corrected_until_the_group_is_founded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -322,6 +331,7 @@ def test_peers_may_be_corrected_until_the_group_is_founded(
     run(scenario)
 
 
+@pytest.mark.slow
 def test_members_of_different_durability_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path, 2) as cluster:

@@ -73,6 +73,7 @@ _FULL = """
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_acknowledging_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     done = _run_alone(_FULL, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -138,6 +139,7 @@ def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario
     assert what in done.stderr
 
 
+@pytest.mark.slow
 def test_a_member_ends_at_once_though_there_is_no_room_for_its_vote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_member_ends_at_once_though_there_is_no_room_for_its_vote(
     assert "storage does not answer" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +238,7 @@ class _StillFile:
         return getattr(self._file, name)
 
 
+@pytest.mark.slow
 def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +306,7 @@ _STANDS_STILL = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("under_way", [True, False], ids=["a write is under way", "what it closes"])
 def test_a_member_ends_though_its_disk_stands_still(tmp_path: Path, under_way: bool) -> None:
     before = time.monotonic()

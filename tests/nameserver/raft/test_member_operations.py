@@ -16,6 +16,7 @@ from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 from tests.ports import free_ports
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["memory", "journal"])
 def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, durability: Durability) -> None:
     async def scenario() -> None:
@@ -52,6 +53,7 @@ def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, dura
     run(scenario)
 
 
+@pytest.mark.slow
 def test_a_leader_hands_over_before_its_own_removal(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
@@ -74,6 +76,7 @@ def test_a_leader_hands_over_before_its_own_removal(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
@@ -125,6 +128,7 @@ async def hand_over(leader: RaftMember, target: str | None) -> str:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path, election_timeout_ms=2000) as cluster:
@@ -153,6 +157,7 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["memory", "journal"])
 def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
     tmp_path: Path, durability: Durability
@@ -202,6 +207,7 @@ def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
     run(scenario)
 
 
+@pytest.mark.slow
 def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,6 +251,7 @@ def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
     run(scenario)
 
 
+@pytest.mark.slow
 def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:

@@ -97,6 +97,7 @@ def links(cluster: Cluster) -> Collection[str]:
     return driver_of(cluster).transport._links
 
 
+@pytest.mark.slow
 def test_names_that_come_and_go_leave_nothing_in_what_is_stored(tmp_path: Path) -> None:
     """Each left its format there, until the place in the file was too small and the member ended."""
 

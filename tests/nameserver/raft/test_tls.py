@@ -283,6 +283,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", REFUSED)
 def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
     how: str, caplog: pytest.LogCaptureFixture
@@ -344,6 +345,7 @@ def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCa
     _run(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [

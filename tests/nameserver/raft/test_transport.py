@@ -368,6 +368,7 @@ def test_a_pickle_on_the_port_is_not_loaded(tmp_path: Path, proven: bool) -> Non
     assert not (tmp_path / "trace").exists()
 
 
+@pytest.mark.slow
 def test_a_half_frame_or_silence_is_given_up_after_three_seconds() -> None:
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -619,6 +620,7 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
     _run(scenario)
 
 
+@pytest.mark.slow
 def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
 
@@ -691,6 +693,7 @@ def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | None) -
     _run(scenario)
 
 
+@pytest.mark.slow
 def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -775,6 +778,7 @@ def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     _run_for(scenario, patience_s)
 
 
+@pytest.mark.slow
 def test_d24_the_first_message_after_a_silence_arrives(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
@@ -864,6 +868,7 @@ SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[...
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("switch_off", "scenario"), [case[1:] for case in SWITCHED_OFF], ids=[case[0] for case in SWITCHED_OFF]
 )

@@ -47,6 +47,7 @@ def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Pa
     run(body)
 
 
+@pytest.mark.slow
 def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
     """What waited in sockets may be read before the liveness clock's timer fires."""
 
@@ -144,6 +145,7 @@ def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next
     run(body)
 
 
+@pytest.mark.slow
 def test_all_are_judged_once_a_missing_report_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +255,7 @@ def test_late_goodbye_over_an_older_connection_is_ignored(
     run(body)
 
 
+@pytest.mark.slow
 def test_unregistration_by_an_admin_tool_goes_through_the_log(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
@@ -265,6 +268,7 @@ def test_unregistration_by_an_admin_tool_goes_through_the_log(tmp_path: Path) ->
     run(body)
 
 
+@pytest.mark.slow
 def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
@@ -277,6 +281,7 @@ def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) ->
     run(body)
 
 
+@pytest.mark.slow
 def test_new_leader_evicts_what_died_with_the_old_one(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from nameserver.http.app import HttpServer
 from nameserver.modes.interface import Freshness
@@ -120,6 +121,7 @@ async def alone(root: Path, raft: str) -> AsyncIterator[Alone]:
             await mode.close()
 
 
+@pytest.mark.slow
 def test_an_answer_of_before_a_restore_is_not_given_at_the_same_revision(tmp_path: Path) -> None:
     async def body() -> None:
         async with alone(tmp_path, free_addresses(1)[0]) as one:
@@ -136,6 +138,7 @@ def test_an_answer_of_before_a_restore_is_not_given_at_the_same_revision(tmp_pat
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(tmp_path: Path) -> None:
     async def body() -> None:
         raft = free_addresses(1)[0]

@@ -812,7 +812,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 GroupMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestGroup = GroupMachine.TestCase
+TestGroup = pytest.mark.slow(GroupMachine.TestCase)
 
 
 # -- parts ------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ def test_settings_stay_with_their_nameserver(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.slow
 def test_kv_file_is_imported_once_and_then_only_exported(tmp_path: Path) -> None:
     async def body() -> None:
         paths = [tmp_path / str(number) / "kvConfig.json" for number in range(3)]

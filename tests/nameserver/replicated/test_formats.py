@@ -40,6 +40,7 @@ from tests.nameserver.replicated.group import (
 )
 
 
+@pytest.mark.slow
 def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ async def takes_effect(group: Group, asking: asyncio.Task[Answer]) -> None:
     assert group.running[0].view(Freshness.STALE).topics() == ["T", "U", "V"]
 
 
+@pytest.mark.slow
 def test_what_a_registration_changes_goes_through_the_log_as_the_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_what_a_registration_changes_goes_through_the_log_as_the_difference(
     run(body)
 
 
+@pytest.mark.slow
 def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

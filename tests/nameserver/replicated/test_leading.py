@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
 from nameserver.modes.interface import NO_QUORUM_TAG, Freshness
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated
@@ -22,6 +24,7 @@ def hand_over_in_vain(leader: Replicated) -> bool:
     return member._driver.engine.membership.hand_over()
 
 
+@pytest.mark.slow
 def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
@@ -40,6 +43,7 @@ def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Pat
     run(body)
 
 
+@pytest.mark.slow
 def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path) -> None:
     """It hands over before the entry that marks its beginning is in the log."""
 
@@ -58,6 +62,7 @@ def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path) -> N
     run(body)
 
 
+@pytest.mark.slow
 def test_what_a_leader_refused_while_it_waited_in_its_own_queue_never_applies(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:

@@ -31,6 +31,7 @@ from tests.nameserver.replicated.group import (
 ALONE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
 
 
+@pytest.mark.slow
 def test_minority_refuses_writes_and_fresh_reads_and_serves_stale_ones(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
@@ -65,6 +66,7 @@ def test_minority_refuses_writes_and_fresh_reads_and_serves_stale_ones(tmp_path:
     run(body)
 
 
+@pytest.mark.slow
 def test_losing_and_finding_a_majority_is_one_line_each(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,6 +92,7 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> int:
     return sum(record.getMessage().startswith(event) for record in caplog.records)
 
 
+@pytest.mark.slow
 def test_default_read_waits_for_contact_at_most_one_longest_election(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, started=1, raftElectionTimeoutMs="500") as group:
@@ -155,6 +158,7 @@ def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
     run(body)
 
 
+@pytest.mark.slow
 def test_watcher_of_a_topic_is_woken_by_its_change_only(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:

@@ -86,6 +86,7 @@ def test_registration_over_a_new_connection_goes_through_the_log(tmp_path: Path)
     run(body)
 
 
+@pytest.mark.slow
 def test_registration_above_the_limit_names_both_sizes(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:

@@ -13,6 +13,7 @@ from remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import ONE, ask, codes, group_of, put_kv, register, run, until
 
 
+@pytest.mark.slow
 def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, notifyMinBrokerIdChanged="true") as group:
@@ -49,6 +50,7 @@ def test_member_that_was_away_catches_up(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["memory", "fsync"])
 def test_group_with_a_secret_works_in_every_durability(tmp_path: Path, durability: str) -> None:
     async def body() -> None:

@@ -57,6 +57,7 @@ def test_two_writers_of_one_key_do_not_lose_each_other(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.slow
 def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:

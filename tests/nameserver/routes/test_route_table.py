@@ -414,6 +414,7 @@ _AGAIN = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(_AGAIN, max_size=25))
 def test_the_difference_comes_to_what_the_whole_registration_comes_to(steps: list[Any]) -> None:
     short, whole = RouteTable(), RouteTable()
@@ -576,6 +577,7 @@ def test_check_sees_a_table_that_was_bent() -> None:
         check_table(table)
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_does_not_walk_over_topics() -> None:
     """Nor when each has other queues than any other: it holds the interpreter meanwhile."""
     counts = []

@@ -133,6 +133,7 @@ requests = st.builds(
 LISTED = ("T", "U", "%RETRY%g", "Ünï", 'quo"te', "back\\slash", '"opaque":5,')
 
 
+@pytest.mark.slow
 @BUSY
 @given(st.lists(st.lists(requests, min_size=1, max_size=6), min_size=1, max_size=6))
 def test_any_stream_is_answered_as_the_full_parser_answers_it(streams: list[list[bytes]]) -> None:
@@ -162,6 +163,7 @@ steps: st.SearchStrategy[Step] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @BUSY
 @given(st.lists(steps, min_size=1, max_size=20), st.booleans())
 def test_a_connection_is_answered_as_the_full_parser_answers_it_while_topics_change(
