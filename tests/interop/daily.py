@@ -124,7 +124,7 @@ class Stage:
 
     def script(self, text: str) -> Iterator[tuple[str, list[str]]]:
         """Yield name and arguments of each run."""
-        for line in text.strip().splitlines():
+        for line in filter(None, text.splitlines()):
             name, _, words = line.partition("|")
             words = words.replace("BROKER", self.broker).replace("UNIQUE", UNIQUE)
             words = words.replace("OFFSETID", self.offset_id)
