@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from remoting.addresses import split_address
 from remoting.command import RemotingCommand
+from remoting.errors import Withdrawn
 
-__all__ = ["Hook", "split_address"]
+__all__ = ["Hook", "check_holds", "split_address"]
+
+
+def check_holds(addr: str, unless: Callable[[], bool] | None) -> None:
+    """Ask right before a request is sent whether it holds no more.
+
+    Raises:
+        Withdrawn: If ``unless`` says so.
+    """
+    if unless is not None and unless():
+        raise Withdrawn(f"not sent to {addr}: it holds no more")
 
 
 class Hook(Protocol):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests, Withdrawn
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
-from remoting.transport import Hook, split_address
+from remoting.transport import Hook, check_holds, split_address
 
 if TYPE_CHECKING:
     from remoting.transport.tls import Tls  # loaded by those who use it
@@ -28,11 +28,6 @@ CONNECTIONS_MAX: Final = 4096
 
 #: A peer's request to us: ``(address, request)``; the answer is ignored for oneway requests.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
-
-
-def _check(addr: str, unless: Callable[[], bool] | None) -> None:
-    if unless is not None and unless():
-        raise Withdrawn(f"not sent to {addr}: it holds no more")
 
 
 class RemotingClient:
@@ -113,7 +108,7 @@ class RemotingClient:
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
         for hook in self._hooks:
             request = hook.before(addr, request)
-        _check(addr, unless)
+        check_holds(addr, unless)
         opaque, future = connection.begin(request, deadline)
         try:
             answer = await future
@@ -147,7 +142,7 @@ class RemotingClient:
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
         for hook in self._hooks:
             request = hook.before(addr, request)
-        _check(addr, unless)
+        check_holds(addr, unless)
         connection.oneway(request)
 
     def disconnect(self, addr: str) -> None:

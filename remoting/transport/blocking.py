@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, Withdrawn
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
-from remoting.transport import Hook, split_address
+from remoting.transport import Hook, check_holds, split_address
 
 if TYPE_CHECKING:
     from remoting.transport.tls import Pipe, Tls  # loaded by those who use it
@@ -334,8 +334,7 @@ class _Connection:
 
     def _send(self, frame: bytes, deadline: float, unless: Callable[[], bool] | None = None) -> None:
         with self._writing:
-            if unless is not None and unless():
-                raise Withdrawn(f"not sent to {self.addr}: it holds no more")
+            check_holds(self.addr, unless)
             try:
                 self._writer.settimeout(max(0.001, deadline - time.monotonic()))
                 self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +48,7 @@ from remoting.fields import RegisterBrokerFields, SendMessageFields
 from remoting.message import SYS_COMPRESSED, decode_batch, decode_properties, decompress_body
 from remoting.registration import decode_register_body
 from remoting.route import TopicConfig
+from remoting.transport.blocking import BlockingClient
 
 Runner = Callable[..., Any]
 NewPeer = Callable[..., Any]
@@ -595,3 +597,38 @@ def test_what_holds_no_more_is_not_sent(run: Runner, new_peer: NewPeer, *, onewa
 
     run(config(peer.addr), build)
     assert peer.codes() == [28, 29], "only the second one, and the connection served on"
+
+
+def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() -> None:
+    asked, reading = threading.Event(), threading.Event()
+
+    def holds_no_more() -> bool:
+        asked.set()
+        return reading.is_set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server, BlockingClient() as blocking:
+        addr = f"127.0.0.1:{server.getsockname()[1]}"
+        large = RemotingCommand.request(28, body=bytes(15 << 20), oneway=True)
+        first = threading.Thread(target=blocking.invoke_oneway, args=(addr, large), kwargs={"timeout_s": 30})
+        first.start()
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(1)  # so the first one is being sent, and stands still: nobody reads on
+            withdrawn: list[bool] = []
+
+            def send() -> None:
+                try:
+                    small = RemotingCommand.request(29, oneway=True)
+                    blocking.invoke_oneway(addr, small, timeout_s=30, unless=holds_no_more)
+                except Withdrawn:
+                    withdrawn.append(True)
+
+            second = threading.Thread(target=send)
+            second.start()
+            assert not asked.wait(0.5)
+            reading.set()
+            while not withdrawn and second.is_alive():
+                peer.recv(1 << 20)
+            first.join(30)
+            second.join(30)
+    assert withdrawn == [True]
