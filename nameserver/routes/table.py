@@ -70,8 +70,9 @@ class RouteTable(RouteStore):
         return table
 
     def adopt(self, other: RouteStore) -> None:
+        """As of the store; a new view tells whoever keeps answers by revision that it is another state."""
         super().adopt(other)
-        self.view = RouteView(self)  # former ones show the same state, but for whoever compares
+        self.view = RouteView(self)
 
     # -- apply ---------------------------------------------------------------------------------------------
 

@@ -134,9 +134,7 @@ class NameServer:
             except (NoQuorum, FreshnessNotOffered):
                 return None
         if view is not self._view_seen and view is not None:
-            self._view_seen = (
-                view  # of another table: revisions, by which answers are known, may have gone back
-            )
+            self._view_seen = view  # another table's: revisions, by which answers are known, may go back
             self.cache.clear()
         return view
 
