@@ -42,6 +42,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]  # two and one of tw
 
 ARMS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper")
 SECOND: Final = 10**9
+#: Where the lives are kept, if so many bytes are free there.
 MEMORY: Final = Path("/dev/shm")
 ROOM: Final = 4 * 1024**3
 #: Lease 3 s, registration and refresh every 0.75 s.
