@@ -42,16 +42,16 @@ test: style shared measured interop
 
 # Most tests wait more than they compute, so several workers share them.
 shared: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (alone or one_core or bench or computes or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not (alone or one_core or computes or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
 
-# Those that measure have the machine for themselves, those that are judged in seconds a core. They leave half of it idle:
+# Those that are judged in seconds have a core, those that measure milliseconds the machine. They leave half of it idle:
 # that is what mypy and those that only compute get, which yield at once to all others, and are told when these have ended.
 measured: $(VENV)/.test
 	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory alone" "$(MAKE) --no-print-directory $(BESIDE)"
 
 alone: $(VENV)/.test
 	$(BIN)/python -m pytest -m one_core -n $(WORKERS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "(alone or bench) and not (one_core or interop)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m alone $(PYTEST_ARGS)
 
 computes: $(VENV)/.test
 	$(BIN)/python -m pytest -m computes -p no:cacheprovider $(PYTEST_ARGS)

@@ -25,7 +25,7 @@ from bench.session import Session
 from tests.bench.lives import a_turn
 from tests.bench.servers import listed, running
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(

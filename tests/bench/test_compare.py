@@ -21,7 +21,7 @@ from bench.processes import ClusterError
 from bench.schedule import Comparison, blocks_of
 from bench.session import Session
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
 ARMS = ("independent", "raft", "zookeeper")
 SCENARIOS = ("quiet", "broker-dies", "leader-fails")
@@ -71,7 +71,6 @@ def test_compare_writes_one_self_contained_page_opens_it_and_says_when_it_will_e
         assert word in said
 
 
-@pytest.mark.one_core
 def test_kill_in_the_middle_of_a_run_leaves_nobody_behind(tmp_path: Path) -> None:
     """As in the background, where no terminal interrupts whatever was started."""
     command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--out", str(tmp_path)]
@@ -192,7 +191,6 @@ class EndsBadlyOnce(Session):
             raise ClusterError("what was recorded cannot be read")
 
 
-@pytest.mark.one_core
 def test_run_that_turns_out_void_while_it_ends_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,7 +204,6 @@ def test_run_that_turns_out_void_while_it_ends_is_made_again(
     assert (aside["void"], aside["attempt"]) == ("what was recorded cannot be read", 1)
 
 
-@pytest.mark.one_core
 def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,8 @@ from bench.runfolder import Arm, read_manifest
 from bench.session import Session
 from tests.bench.lives import a_turn, rows
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
+# Maven may have to fetch the jars.
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")

@@ -24,7 +24,7 @@ from bench.schedule import Comparison
 from tests.bench.lives import E
 from tests.bench.lives import rows as rows_of
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
 ARMS: Final = ("independent", "raft", "zookeeper")
 #: Scenario and case to seconds down and after. Longer than the lease of 2 s.
@@ -166,7 +166,6 @@ def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
     assert [what for _, what in last.values()] == ["routed [0, 1]"] * 3
 
 
-@pytest.mark.one_core
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "run", "--profile", "smoke", "--links", "kernel"]
     program = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
@@ -183,7 +182,6 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     assert left(program.pid) == []
 
 
-@pytest.mark.one_core
 def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
     """Brokers do not start: the harness fails, three times."""
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
@@ -197,7 +195,6 @@ def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
     assert left() == []
 
 
-@pytest.mark.one_core
 def test_what_a_killed_harness_left_is_removed_by_the_next() -> None:
     code = "import os, signal; from bench.kernel import KernelNetwork; n = KernelNetwork(['broker-0'])\n"
     dead = subprocess.Popen([sys.executable, "-c", f"{code}os.kill(os.getpid(), signal.SIGKILL)"])
@@ -207,7 +204,6 @@ def test_what_a_killed_harness_left_is_removed_by_the_next() -> None:
     assert left(dead.pid) == []
 
 
-@pytest.mark.one_core
 def test_two_runs_at_a_time_stand_beside_each_other() -> None:
     names = ["nameserver-0", "broker-0"]
     one, other = KernelNetwork(names), KernelNetwork(names)

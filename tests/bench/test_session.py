@@ -21,7 +21,7 @@ from bench.runfolder import read_manifest
 from bench.session import Session
 from tests.bench.lives import a_turn, rows
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 
 
 PLAN = """

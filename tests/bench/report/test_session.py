@@ -58,6 +58,7 @@ spark.stop()
 
 
 @pytest.mark.spark
+@pytest.mark.computes
 @pytest.mark.timeout(300)  # a JVM on a busy machine
 def test_what_a_task_found_is_part_of_its_answer() -> None:
     """A result that is stored and fetched afterwards can be lost, and with it the report."""
