@@ -20,7 +20,7 @@ export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare containers containers-bench test shared measured alone computes interop check lint style types unit
+.PHONY: help compare containers containers-bench test shared measured one_core alone computes interop check lint style types unit
 .PHONY: unit-other other-installed remoting-and-nameserver sim fuzz clean
 # What measures must not meet the rest, whatever -j says.
 .NOTPARALLEL:
@@ -47,10 +47,12 @@ shared: $(VENV)/.test
 # Those that are judged in seconds have a core, those that measure milliseconds the machine. They leave half of it idle:
 # that is what mypy and those that only compute get, which yield at once to all others, and are told when these have ended.
 measured: $(VENV)/.test
-	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory alone" "$(MAKE) --no-print-directory $(BESIDE)"
+	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory one_core alone" "$(MAKE) --no-print-directory $(BESIDE)"
+
+one_core: $(VENV)/.test
+	$(BIN)/python -m pytest -m one_core -n $(WORKERS) $(PYTEST_ARGS)
 
 alone: $(VENV)/.test
-	$(BIN)/python -m pytest -m one_core -n $(WORKERS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m alone $(PYTEST_ARGS)
 
 computes: $(VENV)/.test
