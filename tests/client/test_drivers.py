@@ -607,6 +607,7 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         return reading.is_set()
 
     with socket.create_server(("127.0.0.1", 0)) as server, BlockingClient() as blocking:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else much of it fits into buffers
         addr = f"127.0.0.1:{server.getsockname()[1]}"
         large = RemotingCommand.request(28, body=bytes(15 << 20), oneway=True)
         first = threading.Thread(target=blocking.invoke_oneway, args=(addr, large), kwargs={"timeout_s": 30})
