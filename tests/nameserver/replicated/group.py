@@ -41,12 +41,16 @@ def register(
     broker_id: int = 0,
     counter: int = 1,
     topics: tuple[str, ...] = ("T", "U"),
+    queues: int = 16,
     **extra: str,
 ) -> Request:
     body = encode_register_body(
         RegisterBody(
             data_version=DataVersion(counter=counter),
-            topic_configs=tuple(TopicConfig(topic_name=topic) for topic in topics),
+            topic_configs=tuple(
+                TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+                for topic in topics
+            ),
             filter_servers=(),
             mapping_infos={},
         ),
