@@ -61,11 +61,13 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
         record: The broker's; it has the lease.
         answer: What to answer if this process may vouch for the record.
         otherwise: What to do if it may not: a command to propose, or another answer.
+        is_current: The sender stated the data version of the record.
     """
 
     record: Record
     answer: Answer
     otherwise: commands.Touch | Answer
+    is_current: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +151,27 @@ def decide_registration(
         name_revision=view.base("name", name),
     )
     record = view.record(broker)
-    entry = view.name(name)
     # Without a record, what changes nothing is fenced: there is no lease to renew, a log judges it again.
-    if record is None or entry is None or view.would_change(command):
+    if record is None or view.would_change(command):
         return command
+    return renewal_of(view, record, settings, is_current=record.data_version == decoded.data_version)
+
+
+def renewal_of(
+    view: RouteView, record: Record, settings: NamesrvSettings, *, is_current: bool = False
+) -> Renewal:
+    """Return how a registration is answered of which nothing applies: as the record has it already.
+
+    Args:
+        is_current: It states the record's data version. A late copy does not, nor need it be of the record's
+            name or id.
+    """
+    entry = view.name(record.broker_name)
+    assert entry is not None, "a record has its broker name"
     touch = commands.Touch(
-        cluster_name=broker.cluster_name,
-        broker_name=name,
-        broker_addr=broker.broker_addr,
+        cluster_name=record.broker.cluster_name,
+        broker_name=record.broker_name,
+        broker_addr=record.broker.broker_addr,
         broker_id=record.broker_id,
         ha_server_addr=record.ha_server_addr,
         data_version=record.data_version,
@@ -165,8 +180,8 @@ def decide_registration(
         enable_acting_master=entry.enable_acting_master,
         zone_name=entry.zone_name,
     )
-    answer = _registered(view.register_reply(decoded), settings)
-    return Renewal(record=record, answer=answer, otherwise=touch)
+    answer = _registered(view.register_reply(record), settings)
+    return Renewal(record=record, answer=answer, otherwise=touch, is_current=is_current)
 
 
 def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
@@ -209,11 +224,12 @@ def _query_data_version(view: RouteView, request: Request, settings: NamesrvSett
 
     if record is None:
         return says(changed=True)
-    changed, version = not record.complete or record.data_version != sent, record.data_version.encode()
+    is_current, version = record.data_version == sent, record.data_version.encode()
     return Renewal(
         record=record,
-        answer=says(changed=changed, version=version),
+        answer=says(changed=not (record.complete and is_current), version=version),
         otherwise=says(changed=True, version=version),
+        is_current=is_current,
     )
 
 

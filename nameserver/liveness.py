@@ -12,6 +12,9 @@ Rules:
     - What a former process sent may arrive when its successor is gone already, and list the broker anew. The
       end of that older connection is evidence for the record it made.
     - An unregistration over the owning connection is evidence as a close is.
+    - A registration whose data version is contained in the listed one, and differs from it, is a late copy. A
+      broker that really went back (its store was restored from a backup) repeats it: see
+      :meth:`Liveness.is_late`.
 
 The clock is this module's own, in seconds: it moves only in :meth:`Liveness.advance`, and one step counts
 at most :data:`CLOCK_STEP_MAX_S`, so a paused process does not expire everybody when it wakes.
@@ -29,6 +32,7 @@ from msgspec.structs import replace
 
 from nameserver.types import BrokerKey, ConnectionId
 from remoting.bounds import LEASE_MS
+from remoting.route import DataVersion
 
 CLOCK_PERIOD_S: Final = 0.25
 """How often the driver calls :meth:`Liveness.advance`."""
@@ -41,6 +45,10 @@ LEASE_DEFAULT_S: Final = LEASE_MS / 1000
 
 CLOSED_MAX: Final = 10_000
 """Brokers without a connection of which something is remembered; of more, the longest unchanged go."""
+
+REPEATED_AFTER_S: Final = 5.0
+"""A contained version that comes again after this time is the broker's own. Copies that lay in one socket
+buffer arrive within moments; the shortest heartbeat of registrations is 10 s."""
 
 NEVER: Final = float("-inf")
 """Instant of a hearing that there was not."""
@@ -67,6 +75,14 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     afterwards; None while there is no record."""
     unregistered: bool = False
     """The broker said goodbye, its connection did not close."""
+
+
+class _Contained(msgspec.Struct, frozen=True, gc=False):
+    """A data version that a broker stated, older than the listed one, and when it did so first."""
+
+    version: DataVersion
+    listed: DataVersion
+    at: float
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -105,6 +121,8 @@ class Liveness:
         self._unconnected: dict[BrokerKey, None] = {}  # of the contacts, in the order of their last change
         # Open connections only; the value is the revision of the last registration that succeeded over it.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
+        # One for a record at most; it goes with the record.
+        self._contained: dict[BrokerKey, _Contained] = {}
 
     def advance(self, now: float) -> None:
         """Move the clock to the monotonic reading ``now`` (seconds), by one step at most."""
@@ -152,6 +170,33 @@ class Liveness:
                 self._contacts[broker] = replace(contact, confirmed=True)
         elif closing is not None and closing.origin == origin and closing.revision != revision:
             self._put(broker, replace(contact, closing=replace(closing, revision=revision)))
+
+    def is_late(
+        self, broker: BrokerKey, origin: ConnectionId, *, version: DataVersion, listed: DataVersion | None
+    ) -> bool:
+        """Note the data version of a registration, and say whether it is a late copy: it is not applied then.
+
+        It is one if its version is contained in the listed one and differs from it. A broker whose store was
+        restored is believed when its youngest connection brings the same version again, long enough after the
+        first time, and the listed version did not come meanwhile.
+
+        Args:
+            origin: Over which it came; :meth:`registering` was called with it.
+            listed: Version of the broker's record as applied here, None if there is no record.
+        """
+        if listed is None or version == listed or not version.contained_in(listed):
+            self.note_current(broker)
+            return False
+        contact, first = self._contacts.get(broker), self._contained.get(broker)
+        if contact is None or contact.owner != origin:
+            return True
+        if first is None or first.version != version or first.listed != listed:
+            first = self._contained[broker] = _Contained(version, listed, self.clock)
+        return self.clock - first.at < REPEATED_AFTER_S
+
+    def note_current(self, broker: BrokerKey) -> None:
+        """Note that a broker stated the listed data version or a newer one: an older one was a late copy."""
+        self._contained.pop(broker, None)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
         """Renew the lease without a registration: a heartbeat, or a question for the data version."""
@@ -205,6 +250,7 @@ class Liveness:
         """Drop all that is known of a broker whose record is gone for good (independent mode)."""
         self._contacts.pop(broker, None)
         self._unconnected.pop(broker, None)
+        self._contained.pop(broker, None)
         for brokers in self._registered_over.values():
             brokers.pop(broker, None)
 
@@ -213,9 +259,14 @@ class Liveness:
 
         Connections and evidence of closings stay; they speak of revisions.
         """
+        self._contained.pop(broker, None)
         contact = self._contacts.get(broker)
         if contact is not None:
             self._put(broker, replace(contact, heard_at=NEVER))
+
+    def table_replaced(self) -> None:
+        """Forget what speaks of records: others may be listed now."""
+        self._contained.clear()
 
     def prune(self) -> None:
         """Forget brokers without a connection whose lease has passed since they were heard or closed."""

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
-from nameserver.handlers import Renewal, answer_for, decide_registration
+from nameserver.handlers import Renewal, answer_for
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.registration import decode_registration
 from nameserver.routes.view import RouteView
@@ -27,7 +27,7 @@ from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, Fre
 from .kept_file import KeptFile
 from .local import Local
 from .notes import note_change
-from .serving import serve
+from .serving import decide_received, serve
 
 
 class Independent(Local):
@@ -91,10 +91,7 @@ class Independent(Local):
             return decoded
         settings = self.settings.current
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
-        delete_absent = settings.delete_topic_with_broker_registration
-        decision = self._table.shortened(decoded, delete_absent=delete_absent) or decide_registration(
-            self._table.view, decoded, settings
-        )
+        decision = decide_received(self._table, self._liveness, decoded, origin, settings, differences=True)
         revision: int | None
         if isinstance(decision, Renewal):
             answer, revision = decision.answer, decision.record.revision
@@ -145,6 +142,8 @@ class Independent(Local):
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer:
         self._liveness.heard(renewal.record.broker, origin)
+        if renewal.is_current:
+            self._liveness.note_current(renewal.record.broker)
         return renewal.answer
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:

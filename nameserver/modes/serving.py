@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from nameserver.commands import Command, CommandFormatError, CommandTooLarge, UnregisterBroker
-from nameserver.handlers import DONE, Renewal, SettingsChange, answer_for, decide
-from nameserver.liveness import Standing
+from nameserver.commands import (
+    Command,
+    CommandFormatError,
+    CommandTooLarge,
+    RegisterBroker,
+    UnregisterBroker,
+    Update,
+)
+from nameserver.handlers import (
+    DONE,
+    Renewal,
+    SettingsChange,
+    answer_for,
+    decide,
+    decide_registration,
+    renewal_of,
+)
+from nameserver.liveness import Liveness, Standing
+from nameserver.registration import Registration
+from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
 
@@ -86,6 +104,35 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
                 return answer_for(decision, verdict, settings)
     except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
         return refusal_of(request, error)
+
+
+def decide_received(
+    table: RouteTable,
+    liveness: Liveness,
+    decoded: Registration,
+    origin: ConnectionId,
+    settings: NamesrvSettings,
+    *,
+    differences: bool,
+) -> Renewal | RegisterBroker | Update:
+    """Decide a registration on the table as it is, and on what this process knows of its connection.
+
+    The same in all modes. A registration that has moved is decided here again; by then it may be a late copy.
+
+    Args:
+        origin: The connection over which it came, as the liveness knows.
+        differences: It may be shortened to the difference that it makes.
+    """
+    record = table.view.record(decoded.broker)
+    listed = None if record is None else record.data_version
+    late = liveness.is_late(decoded.broker, origin, version=decoded.data_version, listed=listed)
+    if late and record is not None:
+        return renewal_of(table.view, record, settings)
+    difference = None
+    if differences:
+        delete_absent = settings.delete_topic_with_broker_registration
+        difference = table.shortened(decoded, delete_absent=delete_absent)
+    return difference or decide_registration(table.view, decoded, settings)
 
 
 def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge | CommandFormatError) -> Answer:

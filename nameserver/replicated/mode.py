@@ -363,5 +363,6 @@ class Replicated(Local):
         self._led_term = led_term
         self._writes.table_replaced(term=led_term)
         self._registrations.forget_repeats()  # this table may have the same revision
+        self._liveness.table_replaced()
         self._kv_file.may_differ()
         self._waiters.wake_all()

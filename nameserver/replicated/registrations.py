@@ -10,9 +10,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from nameserver.commands import UPDATE_FORMAT, Command, CommandFormatError, CommandTooLarge
-from nameserver.handlers import Renewal, answer_for, decide_registration
+from nameserver.handlers import Renewal, answer_for
 from nameserver.modes.interface import ConsistencyError
-from nameserver.modes.serving import refusal_of
+from nameserver.modes.serving import decide_received, refusal_of
 from nameserver.registration import Registration, decode_registration
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
@@ -33,9 +33,10 @@ REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
 class _Repeat(NamedTuple):
     """A registration that changed nothing, and how it was decided.
 
-    A decision depends on the request, the table and the settings alone. So the same bytes on a table of the
-    same revision need not be decoded, checked and compared with the record once more; what depends on this
-    process is asked anew each time.
+    The decision on one that states the record's data version depends on the request, the table and the
+    settings alone. So the same bytes on a table of the same revision need not be decoded, checked and
+    compared with the record once more; what depends on this process is asked anew each time. A late copy is
+    not kept: when it comes again, it may show that the broker went back.
     """
 
     decided_on: tuple[int, NamesrvSettings, int, Mapping[str, str], bytes]
@@ -92,7 +93,7 @@ class Registrations(Part):
         answer = self._decide(registering)
         if answer is None:
             self._in_flight[decoded.broker, origin] += 1
-        elif registering.renewal is not None:
+        elif registering.renewal is not None and registering.renewal.is_current:
             self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
 
@@ -106,6 +107,8 @@ class Registrations(Part):
         """
         broker, lease_s = renewal.record.broker, renewal.record.lease_ms / 1000
         in_contact = self._member.in_contact()
+        if renewal.is_current:
+            self._liveness.note_current(broker)
         if not registration:
             self._reports.heard(broker, origin, lease_s=lease_s)
         if not self._reporter.may_vouch(broker, origin, in_contact=in_contact, lease_s=lease_s):
@@ -136,11 +139,14 @@ class Registrations(Part):
         try:
             # As stale as it may be: it is decided again if that was too stale. Nearly all are differences,
             # once every member knows those.
-            difference = None
-            if self._reporter.understood >= UPDATE_FORMAT:
-                delete_absent = settings.delete_topic_with_broker_registration
-                difference = self._table.shortened(decoded, delete_absent=delete_absent)
-            decision = difference or decide_registration(self._table.view, decoded, settings)
+            decision = decide_received(
+                self._table,
+                self._liveness,
+                decoded,
+                on.origin,
+                settings,
+                differences=self._reporter.understood >= UPDATE_FORMAT,
+            )
             command: Command | Answer
             if isinstance(decision, Renewal):
                 command = self.renew(decision, on.origin, registration=True)

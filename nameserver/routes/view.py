@@ -9,7 +9,6 @@ from typing import Final
 import orjson
 
 from nameserver.commands import BaseKind, RegisterBroker
-from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, KvEntry
 from nameserver.verdicts import Applied, RegisterReply
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
@@ -234,9 +233,9 @@ class RouteView:
         """Whether applying a registration would change the table."""
         return would_change(self._store, command)
 
-    def register_reply(self, said: Registration) -> RegisterReply:
+    def register_reply(self, of: Record) -> RegisterReply:
         """Say what a broker is told when its registration succeeds on the table as it is."""
-        return register_reply(self._store, said)
+        return register_reply(self._store, of)
 
     def affected(self, applied: Applied, waiting: Collection[str]) -> Iterator[str]:
         """Yield those of the waiting topics of which a change shows in the route."""

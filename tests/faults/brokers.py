@@ -45,6 +45,7 @@ def registration(
     topics: tuple[str, ...],
     *,
     counter: int,
+    timestamp: int = 0,
     lease_ms: int = 120_000,
     queues: int = 8,
 ) -> RemotingCommand:
@@ -52,7 +53,7 @@ def registration(
     configs = [TopicConfig(topic_name=t, read_queue_nums=queues, write_queue_nums=queues) for t in topics]
     body = encode_register_body(
         RegisterBody(
-            data_version=DataVersion(counter=counter),
+            data_version=DataVersion(counter=counter, timestamp=timestamp),
             topic_configs=tuple(configs),
             mapping_infos={},
         ),
@@ -366,8 +367,10 @@ class Registers:
     def _write(self, member: Member, keys: itertools.cycle[int], client: BlockingClient) -> None:
         key, value = next(keys), next(self._values)
         name = f"register-{key}"
+        # Values are written in any order: none of two versions is contained in the other, so none is late.
+        topics, timestamp = (name, "register-all"), 2**40 - value
         request = registration(
-            name, f"10.9.0.{key}:10911", (name, "register-all"), counter=value, queues=value
+            name, f"10.9.0.{key}:10911", topics, counter=value, timestamp=timestamp, queues=value
         )
         begun = time.monotonic()
         told = tell(client, member.listen, request)

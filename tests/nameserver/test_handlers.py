@@ -343,7 +343,8 @@ def test_registration_that_differs_in_anything_kept_is_a_command(changes: dict[s
     assert isinstance(sender.decide(*registration(**changes)), RegisterBroker)
 
 
-def test_an_older_counter_overwrites_because_versions_are_compared_by_equality() -> None:
+def test_an_older_counter_that_is_no_late_copy_overwrites() -> None:
+    """Which it is, the mode has asked the liveness before."""
     sender = Sender()
     sender.register(counter=5, perm=6)
     sender.register(counter=4, perm=4)

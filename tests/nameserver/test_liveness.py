@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,11 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from nameserver import liveness as liveness_module
 from nameserver.liveness import Closing, Liveness, Standing
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
+from remoting.route import DataVersion
 from tests.nameserver.contacts import check
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 B = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.2:10911"))
 ONE, TWO, THREE = ConnectionId(1), ConnectionId(2), ConnectionId(3)
+OLD, LISTED = DataVersion(timestamp=10, counter=1), DataVersion(timestamp=20, counter=2)
 
 
 def at_revision(revision: int | None):  # type: ignore[no-untyped-def]
@@ -410,3 +414,93 @@ class LivenessMachine(RuleBasedStateMachine):
 
 LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestLivenessMachine = pytest.mark.slow(LivenessMachine.TestCase)
+
+
+# -- late copies of registrations: (seconds since the last one, connection, version) and whether it is late
+
+
+@pytest.mark.parametrize(
+    ("version", "late"),
+    [
+        (LISTED, False),
+        (OLD, True),
+        (DataVersion(timestamp=20, counter=1), True),
+        (DataVersion(timestamp=10, counter=2), True),
+        (DataVersion(timestamp=30, counter=3), False),
+        (DataVersion(timestamp=30, counter=1), False),
+        (DataVersion(timestamp=10, counter=3), False),
+        (DataVersion(state_version=1, timestamp=10, counter=1), False),
+        (DataVersion(), True),
+    ],
+    ids=str,
+)
+def test_a_registration_is_a_late_copy_if_its_version_is_contained_in_the_listed_one(
+    version: DataVersion, late: bool
+) -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    assert liveness.is_late(A, ONE, version=version, listed=LISTED) is late
+    assert not liveness.is_late(A, ONE, version=version, listed=None), "there is no record"
+
+
+@pytest.mark.parametrize(
+    ("steps", "late"),
+    [
+        ([(0, ONE, OLD), (30, ONE, OLD)], False),
+        ([(0, ONE, OLD), (5, ONE, OLD)], False),
+        ([(0, ONE, OLD), (4.75, ONE, OLD)], True),
+        ([(0, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD)], False),
+        ([(0, ONE, OLD), (30, TWO, OLD)], False),  # each over the youngest connection of its time
+        ([(0, ONE, OLD), (10, TWO, LISTED), (30, ONE, OLD)], True),
+        ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD)], True),
+        ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD), (30, ONE, OLD)], False),
+        ([(0, TWO, OLD), (30, ONE, OLD)], True),
+        ([(0, TWO, OLD), (30, ONE, OLD), (1, TWO, OLD)], False),
+        ([(0, TWO, LISTED), (0, ONE, OLD), (30, TWO, OLD)], True),
+        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=1)), (10, ONE, OLD)], True),  # another one in between
+        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=9)), (10, ONE, OLD)], True),  # a newer one
+    ],
+)
+def test_a_broker_that_repeats_an_older_version_has_gone_back(
+    steps: list[tuple[float, ConnectionId, DataVersion]], late: bool
+) -> None:
+    liveness, now = Liveness(), 1000.0
+    for wait, origin, version in steps:
+        now = run(liveness, wait, start=now)
+        liveness.registering(A, origin)
+        result = liveness.is_late(A, origin, version=version, listed=LISTED)
+    assert result is late
+
+
+def test_an_older_version_counts_against_the_listed_one_of_its_time() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    assert liveness.is_late(A, ONE, version=OLD, listed=LISTED)
+    now = run(liveness, 30.0)
+    newer = DataVersion(timestamp=30, counter=3)
+    assert liveness.is_late(A, ONE, version=OLD, listed=newer), "another change came over another member"
+    run(liveness, 30.0, start=now)
+    assert not liveness.is_late(A, ONE, version=OLD, listed=newer)
+
+
+def test_a_process_that_stood_still_takes_late_copies_for_what_they_are() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    now = run(liveness, 1.0)
+    assert liveness.is_late(A, ONE, version=OLD, listed=LISTED)
+    liveness.advance(now + 3600.0)
+    assert liveness.is_late(A, ONE, version=OLD, listed=LISTED)
+
+
+@pytest.mark.parametrize("ends", [Liveness.forget, Liveness.removed], ids=["independent", "raft"])
+def test_an_older_version_is_forgotten_with_the_record(ends: Callable[[Liveness, BrokerKey], None]) -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    assert liveness.is_late(A, ONE, version=OLD, listed=LISTED)
+    now = run(liveness, 30.0)
+    ends(liveness, A)
+    liveness.registering(A, ONE)
+    assert liveness.is_late(A, ONE, version=OLD, listed=LISTED)
+    run(liveness, 30.0, start=now)
+    liveness.table_replaced()
+    assert liveness.is_late(A, ONE, version=OLD, listed=LISTED)

@@ -96,7 +96,8 @@ class DelayedLog(Registrations):
     def __init__(self) -> None:
         self.table = self._table = RouteTable()
         self._settings = LiveSettings(NamesrvSettings())
-        self._reporter = Reporter(Liveness(), boot_id=1)  # nobody has said yet that it knows differences
+        self._liveness = Liveness()
+        self._reporter = Reporter(self._liveness, boot_id=1)  # nobody has said yet that it knows differences
         self._writes = cast(Writes, self)
         self._in_flight = Counter()
         self.vouches = True
