@@ -140,13 +140,18 @@ class Broker(Actor):
         self.topics: dict[str, int] = {}
         self.said: dict[DataVersion, dict[str, int]] = {}
         """What all of it was with each version."""
+        self.backup: tuple[DataVersion, dict[str, int]] | None = None
+        """What it had before its last change."""
+        self.restored = False
+        """This life began with a backup."""
+        self._went_back: list[tuple[DataVersion, frozenset[DataVersion]]] = []
         self.style = number % 3
         self._topic_number = 0
 
     # -- life
 
-    def start(self) -> None:
-        """Start its process, at the same address as ever."""
+    def start(self, backup: tuple[DataVersion, dict[str, int]] | None = None) -> None:
+        """Start its process, at the same address as ever, with an empty store or with a backup of it."""
         clock = self.world.clock
         self.life += 1
         self.alive = True
@@ -155,6 +160,10 @@ class Broker(Actor):
         self.callers = {}
         self.version = DataVersion(timestamp=1 + int(clock.now * 1000), counter=1)
         self.topics = {f"{self.broker_name}-{n}": 4 for n in range(3)}
+        self.restored, self.backup = backup is not None, None
+        if backup is not None:
+            self.version, self.topics = backup
+            self._went_back.append((self.version, frozenset(self.said)))
         for member in self.world.members:
             self._beat(self.life, member)
 
@@ -169,10 +178,10 @@ class Broker(Actor):
         if not self.alive:
             return
         self.alive = False
-        self.speaks_until = world.clock.now + 0.5
+        self.speaks_until = max(self.speaks_until, world.clock.now + 0.5)
         if late and not power:
             wait = rng.uniform(0.3, 4.0)
-            self.speaks_until = world.clock.now + wait + 0.5
+            self.speaks_until = max(self.speaks_until, world.clock.now + wait + 0.5)
             for member in world.members:
                 caller = self.callers.get(member.wire)
                 if caller is None or caller.end.closed:
@@ -192,9 +201,26 @@ class Broker(Actor):
             if caller is not None and not caller.end.closed:
                 caller.call(self._goodbye(), lambda answer: None)
         self.alive = False
-        self.speaks_until = self.world.clock.now + 0.5
+        self.speaks_until = max(self.speaks_until, self.world.clock.now + 0.5)
         self.life += 1
         self.world.net.died(self, power=False)
+
+    def restore(self, *, power: bool = False, late: bool = False) -> bool:
+        """Die, as in :meth:`die`, and start with what it had before its last change; False without one."""
+        if not self.alive or self.backup is None:
+            return False
+        clock, backup = self.world.clock, self.backup
+        self.die(power=power, late=late)
+        clock.at(clock.rng.uniform(0.0, 0.3), self._start_with, self.life, backup)
+        return True
+
+    def _start_with(self, life: int, backup: tuple[DataVersion, dict[str, int]]) -> None:
+        if life == self.life and not self.alive:
+            self.start(backup)
+
+    def went_back(self, version: DataVersion, *, to: DataVersion) -> bool:
+        """Whether it was restored to a version after it had said another one."""
+        return any(to == restored and version in before for restored, before in self._went_back)
 
     def flap(self) -> None:
         """Lose connections; the next beat makes new ones."""
@@ -220,7 +246,7 @@ class Broker(Actor):
         clock.at(clock.rng.uniform(*BEAT_S), self._beat, life, member)
         style = (self.style + clock.rng.choice((0, 0, 0, 1))) % 3
         known = self.callers.get(member.wire)
-        if style == 0 or known is None or known.end.closed:
+        if style == 0 or self.restored or known is None or known.end.closed:
             self.register_at(member)
         elif style == 1:
             self.call(member, self._question(), lambda answer: self._told(life, member, answer))
@@ -246,12 +272,13 @@ class Broker(Actor):
         if not self.alive:
             return
         rng = self.world.clock.rng
+        self.backup = self.version, dict(self.topics)
         topic = rng.choice(sorted(self.topics))
         if rng.random() < 0.4 and len(self.topics) < 8:
             self._topic_number += 1
             topic = f"{self.broker_name}-x{self._topic_number}"
         self.topics[topic] = rng.randint(1, 16)
-        self.version = DataVersion(timestamp=self.version.timestamp, counter=self.version.counter + 1)
+        self._change_version()
         only = {topic: self.topics[topic]} if rng.random() < 0.5 else None
         for member in self.world.members:
             self.register_at(member, only)
@@ -260,9 +287,32 @@ class Broker(Actor):
         """Take another broker id, as a slave that becomes master does."""
         if self.alive:
             self.broker_id = self._ids[self._ids.index(self.broker_id) - 1]
-            self.version = DataVersion(timestamp=self.version.timestamp, counter=self.version.counter + 1)
+            self._change_version()
             for member in self.world.members:
                 self.register_at(member)
+
+    def _change_version(self) -> None:
+        self.version = self.version.advanced(now_ms=1 + int(self.world.clock.now * 1000))
+
+    def change_behind_a_late_link(self, wait: float) -> bool:
+        """Register with one member over a link that holds it up for so long, then change topics.
+
+        The others know of the change by then. Half of these links are given up: the member is told of the
+        change over a younger one. False if there is no link.
+        """
+        clock, rng = self.world.clock, self.world.clock.rng
+        linked = [known for known in self.callers.values() if not known.end.closed]
+        if not self.alive or not linked:
+            return False
+        caller = rng.choice(linked)
+        caller.end.hold_until(clock.now + wait)
+        self.speaks_until = max(self.speaks_until, clock.now + wait + 0.5)
+        for _ in range(rng.randint(1, 2)):
+            caller.call(self._register(), lambda answer: None)
+        if rng.random() < 0.5:
+            caller.end.close()
+        self.change_topics()
+        return True
 
     def _identity(self) -> dict[str, str]:
         return {
@@ -575,9 +625,14 @@ class Register:
         """What the log made of it so far."""
         self.former: set[int] = set()
 
+    def went_back(self, version: DataVersion, *, to: DataVersion) -> bool:
+        """As of :class:`Broker`."""
+        return False
+
     def registration(self, queues: int) -> Request:
         """Register it with so many queues, once."""
-        version, topics = DataVersion(counter=queues), {self.name: queues}
+        # Of two that others write in any order none is contained in the other one: no late copy of it.
+        version, topics = DataVersion(counter=queues, timestamp=2**40 - queues), {self.name: queues}
         self.said[version] = topics
         identity = {
             "brokerName": self.name,

@@ -15,6 +15,8 @@ class Oracle(StrEnum):
     """Nothing applies twice, nor over anything younger than what it was computed from."""
     TABLE = "table"
     """A command leaves the table as who sent it wants it."""
+    GOING_BACK = "going-back"
+    """No member's answer for a broker is older than one before, unless the broker's store was restored."""
     REGISTER = "register"
     """A value that is sent once does not come back when it is gone."""
     HISTORY = "history"

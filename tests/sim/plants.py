@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from nameserver import handlers
+from nameserver import handlers, liveness
 from nameserver.commands import Evict, Update, encode_command, format_of
 from nameserver.disk.files import StorageFull
+from nameserver.liveness import Liveness
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.effects import Effects as EngineEffects
 from nameserver.raft.consensus.elections import Elections
@@ -81,6 +83,14 @@ def a_deletion_of_nothing_is_answered_without_the_log(patch: pytest.MonkeyPatch)
 
 def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RouteStore, "moved_at", lambda store, kind, key: store.present(kind, key) or 0)
+
+
+def late_copies_apply(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Liveness, "is_late", lambda *_, **__: False)
+
+
+def nobody_is_believed_to_have_gone_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(liveness, "REPEATED_AFTER_S", math.inf)
 
 
 def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
@@ -488,6 +498,18 @@ PLANTS: Final = _named(
         likely=114,
         oracles=(Oracle.HISTORY,),
         faults=("slow", "one way", "pause"),
+    ),
+    Planted(
+        install=late_copies_apply,
+        likely=1,
+        oracles=(Oracle.GOING_BACK,),
+        faults=("late registration",),
+    ),
+    Planted(
+        install=nobody_is_believed_to_have_gone_back,
+        likely=3,
+        oracles=(Oracle.RECOVERY,),
+        faults=("restored broker",),
     ),
     Planted(
         install=no_change_is_answered_without_contact,

@@ -23,6 +23,8 @@ FAULTS = (
     "transfer leader",
     "hand over",
     "contend for a register",
+    "late registration",
+    "restored broker",
 )
 BROKERS = (
     "die",
@@ -137,6 +139,13 @@ class Scenario(Faults):
                 actor = rng.choice(world.brokers)
                 actor.paused_until = world.clock.now + lasts
                 return actor.name
+            case "late registration":
+                actor = rng.choice(world.brokers)
+                return actor.name if actor.change_behind_a_late_link(lasts) else ""
+            case "restored broker":
+                actor = rng.choice(world.brokers)
+                how = {"power": rng.random() < 0.5, "late": rng.random() < 0.3}
+                return actor.name if actor.restore(**how) else ""
             case "add member":
                 return world.operator.add()
             case "remove member":

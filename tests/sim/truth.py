@@ -176,8 +176,20 @@ class Truth:
                     if line is None or line[1] != perm:
                         self.fail(Oracle.TABLE, f"{command} at {index} leaves {topic} with {line}")
             case RegisterBroker() | Update() if isinstance(verdict, Applied):
+                if before is not None:
+                    self._check_version(command, before, index)
                 if before is None or not before.complete or before.data_version != command.data_version:
                     self._check_topics(command, view, index)
+
+    def _check_version(self, command: RegisterBroker | Update, before: Record, index: int) -> None:
+        """While a broker is listed its version does not go back, unless its store was restored since."""
+        listed, version = before.data_version, command.data_version
+        if version == listed or not version.contained_in(listed):
+            return
+        if self.world.broker(command.broker).went_back(listed, to=version):
+            self.count["restored brokers shown"] += 1
+        else:
+            self.fail(Oracle.GOING_BACK, f"{command.broker} goes back from {listed} to {version} at {index}")
 
     def _check_topics(self, command: RegisterBroker | Update, view: RouteView, index: int) -> None:
         """A master's registration that says something new leaves each topic as the broker has it."""

@@ -236,6 +236,7 @@ class World:
         watched = (
             self._calm_since < now - 1.0
             and broker.started_at < now - 0.5
+            and broker.speaks_until <= now
             and leader is not None
             and leader.running.view_now().record(broker.key) is not None
         )
