@@ -107,7 +107,6 @@ def nameserver(
         running.stop()
 
 
-@pytest.mark.xfail(strict=True, reason="a full registration that completes a record takes all permissions")
 @pytest.mark.parametrize(
     ("code", "said", "set_to"),
     [
@@ -128,7 +127,6 @@ def test_permission_that_an_operator_set_survives_an_increment_and_the_report_af
     assert nameserver.perms(broker, "T1", "T2", "T3") == [set_to, set_to, said]
 
 
-@pytest.mark.xfail(strict=True, reason="an increment over an incomplete record takes its permission again")
 def test_permission_that_an_operator_wiped_survives_a_repeated_increment(nameserver: Nameserver) -> None:
     broker = "repeats"
     nameserver.register(broker, 1, T1=6, T2=6)
