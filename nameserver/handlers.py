@@ -130,6 +130,7 @@ def decide_registration(
     view: RouteView, decoded: Registration, settings: NamesrvSettings
 ) -> Renewal | commands.RegisterBroker:
     """Decide a request 103, once it is decoded, on the table as it is."""
+    decoded = view.with_set_perms(decoded)
     broker = decoded.broker
     name = decoded.broker_name
     command = commands.RegisterBroker(

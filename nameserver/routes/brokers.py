@@ -92,7 +92,7 @@ class BrokerStore:
     def _count_name(self, name: BrokerName, entry: NameEntry, sign: int) -> None:
         self.shown += sign * _name_mark(name, entry)
         revisions = _revision_mark(name) * entry.revision + mark_of("r", name) * entry.route_revision
-        self._rest += sign * revisions
+        self._rest += sign * (revisions + (mark_of("p", name) if entry.perms_set else 0))
 
 
 @lru_cache(maxsize=10_000)
@@ -101,7 +101,7 @@ def _revision_mark(name: str) -> int:
 
 
 def _name_mark(name: str, entry: NameEntry) -> int:
-    cluster, clusters, addrs, acting_master, zone_name, *_revisions = astuple(entry)
+    cluster, clusters, addrs, acting_master, zone_name, *_not_shown = astuple(entry)
     return mark_of("n", name, cluster, clusters, tuple(sorted(addrs.items())), acting_master, zone_name)
 
 

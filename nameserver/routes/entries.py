@@ -117,6 +117,8 @@ class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
         addrs: Broker id to record key; never empty in a table.
         revision: Of the last change of addresses, ids or permissions.
         route_revision: Of the last change that all its topics' routes show.
+        perms_set: Whether an operator changed permissions (205, 327) since a full registration of another
+            version last brought all of them. Permissions that are listed outlive an equal version then.
     """
 
     cluster: ClusterName
@@ -126,6 +128,7 @@ class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
     zone_name: str | None = None
     revision: int = 0
     route_revision: int = 0
+    perms_set: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,10 +79,11 @@ class _ImageBody(msgspec.Struct, array_like=True):
         queue_sets: Positions in ``queue_datas``.
         slices: Topics, each slice an encoded :class:`_Slice`.
         mappings: Only of topics that have some: broker name, epoch, info.
-        names: Broker name, then the members of :class:`NameEntry` in order; in ``addrs`` keys are unpacked.
+        names: Broker name, then the members of :class:`NameEntry` but the last; ``addrs`` has unpacked keys.
         records: Members of :class:`Record` in order; ``broker`` is unpacked, ``data_version`` a tuple.
         kv_seen: Whether there ever was a namespace, that is, whether there is one: they stay.
         gone_topics, gone_topic_revisions: Columns of the removals of topics; ``tombstones`` has the others.
+        perms_set: Broker names of which :class:`NameEntry` says so. Older programs leave it out.
     """
 
     version: int
@@ -100,6 +101,7 @@ class _ImageBody(msgspec.Struct, array_like=True):
     gone_topics: list[str]
     gone_topic_revisions: list[int]
     tombstones: list[tuple[str, tuple[str, ...], int]]
+    perms_set: tuple[str, ...] = ()
 
 
 _PARTS_OF_KEYS: Final = {"record": 2, "key": 2, "name": 1}
@@ -154,13 +156,14 @@ def encode_image(image: Image) -> bytes:
             if kind != "topic"
             for key, removed_at in removals.items()
         ],
+        perms_set=tuple([name for name, entry in image.names.items() if entry.perms_set]),
     )
     return msgspec.msgpack.encode(body)
 
 
 def _name_row(name: str, entry: NameEntry) -> Any:
     members = astuple(entry)
-    return name, *members[:2], [(broker_id, *key) for broker_id, key in entry.addrs.items()], *members[3:]
+    return name, *members[:2], [(broker_id, *key) for broker_id, key in entry.addrs.items()], *members[3:-1]
 
 
 def _record_row(record: Record) -> Any:
@@ -202,9 +205,10 @@ def _image_from(body: _ImageBody) -> Image:
         mappings = {name: QueueMapping(topic=topic, epoch=epoch, info=info) for name, epoch, info in infos}
         topics[topic] = msgspec.structs.replace(topics[topic], mappings=mappings)
     names = {}
+    perms_set = frozenset(body.perms_set)
     for row in body.names:
         addrs = {broker_id: BrokerKey._make(key) for broker_id, *key in row[3]}
-        names[BrokerName(row[0])] = made_of(NameEntry, *row[1:3], addrs, *row[4:])
+        names[BrokerName(row[0])] = made_of(NameEntry, *row[1:3], addrs, *row[4:], row[0] in perms_set)
     records = {}
     for line in body.records:
         broker = BrokerKey._make(line[:2])

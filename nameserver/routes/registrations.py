@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from nameserver.commands import QueueMapping, RegisterBroker, TopicQueues, Touch
+from nameserver.commands import QueueMapping, RegisterBroker, TopicQueues, Touch, Update
 from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, LeaveReason
 from nameserver.verdicts import Applied, Facts, Moved, NoChange, RegisterReply, TopicsLost, Verdict
@@ -43,6 +43,29 @@ def would_change(store: RouteStore, command: RegisterBroker) -> bool:
     return bool(_differing(store, command, mask)) or any(
         _new_mapping(store, command.broker_name, mapping) for mapping in command.mappings
     )
+
+
+def with_set_perms(store: RouteStore, said: Registration) -> Registration:
+    """Return a registration with the permissions that its broker may not undo.
+
+    An equal version says nothing that the table has not, except what a lost increment would have brought. So
+    it leaves permissions as an operator set them, as RocketMQ does.
+    """
+    record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
+    if (
+        record is None
+        or name is None
+        or not name.perms_set
+        or not _same_place(record, said)
+        or record.data_version != said.data_version
+    ):
+        return said
+    listed = store.topics.of_name(said.broker_name)
+    table = {
+        topic: replace(of, perm=listed[topic].data.perm) if topic in listed else of
+        for topic, of in said.table.items()
+    }
+    return replace(said, table=table)
 
 
 def register_reply(store: RouteStore, of: Sender | Touch | Record) -> RegisterReply:
@@ -103,6 +126,8 @@ def register(store: RouteStore, command: RegisterBroker) -> Verdict:
         facts.names[command.broker_name] = None
     if entry.addrs != before.addrs or permissions_changed:
         entry = replace(entry, revision=revision)
+    if brings_all_perms(command, command.broker_id, None if first or record is None else record.data_version):
+        entry = replace(entry, perms_set=False)
     if entry != before:
         brokers.put_name(command.broker_name, entry, revision)
     return facts.applied(revision, register_reply(store, command))
@@ -224,6 +249,17 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
     """Whether an incremental registration is in a complete record already, so a late copy."""
     return incremental and record.complete and version.contained_in(record.data_version)
+
+
+def brings_all_perms(
+    command: RegisterBroker | Update, broker_id: int, version_before: DataVersion | None
+) -> bool:
+    """Whether a registration replaces every permission, so that none is left that an operator set.
+
+    Args:
+        version_before: None if it is the first one of this broker.
+    """
+    return broker_id == MASTER_ID and not command.incremental and command.data_version != version_before
 
 
 def perm_mask(said: Sender, addrs: Mapping[int, BrokerKey]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from nameserver.commands import (
     AddWritePerm,
@@ -145,7 +145,8 @@ class RouteTable(RouteStore):
             return NoChange(revision=self.revision, reply=reply)
         self.revision += 1
         self.topics.put(name, changed, self.revision)
-        self.brokers.renew_name(name, self.brokers.names[name], self.revision)
+        entry = replace(self.brokers.names[name], revision=self.revision, perms_set=True)
+        self.brokers.put_name(name, entry, self.revision)
         return Applied(revision=self.revision, reply=reply, topics=tuple(changed))
 
     def _delete_topic(self, command: DeleteTopic) -> Verdict:

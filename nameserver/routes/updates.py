@@ -8,7 +8,14 @@ from nameserver.commands import Update
 from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, Verdict
 
-from .registrations import is_contained, perm_mask, register_reply, says_the_same
+from .registrations import (
+    brings_all_perms,
+    is_contained,
+    perm_mask,
+    register_reply,
+    says_the_same,
+    with_set_perms,
+)
 from .store import RouteStore
 
 
@@ -23,7 +30,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
-    table = said.table
+    table = with_set_perms(store, said).table
     incremental = len(table) == 1
     if (
         record is None
@@ -80,6 +87,8 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
         if len(taken) > 1 or not kept.put_share(name_key, topic, share, revision):
             kept.put(name_key, taken, revision)
         brokers.renew_name(name_key, name, revision)
+    if name.perms_set and brings_all_perms(command, record.broker_id, record.data_version):
+        brokers.put_name(name_key, replace(brokers.names[name_key], perms_set=False), revision)
     record = replace(
         record, data_version=command.data_version, complete=not command.incremental, revision=revision
     )

@@ -9,13 +9,14 @@ from typing import Final
 import orjson
 
 from nameserver.commands import BaseKind, RegisterBroker
+from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, KvEntry
 from nameserver.verdicts import Applied, RegisterReply
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from remoting.route import BrokerData, ClusterInfo, TopicRouteData
 
 from .entries import NameEntry, Record, TopicEntry
-from .registrations import register_reply, would_change
+from .registrations import register_reply, with_set_perms, would_change
 from .store import RouteStore
 
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -232,6 +233,10 @@ class RouteView:
     def would_change(self, command: RegisterBroker) -> bool:
         """Whether applying a registration would change the table."""
         return would_change(self._store, command)
+
+    def with_set_perms(self, said: Registration) -> Registration:
+        """Return a registration with the permissions that its broker may not undo."""
+        return with_set_perms(self._store, said)
 
     def register_reply(self, of: Record) -> RegisterReply:
         """Say what a broker is told when its registration succeeds on the table as it is."""

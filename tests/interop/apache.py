@@ -168,7 +168,16 @@ def ask(
     *,
     timeout_s: float = 15.0,
 ) -> tuple[int, dict[str, Any], bytes]:
-    """Send one JSON-encoded request over a connection of its own; return code, header and body of the answer.
+    """As :func:`ask_over`, over a connection of its own."""
+    host, _, port = addr.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout_s) as connection:
+        return ask_over(connection, code, fields, body)
+
+
+def ask_over(
+    connection: socket.socket, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
+) -> tuple[int, dict[str, Any], bytes]:
+    """Send one JSON-encoded request; return code, header and body of the answer.
 
     Deliberately not our client: a test that compares us with Apache needs a second opinion on the wire.
 
@@ -185,11 +194,9 @@ def ask(
             "extFields": dict(fields or {}),
         }
     ).encode()
-    host, _, port = addr.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout_s) as connection:
-        connection.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
-        size, word = struct.unpack(">II", _receive(connection, 8))
-        payload = _receive(connection, size - 4)
+    connection.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
+    size, word = struct.unpack(">II", _receive(connection, 8))
+    payload = _receive(connection, size - 4)
     length = word & 0xFFFFFF
     # a 5.x server answers in its own default encoding, whatever it was asked in
     answer = decode_binary(payload[:length]) if word >> 24 else json.loads(payload[:length])

@@ -1,0 +1,161 @@
+"""Permissions that requests 205 and 327 set, under a broker that goes on registering; in both modes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.registration import RegisterBody, encode_register_body
+from remoting.route import DataVersion, TopicConfig, decode_route
+from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S: Final = 30.0
+
+
+class Nameserver:
+    """One nameserver as a process, and the connection of a broker and an operator to it."""
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        peers = free_addresses(1)
+        raft = ("--raft", peers[0], "--peers", peers[0]) if mode == "raft" else ()
+        self.command = [
+            *(sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+            *("--mode", mode, "--data", str(folder / "data"), *raft),
+        ]
+        self.log = folder / "stderr.txt"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        words = dict(word.split("=") for word in self.process.stdout.readline().split() if "=" in word)
+        self.addr = words["listen"]
+        deadline = time.monotonic() + DEADLINE_S
+        while not ready(words["http"]):
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+        self.client = BlockingClient()
+
+    def stop(self) -> None:
+        self.client.close()
+        self.process.terminate()
+        self.process.communicate(timeout=DEADLINE_S)
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        answer = self.client.invoke(self.addr, RemotingCommand.request(code, fields, body))
+        assert answer.code == 0, answer.remark
+        return answer
+
+    def register(self, broker: str, counter: int, **topics: int) -> None:
+        """Register topics with these permissions; one topic alone is an increment."""
+        configs = tuple(
+            TopicConfig(topic_name=f"{broker}-{name}", perm=perm) for name, perm in topics.items()
+        )
+        body = RegisterBody(data_version=DataVersion(counter=counter), topic_configs=configs)
+        fields = {
+            "brokerName": broker,
+            "brokerAddr": f"{broker}:10911",
+            "clusterName": "C",
+            "haServerAddr": f"{broker}:10912",
+            "brokerId": "0",
+        }
+        self.ask(
+            RequestCode.REGISTER_BROKER, fields, encode_register_body(body, compressed=False, version=479)
+        )
+
+    def perms(self, broker: str, *topics: str) -> list[int]:
+        """Return the permissions that clients see."""
+        found = []
+        for topic in topics:
+            route = decode_route(
+                self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": f"{broker}-{topic}"}).body
+            )
+            found += [data.perm for data in route.queue_datas]
+        return found
+
+
+def ready(http: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{http}/readyz", timeout=2) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module", params=["independent", "raft"])
+def nameserver(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Nameserver]:
+    """One nameserver for all tests, each of which has a broker of its own."""
+    running = Nameserver(tmp_path_factory.mktemp(request.param), request.param)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "set_to"),
+    [
+        pytest.param(RequestCode.WIPE_WRITE_PERM_OF_BROKER, 6, 4, id="wiped"),
+        pytest.param(RequestCode.ADD_WRITE_PERM_OF_BROKER, 4, 6, id="added"),
+    ],
+)
+def test_permission_that_an_operator_set_survives_an_increment_and_the_report_after_it(
+    nameserver: Nameserver, code: int, said: int, set_to: int
+) -> None:
+    broker = f"keeps-{set_to}"
+    nameserver.register(broker, 1, T1=said, T2=said)
+    nameserver.ask(code, {"brokerName": broker})
+    assert nameserver.perms(broker, "T1", "T2") == [set_to, set_to]
+    nameserver.register(broker, 2, T3=said)
+    nameserver.register(broker, 2, T1=said, T2=said, T3=said)
+    # RocketMQ 5.3.3 shows the same after these requests: T3 came after the change.
+    assert nameserver.perms(broker, "T1", "T2", "T3") == [set_to, set_to, said]
+
+
+def test_permission_that_an_operator_wiped_survives_a_repeated_increment(nameserver: Nameserver) -> None:
+    broker = "repeats"
+    nameserver.register(broker, 1, T1=6, T2=6)
+    nameserver.register(broker, 2, T2=6)
+    nameserver.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": broker})
+    nameserver.register(broker, 2, T2=6)
+    assert nameserver.perms(broker, "T1", "T2") == [4, 4]
+
+
+def test_report_of_a_newer_version_brings_wiped_permissions_back(nameserver: Nameserver) -> None:
+    broker = "renews"
+    nameserver.register(broker, 1, T1=6, T2=6)
+    nameserver.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": broker})
+    nameserver.register(broker, 2, T2=6)
+    assert nameserver.perms(broker, "T1", "T2") == [4, 6]
+    nameserver.register(broker, 3, T1=6, T2=6)
+    assert nameserver.perms(broker, "T1", "T2") == [6, 6]
+
+
+@pytest.mark.parametrize("wiped_before", [False, True], ids=["never wiped", "wiped before"])
+def test_permission_in_a_lost_increment_is_repaired_by_the_next_report(
+    nameserver: Nameserver, wiped_before: bool
+) -> None:
+    broker = f"repairs-{wiped_before}"
+    nameserver.register(broker, 1, T1=4, T2=6)
+    if wiped_before:
+        nameserver.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": broker})
+        nameserver.register(broker, 2, T1=4, T2=6)
+    # The increment with T1=6 and counter 3 is lost.
+    nameserver.register(broker, 4, T2=6)
+    nameserver.register(broker, 4, T1=6, T2=6)
+    assert nameserver.perms(broker, "T1", "T2") == [6, 6]
