@@ -13,7 +13,6 @@ NOBODY: Final = "127.0.0.1:1"
 """An address at which nobody listens: refusals come before the connection."""
 
 
-@pytest.mark.xfail(strict=True, reason="half an attribute is sent to the broker")
 @pytest.mark.parametrize(
     ("attributes", "named"),
     [
