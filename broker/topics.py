@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
@@ -22,10 +22,30 @@ from remoting.route import DataVersion, TopicConfig
 logger = logging.getLogger(__name__)
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-#: Characters of all attributes of one topic: they are in each registration, and in the table on disk.
-ATTRIBUTES_MAX: Final = 4096
 #: Source: TopicFilterType.
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class Attribute(NamedTuple):
+    """An attribute that a topic can have.
+
+    Attributes:
+        values: Those that this broker serves; the first is the default.
+        changeable: Whether a topic can get or lose it once it exists.
+    """
+
+    values: tuple[str, ...]
+    changeable: bool
+
+
+#: By key. Of RocketMQ's values those are missing that need batch queues, compaction, tiered storage or, for
+#: MIXED, a setting that is off by default. Source: TopicAttributes and TopicMessageType of 5.3.3.
+ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    "message.type": Attribute(("NORMAL", "UNSPECIFIED", "FIFO", "DELAY", "TRANSACTION"), changeable=True),
+    "queue.type": Attribute(("SimpleCQ",), changeable=False),
+    "cleanup.policy": Attribute(("DELETE",), changeable=False),
+    "reserve.time": Attribute(("-1",), changeable=True),
+}
 
 _FORBIDDEN: Final = frozenset(
     {
@@ -334,7 +354,7 @@ class TopicChange:
         """Return the topic as it shall be.
 
         Raises:
-            ValueError: If the attribute text is malformed or too long, or there is no such type of filter.
+            ValueError: If the attribute text is no good, or there is no such type of filter.
         """
         filter_type = self.topic_filter_type or FILTER_TYPES[0]
         if filter_type not in FILTER_TYPES:
@@ -347,7 +367,7 @@ class TopicChange:
             topic_filter_type=filter_type,
             topic_sys_flag=self.topic_sys_flag,
             order=self.order,
-            attributes=edit_attributes(old.attributes if old else {}, self.attributes),
+            attributes=edit_attributes(old.attributes if old else None, self.attributes),
         )
 
     @classmethod
@@ -361,26 +381,52 @@ class TopicChange:
             topic_filter_type=config.topic_filter_type,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
-            attributes=",".join(f"+{key}={value}" for key, value in config.attributes.items()),
+            attributes=",".join(_edit(key, value) for key, value in config.attributes.items()),
         )
 
 
-def edit_attributes(old: Mapping[str, str], edits: str) -> dict[str, str]:
+def _edit(key: str, value: str) -> str:
+    """Return an attribute of request 18 as an edit; RocketMQ's tools put the sign before the key."""
+    if key.startswith("-") and not value:
+        return key
+    return f"{key}={value}" if key.startswith(("+", "-")) else f"+{key}={value}"
+
+
+def edit_attributes(old: Mapping[str, str] | None, edits: str) -> dict[str, str]:
     """Apply ``+key=value,-key`` to attributes.
 
+    An unknown key that a topic has, as one of a former release may, can be removed.
+
+    Args:
+        old: None if the topic is new.
+
     Raises:
-        ValueError: If an edit has neither sign or no key, or there would be too many.
+        ValueError: If an edit is malformed, names a key twice, or asks for something that is not served.
+
+    Source: AttributeParser and AttributeUtil of 5.3.3.
     """
-    found = dict(old)
+    found = dict(old or {})
+    edited: set[str] = set()
     for edit in filter(None, (part.strip() for part in edits.split(","))):
-        key, _, value = edit[1:].partition("=")
-        if not key or edit[0] not in "+-":
+        key, equals, value = edit[1:].partition("=")
+        if not key or edit[0] not in "+-" or (edit[0] == "+") != bool(equals):
             raise ValueError(f"attribute edit {edit[:40]!r} is neither +key=value nor -key")
-        if edit[0] == "+":
-            found[key] = value
-        else:
-            found.pop(key, None)
-    size = sum(len(key) + len(value) for key, value in found.items())
-    if size > ATTRIBUTES_MAX:
-        raise ValueError(f"attributes of {size} characters: allowed are {ATTRIBUTES_MAX}")
+        if key in edited:
+            raise ValueError(f"attribute {key[:40]} is given twice")
+        edited.add(key)
+        attribute = ATTRIBUTES.get(key)
+        if edit[0] == "-":
+            if key not in found:
+                raise ValueError(f"the topic has no such attribute to remove: {key[:40]}")
+            if attribute is not None and not attribute.changeable:
+                raise ValueError(f"attribute {key} cannot be changed once the topic exists")
+            del found[key]
+            continue
+        if attribute is None:
+            raise ValueError(f"attribute {key[:40]!r}: allowed are {', '.join(ATTRIBUTES)}")
+        if value not in attribute.values:
+            raise ValueError(f"attribute {key} {value[:40]!r}: allowed are {', '.join(attribute.values)}")
+        if old is not None and not attribute.changeable and old.get(key) != value:
+            raise ValueError(f"attribute {key} cannot be changed once the topic exists")
+        found[key] = value
     return found

@@ -198,16 +198,19 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
 def attributes_of(text: str) -> dict[str, str]:
     """Return ``+a=b,-c`` as ``{"+a": "b", "-c": ""}``.
 
+    Which names and values there are is for the broker to say.
+
     Raises:
-        UsageError: If one begins with neither sign.
+        UsageError: If one is neither of these, or names what another one does.
     """
     attributes: dict[str, str] = {}
-    for item in text.split(","):
-        name, _, value = item.strip().partition("=")
-        if name and name[0] not in "+-":
-            raise UsageError(f"attribute {item.strip()!r} must start with + (set) or - (remove)")
-        if name:
-            attributes[name] = value
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = item.partition("=")
+        if not name[1:] or not (value if name[0] == "+" else name[0] == "-" and not equals):
+            raise UsageError(f"attribute {item!r} is neither +NAME=VALUE (set) nor -NAME (remove)")
+        if any(name[1:] == other[1:] for other in attributes):
+            raise UsageError(f"attribute {name[1:]} is given twice")
+        attributes[name] = value
     return attributes
 
 

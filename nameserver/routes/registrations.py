@@ -56,6 +56,7 @@ def with_set_perms(store: RouteStore, said: Registration) -> Registration:
         record is None
         or name is None
         or not name.perms_set
+        or record.complete  # topics of an equal version are not looked at then
         or not _same_place(record, said)
         or record.data_version != said.data_version
     ):

@@ -1,0 +1,32 @@
+"""``-a`` of updateTopic: what has no meaning at any broker is refused before anything is sent."""
+
+from __future__ import annotations
+
+import io
+from typing import Final
+
+import pytest
+
+from client.mqadmin.__main__ import main
+
+NOBODY: Final = "127.0.0.1:1"
+"""An address at which nobody listens: refusals come before the connection."""
+
+
+@pytest.mark.parametrize(
+    ("attributes", "named"),
+    [
+        ("+message.type", "'+message.type'"),
+        ("+message.type=", "'+message.type='"),
+        ("-message.type=DELAY", "'-message.type=DELAY'"),
+        ("+=DELAY", "'+=DELAY'"),
+        ("-", "'-'"),
+        ("+message.type=DELAY,+message.type=NORMAL", "message.type is given twice"),
+        ("+message.type=DELAY,-message.type", "message.type is given twice"),
+    ],
+)
+def test_half_an_attribute_is_refused_with_its_text(attributes: str, named: str) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    code = main(["updateTopic", "-n", NOBODY, "-b", NOBODY, "-t", "T", "-a", attributes], out=out, err=err)
+    assert code != 0
+    assert named in err.getvalue()
