@@ -9,13 +9,14 @@ from typing import Final
 import orjson
 
 from nameserver.commands import BaseKind, RegisterBroker
+from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, KvEntry
 from nameserver.verdicts import Applied, RegisterReply
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from remoting.route import BrokerData, ClusterInfo, TopicRouteData
 
 from .entries import NameEntry, Record, TopicEntry
-from .registrations import register_reply, would_change
+from .registrations import register_reply, says_the_same, would_change
 from .store import RouteStore
 
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -232,6 +233,22 @@ class RouteView:
     def would_change(self, command: RegisterBroker) -> bool:
         """Whether applying a registration would change the table."""
         return would_change(self._store, command)
+
+    def is_repeated_by(self, said: Registration) -> bool:
+        """Whether a whole registration says what a complete record says, so that it changes nothing.
+
+        Nearly every registration does, so it is asked before a command is made of one.
+        """
+        store = self._store
+        record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
+        return (
+            record is not None
+            and name is not None
+            and record.complete
+            and len(said.table) != 1
+            and record.data_version == said.data_version
+            and says_the_same(said, record, name)
+        )
 
     def register_reply(self, of: Record) -> RegisterReply:
         """Say what a broker is told when its registration succeeds on the table as it is."""

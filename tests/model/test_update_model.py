@@ -199,6 +199,8 @@ class UpdateMachine(RuleBasedStateMachine):
             filter_servers=filters,
         )
         short = self.short.shortened(as_it_came(command), delete_absent=delete_absent)
+        repeated = self.short.view.is_repeated_by(as_it_came(command))
+        assert not (repeated and self.short.view.would_change(command))
         same = said_zone == entry.zone_name and filters in (None, record.filter_servers)
         same = same and key.cluster_name in entry.clusters
         drops = delete_absent and not command.incremental
