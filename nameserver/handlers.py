@@ -133,6 +133,9 @@ def decide_registration(
     decoded = view.with_set_perms(decoded)
     broker = decoded.broker
     name = decoded.broker_name
+    record = view.record(broker)
+    if record is not None and view.is_repeated_by(decoded):
+        return renewal_of(view, record, settings, is_current=True)
     command = commands.RegisterBroker(
         cluster_name=broker.cluster_name,
         broker_name=name,
@@ -151,7 +154,6 @@ def decide_registration(
         record_revision=view.base("record", broker),
         name_revision=view.base("name", name),
     )
-    record = view.record(broker)
     # Without a record, what changes nothing is fenced: there is no lease to renew, a log judges it again.
     if record is None or view.would_change(command):
         return command

@@ -172,7 +172,7 @@ class Liveness:
             self._put(broker, replace(contact, closing=replace(closing, revision=revision)))
 
     def is_late(
-        self, broker: BrokerKey, origin: ConnectionId, *, version: DataVersion, listed: DataVersion | None
+        self, broker: BrokerKey, origin: ConnectionId, *, version: DataVersion, listed: DataVersion
     ) -> bool:
         """Note the data version of a registration, and say whether it is a late copy: it is not applied then.
 
@@ -182,10 +182,11 @@ class Liveness:
 
         Args:
             origin: Over which it came; :meth:`registering` was called with it.
-            listed: Version of the broker's record as applied here, None if there is no record.
+            listed: Version of the broker's record as applied here.
         """
-        if listed is None or version == listed or not version.contained_in(listed):
-            self.note_current(broker)
+        if version == listed or not version.contained_in(listed):
+            if self._contained:
+                self.note_current(broker)
             return False
         contact, first = self._contacts.get(broker), self._contained.get(broker)
         if contact is None or contact.owner != origin:

@@ -123,10 +123,9 @@ def decide_received(
         origin: The connection over which it came, as the liveness knows.
         differences: It may be shortened to the difference that it makes.
     """
-    record = table.view.record(decoded.broker)
-    listed = None if record is None else record.data_version
-    late = liveness.is_late(decoded.broker, origin, version=decoded.data_version, listed=listed)
-    if late and record is not None:
+    broker, version = decoded.broker, decoded.data_version
+    record = table.brokers.records.get(broker)
+    if record is not None and liveness.is_late(broker, origin, version=version, listed=record.data_version):
         return renewal_of(table.view, record, settings)
     difference = None
     if differences:

@@ -16,7 +16,7 @@ from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from remoting.route import BrokerData, ClusterInfo, TopicRouteData
 
 from .entries import NameEntry, Record, TopicEntry
-from .registrations import register_reply, with_set_perms, would_change
+from .registrations import register_reply, says_the_same, with_set_perms, would_change
 from .store import RouteStore
 
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -237,6 +237,22 @@ class RouteView:
     def with_set_perms(self, said: Registration) -> Registration:
         """Return a registration with the permissions that its broker may not undo."""
         return with_set_perms(self._store, said)
+
+    def is_repeated_by(self, said: Registration) -> bool:
+        """Whether a whole registration says what a complete record says, so that it changes nothing.
+
+        Nearly every registration does, so it is asked before a command is made of one.
+        """
+        store = self._store
+        record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
+        return (
+            record is not None
+            and name is not None
+            and record.complete
+            and len(said.table) != 1
+            and record.data_version == said.data_version
+            and says_the_same(said, record, name)
+        )
 
     def register_reply(self, of: Record) -> RegisterReply:
         """Say what a broker is told when its registration succeeds on the table as it is."""

@@ -202,6 +202,8 @@ class UpdateMachine(RuleBasedStateMachine):
         # As it is decided: an equal version leaves permissions that an operator set.
         command = replace(command, topics=self.short.view.with_set_perms(as_it_came(command)).topics)
         short = self.short.shortened(as_it_came(command), delete_absent=delete_absent)
+        repeated = self.short.view.is_repeated_by(as_it_came(command))
+        assert not (repeated and self.short.view.would_change(command))
         same = said_zone == entry.zone_name and filters in (None, record.filter_servers)
         same = same and key.cluster_name in entry.clusters
         drops = delete_absent and not command.incremental
