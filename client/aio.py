@@ -34,6 +34,7 @@ from .aio_parts import Producer as Producer
 from .aio_parts import PullConsumer as PullConsumer
 from .aio_parts import PushConsumer as PushConsumer
 from .blocking import local_identity
+from .callbacks import check_callback, check_hooks, gives_coroutine
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
 from .core import PEER_REQUESTS, ClientCore
@@ -70,6 +71,7 @@ class Client:
     def __init__(
         self, config: ClientConfig, *, hooks: tuple[Hook, ...] = (), rng: random.Random | None = None
     ) -> None:
+        check_hooks(hooks)
         self.core = ClientCore(config, local_identity(), rng or random.Random())
         self.admin = AdminOperations(self.core.directory)
         self._transport = RemotingClient(
@@ -158,7 +160,11 @@ class Client:
         Args:
             subscriptions: Topic to tag expression, ``*`` or ``A || B``.
             listener: Called with each batch: a coroutine function on the loop, a plain one in a thread.
+
+        Raises:
+            InvalidArgument: If a subscription is malformed, or a call of the listener would not run.
         """
+        check_callback("listener", listener, arguments=1, awaited=True)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
         return PushConsumer(self, PushConsumerCore(self.core, settings, subscriptions, listener))
 
@@ -212,7 +218,7 @@ class Client:
 
     async def _deliver(self, effect: Deliver) -> Any:
         try:
-            if inspect.iscoroutinefunction(effect.call):
+            if gives_coroutine(effect.call):
                 return await effect.call(effect.argument)
             result = await asyncio.to_thread(effect.call, effect.argument)
             return await result if inspect.isawaitable(result) else result

@@ -46,6 +46,7 @@ from .blocking_parts import Admin as Admin
 from .blocking_parts import Producer as Producer
 from .blocking_parts import PullConsumer as PullConsumer
 from .blocking_parts import PushConsumer as PushConsumer
+from .callbacks import check_callback, check_hooks
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
 from .core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore, Identity
@@ -93,6 +94,7 @@ class Client:
         send_async_max: int = 1024,
         source: RouteSource = ask_nameservers,
     ) -> None:
+        check_hooks(hooks)
         self.core = ClientCore(config, local_identity(), rng or random.Random(), source)
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
@@ -194,8 +196,12 @@ class Client:
 
         Args:
             subscriptions: Topic to tag expression, ``*`` or ``A || B``.
-            listener: Called with each batch, in threads of the client.
+            listener: A plain function, called with each batch in threads of the client.
+
+        Raises:
+            InvalidArgument: If a subscription is malformed, or a call of the listener would not run.
         """
+        check_callback("listener", listener, arguments=1)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
         return PushConsumer(self, PushConsumerCore(self.core, settings, subscriptions, listener))
 

@@ -15,11 +15,13 @@ import msgspec
 
 from remoting.errors import RemotingError
 
+from .callbacks import check_not_awaited, discarded, never_runs
 from .core import ClientCore
-from .errors import ClientClosed, InvalidArgument, OutcomeUnknown
+from .errors import ClientClosed, ClientError, InvalidArgument, OutcomeUnknown
 from .operation import Clock, Deliver, Instant, Operation, Signal, Spawn, wait
-from .producer import EncodedItem, Message, ProducerCore, QueueSelector, SendResult
+from .producer import EncodedItem, Message, ProducerCore, QueueSelector, SendResult, selected
 from .route_cache import MessageQueue
+from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +129,8 @@ class Batches:
 
 #: Told of a delivery: the error or the result, the other one is None.
 OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
-#: What became of messages: (handle, result or error) each. A coroutine function with the asyncio driver.
+#: What became of messages: (handle, result or error) each. Returns the failures of their owners' callbacks.
+#: A coroutine function with the asyncio driver.
 Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
 
 
@@ -144,6 +147,9 @@ class LingerCore:
         self._ended = Signal()
         self._running = False
         self._closed = False
+        self._callback_trouble = TroubleLog(
+            log, "delivery callbacks work again group=%s", config.group, quiet_s=LINE_PERIOD_S
+        )
 
     def put(
         self,
@@ -161,12 +167,14 @@ class LingerCore:
             InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
             ClientClosed: If the producer is closed; nothing was taken.
         """
+        if select is not None:
+            check_not_awaited("select", select)
         if message.delay_level:
             raise InvalidArgument(f"delay_level={message.delay_level}, in a batch only 0 is allowed")
         instant: Instant = yield Clock()
         item = self._producer.item(message, instant.wall_ms)
         if select is not None and queue is None:
-            queue = select((yield from self._producer.queues(message.topic)), message)
+            queue = selected(select, (yield from self._producer.queues(message.topic)), message)
         while self._batches.size and self._batches.size + len(item.data) > self._producer.config.buffer_size:
             if self._closed:
                 break
@@ -203,7 +211,7 @@ class LingerCore:
             instant = yield Clock()
         for batch in self._batches.abandon():
             error = ClientClosed("the producer was closed before the message was sent")
-            yield Deliver(self._tell, [(handle, error) for handle in batch.handles])
+            yield from self._tell_owners([(handle, error) for handle in batch.handles])
         self._ripe.notify()
         self._ended.notify()
 
@@ -234,11 +242,25 @@ class LingerCore:
             except Exception as error:  # a sender's boundary: its batches must not wait for ever
                 log.exception("batch failed topic=%s messages=%d", key.topic, len(batch.items))
                 outcomes = [OutcomeUnknown(f"batch failed: {error!r}")] * len(batch.items)
-            yield Deliver(self._tell, list(zip(batch.handles, outcomes, strict=True)))
+            yield from self._tell_owners(list(zip(batch.handles, outcomes, strict=True)))
         finally:
             self._batches.done(batch)
             self._ripe.notify()
             self._ended.notify()
+
+    def _tell_owners(self, outcomes: list[tuple[Any, SendResult | RemotingError]]) -> Operation[None]:
+        failures: list[BaseException] = yield Deliver(self._tell, outcomes)
+        instant: Instant = yield Clock()
+        if not failures:
+            self._callback_trouble.worked(instant.now_s)
+        for failure in failures:
+            self._callback_trouble.failed(
+                instant.now_s,
+                "delivery callback failed group=%s error=%r",
+                self._producer.config.group,
+                failure,
+                error=failure,
+            )
 
 
 def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
@@ -257,14 +279,17 @@ def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
     ]
 
 
-def call_back(on_delivery: OnDelivery | None, outcome: SendResult | RemotingError) -> None:
-    """Tell the user's callback of a delivery; what it raises is logged."""
-    if on_delivery is None:
-        return
+def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> BaseException | None:
+    """Tell the user's callback of a delivery; return what it failed with."""
     try:
         if isinstance(outcome, RemotingError):
-            on_delivery(outcome, None)
+            result = on_delivery(outcome, None)
         else:
-            on_delivery(None, outcome)
-    except Exception:  # the user's code: the other messages' owners are to be told, too
-        log.exception("delivery callback failed")
+            result = on_delivery(None, outcome)
+    except KeyboardInterrupt:
+        raise
+    except (
+        BaseException
+    ) as error:  # the user's code, SystemExit too: the other messages' owners are to be told
+        return error
+    return ClientError(f"it returned {discarded(result)}") if never_runs(result) else None

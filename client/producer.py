@@ -34,6 +34,7 @@ from remoting.message import (
     tag_hash,
 )
 
+from .callbacks import check_not_awaited, discarded
 from .config import ProducerConfig, check_topic
 from .directory import Directory
 from .errors import InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
@@ -175,6 +176,8 @@ class ProducerCore:
             SendNotApplied: If certainly no broker stored it.
             SendOutcomeUnknown: If one may have stored it.
         """
+        if select is not None:
+            check_not_awaited("select", select)
         instant: Instant = yield Clock()
         topic = self._namespace.inside(message.topic)
         prepared = self._prepare(message, topic, instant.wall_ms)
@@ -215,6 +218,8 @@ class ProducerCore:
         Raises:
             As :meth:`send`, for what can be known at once.
         """
+        if select is not None:
+            check_not_awaited("select", select)
         instant: Instant = yield Clock()
         topic = self._namespace.inside(message.topic)
         prepared = self._prepare(message, topic, instant.wall_ms)
@@ -244,10 +249,10 @@ class ProducerCore:
         return tuple(map(self._namespace.queue_outside, info.queues))
 
     def _select(self, select: QueueSelector, info: PublishInfo, message: Message) -> MessageQueue:
-        if not self._namespace.name:
-            return select(info.queues, message)
-        queues = tuple(map(self._namespace.queue_outside, info.queues))
-        return self._namespace.queue_inside(select(queues, message))
+        queues = (
+            tuple(map(self._namespace.queue_outside, info.queues)) if self._namespace.name else info.queues
+        )
+        return self._namespace.queue_inside(selected(select, queues, message))
 
     def _fixed(self, queue: MessageQueue | None) -> Callable[[PublishInfo], MessageQueue] | None:
         if queue is None:
@@ -486,6 +491,18 @@ class ProducerCore:
     def _request(self, prepared: _Prepared, queue: MessageQueue, *, oneway: bool = False) -> RemotingCommand:
         arguments = at_queue_v2(prepared.arguments, queue.queue_id, queue.broker_name)
         return RemotingCommand.request(prepared.code, arguments, prepared.body, oneway=oneway)
+
+
+def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+    """Return the queue that the user's selector picks.
+
+    Raises:
+        InvalidArgument: If it returns something else; nothing was sent.
+    """
+    queue = select(queues, message)
+    if not isinstance(queue, MessageQueue):
+        raise InvalidArgument(f"select returned {discarded(queue)}, allowed a MessageQueue")
+    return queue
 
 
 def _properties(message: Message) -> dict[str, str]:
