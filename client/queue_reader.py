@@ -204,16 +204,17 @@ def receive_all(
     One that cannot be read does not hide those behind it.
 
     Args:
-        first, end: Between these lie the queue offsets. What claims another one while it cannot be read has
-            no head that could be believed, and so no end.
+        first, end: The queue offsets lie from ``first`` to below ``end``, and rise. A message that claims
+            another one is damaged: a whole one gets the first that is free, of the others neither head nor
+            end can be believed.
     """
     found: list[ReceivedMessage | BrokenMessage] = []
     position = 0
     while position < len(body):
+        low = found[-1].queue_offset + 1 if found else first
         try:
-            stored, end = decode_message(body, position)
+            stored, message_end = decode_message(body, position)
         except RemoteProtocolError as error:
-            low = found[-1].queue_offset + 1 if found else first
             try:
                 head = decode_head(body, position)
             except RemoteProtocolError:
@@ -232,8 +233,10 @@ def receive_all(
             )
             position = head.end
             continue
+        if not low <= stored.queue_offset < end:
+            stored = msgspec.structs.replace(stored, queue_offset=low)
         try:
-            found.append(receive(stored, queue.broker_name, store_size=end - position, queue=queue))
+            found.append(receive(stored, queue.broker_name, store_size=message_end - position, queue=queue))
         except RemoteProtocolError as error:
             properties = decode_properties(stored.properties)
             found.append(
@@ -246,7 +249,7 @@ def receive_all(
                     reason=str(error),
                 )
             )
-        position = end
+        position = message_end
     return found, b""
 
 

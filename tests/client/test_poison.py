@@ -73,7 +73,6 @@ def test_a_head_that_claims_another_place_is_not_believed() -> None:
     assert rest == bad + stored(2)
 
 
-@pytest.mark.xfail(strict=True, reason="after a good message the bound is a byte position: 77 is believed")
 def test_a_head_that_claims_another_place_behind_a_good_message_is_not_believed() -> None:
     bad = stored(77, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
     found, rest = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
@@ -81,7 +80,6 @@ def test_a_head_that_claims_another_place_behind_a_good_message_is_not_believed(
     assert rest == bad + stored(2)
 
 
-@pytest.mark.xfail(strict=True, reason="the claimed offset is believed: a message of that offset is skipped")
 @pytest.mark.parametrize("claimed", [77, 0, -1])
 @pytest.mark.parametrize("inflatable", [True, False])
 def test_a_message_that_claims_another_place_gets_the_first_that_is_free(
