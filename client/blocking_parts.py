@@ -69,7 +69,9 @@ class Producer:
         self._client = client
         self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
         self._linger = LingerCore(client.core, self.core, _tell)
-        client.core.add_producer(self.core.config.group, self.core, self._linger.close)
+        client.core.add_producer(
+            self.core.config.group, self.core, self._linger.close, lambda: self._linger.unsent
+        )
 
     def __enter__(self) -> Self:
         return self
