@@ -18,10 +18,14 @@ from remoting.command import RemotingCommand
 from remoting.errors import RemotingError, ResponseError
 from remoting.fields import SendBackFields
 from remoting.message import (
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_WAIT,
     decode_message,
 )
 
@@ -55,6 +59,8 @@ _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
 #: How often a broker may refuse to take back a message that cannot be read, before it is left where it lies.
 _BROKEN_TRIES_MAX: Final = 16
+#: Properties that a message's attributes stand for.
+_OF_ATTRIBUTES: Final = frozenset({PROPERTY_WAIT, PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY})
 
 
 class ConsumeResult(Enum):
@@ -332,11 +338,7 @@ class PushConsumerCore(GroupMember):
 
     def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[bool]:
         """Send a copy to the retry topic as one that was consumed so often; return success."""
-        properties = {
-            name: value
-            for name, value in message.properties.items()
-            if name not in ("WAIT", "TAGS", "KEYS", "DELAY")
-        }
+        properties = {name: value for name, value in message.properties.items() if name not in _OF_ATTRIBUTES}
         properties[PROPERTY_RETRY_TOPIC] = message.topic
         properties[PROPERTY_RECONSUME_TIME] = str(reconsume_times)
         properties[PROPERTY_MAX_RECONSUME_TIMES] = str(times_max)
@@ -348,10 +350,9 @@ class PushConsumerCore(GroupMember):
             keys=message.keys,
             flag=message.flag,
             delay_level=min(18, 3 + message.reconsume_times),
-            properties=properties,
         )
         try:
-            yield from self._resender.send(again)
+            yield from self._resender.resend(again, properties)
             return True
         except ClientError as error:
             log.warning("send to the retry topic failed group=%s error=%s", self.config.group, error)

@@ -42,6 +42,7 @@ from .config import check_group, check_topic
 from .core import ClientCore
 from .directory import ensure_success
 from .errors import InvalidArgument, NoRoute, describe
+from .messages import Message, own_properties
 from .operation import Invoke, Oneway, Operation
 from .route_cache import pick_read_addr
 
@@ -89,6 +90,20 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(self.properties.get(PROPERTY_KEYS, "").split())
+
+    def forward_to(self, topic: str) -> Message:
+        """Return a message to send to a topic, with the body, tags, keys, flag and the user's own properties.
+
+        Notes of brokers and clients stay behind, such as how often this one was consumed.
+        """
+        return Message(
+            topic=topic,
+            body=self.body,
+            tags=self.tags,
+            keys=self.keys,
+            flag=self.flag,
+            properties=own_properties(self.properties),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,6 @@ RESERVED = (
 )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="most reserved names are taken, RETRY_TOPIC changes a redelivery's topic"
-)
 def test_names_that_rocketmq_reserves_are_refused(
     new_peer: Callable[..., Any], answers: Any, route_body: Any
 ) -> None:
@@ -62,7 +59,6 @@ def stored(**properties: str) -> StoredMessage:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="there is no such call")
 def test_a_received_message_is_forwarded_with_what_is_its_users_own() -> None:
     reserved = dict.fromkeys(RESERVED, "1")
     system = dict.fromkeys(("INNER_NUM", "__transactionId__", "__RMQ.TRANSIENT.GROUP_SYS_FLAG"), "1")
@@ -80,7 +76,6 @@ def test_a_received_message_is_forwarded_with_what_is_its_users_own() -> None:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="there is no such call")
 @pytest.mark.faults
 def test_a_forwarded_message_arrives_as_a_new_one(nameserver: Process, broker: Process) -> None:
     def first(client: Client, topic: str) -> Any:
