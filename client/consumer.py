@@ -349,7 +349,7 @@ class PushConsumerCore(GroupMember):
             tags=message.tags,
             keys=message.keys,
             flag=message.flag,
-            delay_level=min(18, 3 + message.reconsume_times),
+            delay_level=3 + message.reconsume_times,
         )
         try:
             yield from self._resender.resend(again, properties)

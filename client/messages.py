@@ -17,8 +17,8 @@ from remoting.message import (
 
 from .errors import InvalidArgument
 
-#: Largest delay level.
-_DELAY_LEVEL_MAX: Final = 18
+#: Largest delay level that a broker reads; how many levels it has is its own matter.
+_DELAY_LEVEL_MAX: Final = 2**31 - 1
 #: Names of properties that clients and brokers write. Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.
 RESERVED_PROPERTIES: Final = frozenset(
     {
@@ -51,7 +51,7 @@ class Message:
 
     Attributes:
         keys: Words by which the message can be found; none contains a blank.
-        delay_level: 0 for at once, else 1..18 of the broker's delay table.
+        delay_level: 0 for at once, else a level of the broker's delay table; its last one for those above.
         wait_store: Have the broker answer only after the disk or slave it waits for by its own settings.
         properties: The user's own; names that RocketMQ reserves are refused.
     """

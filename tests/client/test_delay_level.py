@@ -16,7 +16,6 @@ from remoting.fields import SendMessageFields
 from remoting.message import decode_properties
 
 
-@pytest.mark.xfail(strict=True, reason="delay_level=19, allowed 0..18: but brokers with 20 levels take it")
 @pytest.mark.parametrize("level", [19, 1024])
 def test_a_delay_level_is_bounded_by_brokers_alone(
     level: int, new_peer: Callable[..., Any], answers: Any, route_body: Any
