@@ -21,10 +21,12 @@ import logging
 import os
 import random
 import time
+import weakref
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, Self, TypeVar, assert_never
 
 from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
 from remoting.transport import Hook
 from remoting.transport.aio import RemotingClient
 
@@ -34,6 +36,7 @@ from .aio_parts import Producer as Producer
 from .aio_parts import PullConsumer as PullConsumer
 from .aio_parts import PushConsumer as PushConsumer
 from .blocking import local_identity
+from .callbacks import check_callback, check_hooks, gives_coroutine
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
 from .core import PEER_REQUESTS, ClientCore
@@ -70,6 +73,7 @@ class Client:
     def __init__(
         self, config: ClientConfig, *, hooks: tuple[Hook, ...] = (), rng: random.Random | None = None
     ) -> None:
+        check_hooks(hooks)
         self.core = ClientCore(config, local_identity(), rng or random.Random())
         self.admin = AdminOperations(self.core.directory)
         self._transport = RemotingClient(
@@ -81,6 +85,8 @@ class Client:
         self._started = False
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._cut_off = False  # the loop ends, and the client was not closed
+        weakref.finalize(self, _warn_of_unsent, self.core)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -158,7 +164,11 @@ class Client:
         Args:
             subscriptions: Topic to tag expression, ``*`` or ``A || B``.
             listener: Called with each batch: a coroutine function on the loop, a plain one in a thread.
+
+        Raises:
+            InvalidArgument: If a subscription is malformed, or a call of the listener would not run.
         """
+        check_callback("listener", listener, arguments=1, awaited=True)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
         return PushConsumer(self, PushConsumerCore(self.core, settings, subscriptions, listener))
 
@@ -212,7 +222,7 @@ class Client:
 
     async def _deliver(self, effect: Deliver) -> Any:
         try:
-            if inspect.iscoroutinefunction(effect.call):
+            if gives_coroutine(effect.call):
                 return await effect.call(effect.argument)
             result = await asyncio.to_thread(effect.call, effect.argument)
             return await result if inspect.isawaitable(result) else result
@@ -239,7 +249,7 @@ class Client:
         return signal.version != effect.seen
 
     def _spawn(self, effect: Spawn) -> None:
-        if self.core.closing:
+        if self.core.closing or self._cut_off:
             effect.operation.close()
             raise ClientClosed("the client is closed")
         task = self._group.create_task(self._background(effect), name=effect.name)
@@ -249,5 +259,31 @@ class Client:
     async def _background(self, effect: Spawn) -> None:
         try:
             await self.run(effect.operation)
+        except asyncio.CancelledError:
+            if not (self.core.closing or self._cut_off):
+                self._cut_off = True
+                await self._end_with_loop()
+            raise
         except Exception:  # a task's boundary: one failed operation must not end its siblings
             log.exception("background operation failed name=%s", effect.name)
+
+    async def _end_with_loop(self) -> None:
+        """Close a client that its ending loop finds open; the loop waits for this task."""
+        if not self.core.left_open():
+            return
+        within_s = self.core.config.shutdown_s
+        self.core.deadline_s = asyncio.get_running_loop().time() + within_s
+        try:
+            async with asyncio.timeout(within_s + 0.1):
+                await self.run(self.core.close())
+        except (TimeoutError, RemotingError) as error:
+            log.warning("client not closed at the end of its loop error=%r", error)
+        finally:
+            await self._transport.close()
+
+
+def _warn_of_unsent(core: ClientCore) -> None:
+    """Tell of messages that were put, when a client goes whose loop ended without it."""
+    unsent = 0 if core.closing else core.unsent()
+    if unsent:
+        log.warning("messages not sent before the end of the loop unknown=%d", unsent)

@@ -14,6 +14,7 @@ from remoting.bodies import MessageQueue
 from remoting.errors import RemotingError
 
 from .admin import Admin as AdminOperations
+from .callbacks import check_not_awaited
 from .config import ProducerConfig
 from .consumer import PushConsumerCore
 from .core import ClientCore
@@ -62,7 +63,9 @@ class Producer:
         self._client = client
         self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
         self._linger = LingerCore(client.core, self.core, _tell)
-        client.core.add_producer(self.core.config.group, self.core, self._linger.close)
+        client.core.add_producer(
+            self.core.config.group, self.core, self._linger.close, lambda: self._linger.unsent
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,12 +89,14 @@ class Producer:
         """Take a message to be sent in a batch with others, after ``linger_s`` at the latest.
 
         Waits while ``buffer_size`` bytes are on their way. The future ends as :meth:`send` would; before that
-        ``on_delivery(error, result)`` is called, one of the two is None.
+        ``on_delivery(error, result)``, a plain function, is called; one of the two is None.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
             ClientClosed: If the producer is closed; nothing was taken.
         """
+        if on_delivery is not None:
+            check_not_awaited("on_delivery", on_delivery)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         await self._client.run(self._linger.put(message, (future, on_delivery), queue=queue, select=select))
         return future
@@ -105,9 +110,11 @@ class Producer:
         await self._client.run(self._client.core.close_producer(self.core.config.group, self.core))
 
 
-async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> None:
+async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[BaseException]:
+    failures = []
     for (future, on_delivery), outcome in outcomes:
-        call_back(on_delivery, outcome)
+        if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
+            failures.append(failure)
         if future.done():
             continue  # its owner does not want to know
         if isinstance(outcome, RemotingError):
@@ -116,6 +123,7 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> N
                 future.exception()  # told already: nobody has to look at the future, too
         else:
             future.set_result(outcome)
+    return failures
 
 
 class Consumer:

@@ -23,14 +23,18 @@ Hooks see each request before it is sent and each answer before its caller does
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
+import math
 import os
 import random
 import secrets
 import socket
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar, assert_never
@@ -46,11 +50,12 @@ from .blocking_parts import Admin as Admin
 from .blocking_parts import Producer as Producer
 from .blocking_parts import PullConsumer as PullConsumer
 from .blocking_parts import PushConsumer as PushConsumer
+from .callbacks import check_callback, check_hooks
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
 from .core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore, Identity
 from .directory import RouteSource, ask_nameservers
-from .errors import ClientClosed, ForkedClient, InvalidArgument
+from .errors import ClientClosed, ClientError, ForkedClient, InvalidArgument
 from .operation import (
     Clock,
     Deliver,
@@ -93,6 +98,7 @@ class Client:
         send_async_max: int = 1024,
         source: RouteSource = ask_nameservers,
     ) -> None:
+        check_hooks(hooks)
         self.core = ClientCore(config, local_identity(), rng or random.Random(), source)
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
@@ -116,6 +122,7 @@ class Client:
         self._places_max = send_async_max
         self._pool: ThreadPoolExecutor | None = None
         self._started = False
+        _close_at_the_end(self)
 
     def __enter__(self) -> Self:
         self.start()
@@ -134,6 +141,7 @@ class Client:
         """Close consumers and producers, end the background threads, close the connections."""
         if self.core.closing or os.getpid() != self._pid:
             return  # a fork has nothing to close: it is the parent who is a member
+        _open_clients.pop(id(self), None)
         try:
             self.run(self.core.close())
         finally:
@@ -146,7 +154,7 @@ class Client:
                 threads = tuple(self._threads)
             for thread in threads:
                 if thread is not threading.current_thread():
-                    thread.join(timeout=self.core.config.shutdown_s)
+                    thread.join(timeout=self._at_most(self.core.config.shutdown_s))
 
     def run(self, operation: Operation[T]) -> T:
         """Run one operation to its end; return its result or raise what it raises."""
@@ -194,8 +202,12 @@ class Client:
 
         Args:
             subscriptions: Topic to tag expression, ``*`` or ``A || B``.
-            listener: Called with each batch, in threads of the client.
+            listener: A plain function, called with each batch in threads of the client.
+
+        Raises:
+            InvalidArgument: If a subscription is malformed, or a call of the listener would not run.
         """
+        check_callback("listener", listener, arguments=1)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
         return PushConsumer(self, PushConsumerCore(self.core, settings, subscriptions, listener))
 
@@ -272,8 +284,9 @@ class Client:
     def _perform(self, effect: Effect) -> Any:
         match effect:
             case Invoke():
+                timeout_s = self._at_most(effect.timeout_s)
                 return self._transport_for(effect.request).invoke(
-                    effect.addr, effect.request, timeout_s=effect.timeout_s, unless=effect.unless
+                    effect.addr, effect.request, timeout_s=timeout_s, unless=effect.unless
                 )
             case Oneway():
                 return self._transport_for(effect.request).invoke_oneway(
@@ -297,6 +310,12 @@ class Client:
             case _:
                 assert_never(effect)
 
+    def _at_most(self, timeout_s: float) -> float:
+        """Return a timeout, or less if the program ends before that."""
+        if self.core.deadline_s == math.inf:
+            return timeout_s
+        return max(0.001, min(timeout_s, self.core.deadline_s - time.monotonic()))
+
     def _wait(self, effect: Wait) -> bool:
         signal = effect.signal
         woken = threading.Event()
@@ -318,8 +337,11 @@ class Client:
             self._threads.add(thread)
             try:
                 thread.start()
-            except BaseException:
+            except BaseException as error:
                 self._threads.discard(thread)
+                effect.operation.close()
+                if isinstance(error, RuntimeError):  # too many threads, or the interpreter ends
+                    raise ClientError(f"no thread can be started: {error}") from error
                 raise
 
     def _background(self, effect: Spawn) -> None:
@@ -329,6 +351,39 @@ class Client:
             log.exception("background operation failed name=%s", effect.name)
         finally:
             self._threads.discard(threading.current_thread())
+
+
+#: By identity; without a lock, which a fork could find locked for ever.
+_open_clients: Final[weakref.WeakValueDictionary[int, Client]] = weakref.WeakValueDictionary()
+#: Processes in which multiprocessing closes the open clients, too.
+_finalized: Final[set[int]] = set()
+
+
+def _close_at_the_end(client: Client) -> None:
+    """Have a client closed when the program ends without having done so."""
+    _open_clients[id(client)] = client
+    # A child of multiprocessing ends without what is registered at atexit.
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is not None and os.getpid() not in _finalized:
+        _finalized.add(os.getpid())
+        multiprocessing.Finalize(None, close_open_clients, exitpriority=0)
+
+
+@atexit.register
+def close_open_clients() -> None:
+    """Close the clients that the program left open, all of them within the longest ``shutdown_s`` of one.
+
+    Only those that have something to lose: messages that were put, or consumers whose offsets are not stored.
+    """
+    known = [kept() for kept in _open_clients.valuerefs()]
+    left = [client for client in known if client is not None and client.core.left_open()]
+    for client in left:
+        client.core.deadline_s = time.monotonic() + client.core.config.shutdown_s
+    for client in left:
+        try:
+            client.close()
+        except Exception as error:  # the others are to be closed, too
+            log.warning("client not closed at the end of the program error=%r", error)
 
 
 def _deliver(effect: Deliver) -> Any:

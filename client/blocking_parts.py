@@ -15,6 +15,7 @@ from remoting.bodies import MessageQueue
 from remoting.errors import RemotingError
 
 from .admin import Admin as AdminOperations
+from .callbacks import check_not_awaited
 from .config import ProducerConfig
 from .consumer import PushConsumerCore
 from .core import ClientCore
@@ -68,7 +69,9 @@ class Producer:
         self._client = client
         self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
         self._linger = LingerCore(client.core, self.core, _tell)
-        client.core.add_producer(self.core.config.group, self.core, self._linger.close)
+        client.core.add_producer(
+            self.core.config.group, self.core, self._linger.close, lambda: self._linger.unsent
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -119,6 +122,8 @@ class Producer:
             InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
             ClientClosed: If the producer is closed; nothing was taken.
         """
+        if on_delivery is not None:
+            check_not_awaited("on_delivery", on_delivery)
         future: Future[SendResult] = Future()
         self._client.run(self._linger.put(message, (future, on_delivery), queue=queue, select=select))
         return future
@@ -132,15 +137,18 @@ class Producer:
         self._client.run(self._client.core.close_producer(self.core.config.group, self.core))
 
 
-def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> None:
+def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[BaseException]:
+    failures = []
     for (future, on_delivery), outcome in outcomes:
-        call_back(on_delivery, outcome)
+        if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
+            failures.append(failure)
         if not future.set_running_or_notify_cancel():
             continue  # its owner does not want to know
         if isinstance(outcome, RemotingError):
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
+    return failures
 
 
 class Consumer:

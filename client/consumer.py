@@ -18,13 +18,18 @@ from remoting.command import RemotingCommand
 from remoting.errors import RemotingError, ResponseError
 from remoting.fields import SendBackFields
 from remoting.message import (
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_WAIT,
     decode_message,
 )
 
+from .callbacks import discarded
 from .config import ConsumeFrom as ConsumeFrom
 from .config import ConsumerConfig as ConsumerConfig
 from .config import ProducerConfig
@@ -45,6 +50,7 @@ from .operation import (
 from .process_queue import ProcessQueue
 from .producer import Message, ProducerCore
 from .queue_reader import BrokenMessage, ReceivedMessage, Taken, receive
+from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +59,8 @@ _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
 #: How often a broker may refuse to take back a message that cannot be read, before it is left where it lies.
 _BROKEN_TRIES_MAX: Final = 16
+#: Properties that a message's attributes stand for.
+_OF_ATTRIBUTES: Final = frozenset({PROPERTY_WAIT, PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY})
 
 
 class ConsumeResult(Enum):
@@ -62,9 +70,26 @@ class ConsumeResult(Enum):
     RECONSUME_LATER = "reconsume later"
 
 
-#: Takes the messages of one batch, all of one queue; an exception or RECONSUME_LATER has them delivered
-#: again. The asyncio driver awaits its result if it is awaitable.
+#: Takes the messages of one batch, all of one queue. None and SUCCESS acknowledge them; everything else, an
+#: exception too, has them delivered again. The asyncio driver awaits its result if it is awaitable.
 Listener = Callable[[Sequence[ReceivedMessage]], Any]
+
+
+class NoResult(ClientError):
+    """A listener returned something that says nothing about its messages."""
+
+
+def _judged(result: Any) -> ConsumeResult:
+    """Return what a listener says of its messages.
+
+    Raises:
+        NoResult: If it says nothing: a coroutine that nobody awaited has not looked at them.
+    """
+    if result is None:
+        return ConsumeResult.SUCCESS
+    if isinstance(result, ConsumeResult):
+        return result
+    raise NoResult(f"the listener returned {discarded(result)}, allowed None or a ConsumeResult")
 
 
 class PushConsumerCore(GroupMember):
@@ -106,6 +131,9 @@ class PushConsumerCore(GroupMember):
             ProducerConfig(group=config.group, retry_times=2), core.directory, core.ids, core.rng
         )
         self._busy = 0
+        self._listener_trouble = TroubleLog(
+            log, "listener works again group=%s", config.group, quiet_s=LINE_PERIOD_S
+        )
 
     def start(self) -> Operation[None]:
         """Learn the routes, announce the group, begin to consume.
@@ -136,7 +164,7 @@ class PushConsumerCore(GroupMember):
         result, remark = "CR_SUCCESS", None
         try:
             seen = self._namespace.messages_outside((message,))
-            if (yield Deliver(self._listener, seen)) is ConsumeResult.RECONSUME_LATER:
+            if _judged((yield Deliver(self._listener, seen))) is ConsumeResult.RECONSUME_LATER:
                 result = "CR_LATER"
         except Exception as error:  # the user's code: the operator is told
             log.warning("listener failed group=%s message=%s", self.config.group, message.message_id)
@@ -194,12 +222,23 @@ class PushConsumerCore(GroupMember):
         self, queue: MessageQueue, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]
     ) -> Operation[None]:
         """Give messages to the user's code, and follow what it says of them."""
+        failure: Exception | None = None
         try:
-            result = yield Deliver(self._listener, self._namespace.messages_outside(batch))
-        except Exception:
-            # the user's code: whatever it raises, the message is delivered again
-            log.warning("listener failed group=%s queue=%s", self.config.group, queue, exc_info=True)
-            result = ConsumeResult.RECONSUME_LATER
+            result = _judged((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
+        except Exception as error:  # the user's code: whatever it raises, the message is delivered again
+            failure, result = error, ConsumeResult.RECONSUME_LATER
+        instant = yield from read_clock()
+        if failure is None:
+            self._listener_trouble.worked(instant.now_s)
+        else:
+            self._listener_trouble.failed(
+                instant.now_s,
+                "listener failed, its messages come again group=%s queue=%s error=%r",
+                self.config.group,
+                queue,
+                failure,
+                error=None if isinstance(failure, NoResult) else failure,
+            )
         if process.dropped:
             return  # the next owner of the queue delivers it again
         if result is not ConsumeResult.RECONSUME_LATER:
@@ -299,11 +338,7 @@ class PushConsumerCore(GroupMember):
 
     def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[bool]:
         """Send a copy to the retry topic as one that was consumed so often; return success."""
-        properties = {
-            name: value
-            for name, value in message.properties.items()
-            if name not in ("WAIT", "TAGS", "KEYS", "DELAY")
-        }
+        properties = {name: value for name, value in message.properties.items() if name not in _OF_ATTRIBUTES}
         properties[PROPERTY_RETRY_TOPIC] = message.topic
         properties[PROPERTY_RECONSUME_TIME] = str(reconsume_times)
         properties[PROPERTY_MAX_RECONSUME_TIMES] = str(times_max)
@@ -314,11 +349,10 @@ class PushConsumerCore(GroupMember):
             tags=message.tags,
             keys=message.keys,
             flag=message.flag,
-            delay_level=min(18, 3 + message.reconsume_times),
-            properties=properties,
+            delay_level=3 + message.reconsume_times,
         )
         try:
-            yield from self._resender.send(again)
+            yield from self._resender.resend(again, properties)
             return True
         except ClientError as error:
             log.warning("send to the retry topic failed group=%s error=%s", self.config.group, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class ClientCore:
 
     Attributes:
         stop: Notified when the client begins to close; every background operation waits on it.
+        deadline_s: Instant by which :meth:`close` is to have ended, if its parts' own deadlines are later.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class ClientCore:
         self._producer_groups: Counter[str] = Counter()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
         self._closers: dict[object, Callable[[], Operation[None]]] = {}
+        self._unsent: dict[object, Callable[[], int]] = {}
+        self.deadline_s = math.inf
         self._peer_handlers: dict[str, PeerHandler] = {}
 
     def stopping(self) -> bool:
@@ -109,16 +113,32 @@ class ClientCore:
         self.closing = self.directory.closing = True
         self.stop.notify()
 
-    def add_producer(self, group: str, producer: object, close: Callable[[], Operation[None]]) -> None:
-        """Name a producer's group in heartbeats, close it at the end."""
+    def unsent(self) -> int:
+        """Return how many messages that were put have no outcome yet."""
+        return sum(count() for count in self._unsent.values())
+
+    def left_open(self) -> bool:
+        """Say whether something is lost if the program ends without :meth:`close`."""
+        return not self.closing and bool(self._consumers or self.unsent())
+
+    def add_producer(
+        self,
+        group: str,
+        producer: object,
+        close: Callable[[], Operation[None]],
+        unsent: Callable[[], int],
+    ) -> None:
+        """Name a producer's group in heartbeats, close it at the end; ``unsent`` counts its messages."""
         self._producer_groups[group] += 1
         self._closers[producer] = close
+        self._unsent[producer] = unsent
 
     def close_producer(self, group: str, producer: object) -> Operation[None]:
         """Close one producer; its group ends with the last one."""
         close = self._closers.pop(producer, None)
         if close is not None:
             yield from close()
+            del self._unsent[producer]
             yield from self.leave(producer_group=group)
 
     def add_consumer(

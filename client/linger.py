@@ -15,11 +15,13 @@ import msgspec
 
 from remoting.errors import RemotingError
 
+from .callbacks import check_not_awaited, discarded, never_runs
 from .core import ClientCore
-from .errors import ClientClosed, InvalidArgument, OutcomeUnknown
+from .errors import ClientClosed, ClientError, InvalidArgument, OutcomeUnknown
 from .operation import Clock, Deliver, Instant, Operation, Signal, Spawn, wait
-from .producer import EncodedItem, Message, ProducerCore, QueueSelector, SendResult
+from .producer import EncodedItem, Message, ProducerCore, QueueSelector, SendResult, selected
 from .route_cache import MessageQueue
+from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -121,13 +123,19 @@ class Batches:
             self.count -= len(batch.items)
         return left
 
+    def give_back(self, batch: Batch) -> None:
+        """Take a batch back whose sending was cut off: it goes next."""
+        self._busy.discard(batch.key)
+        self._closed.appendleft(batch)
+
     def _close(self, key: BatchKey) -> None:
         self._closed.append(self._open.pop(key))
 
 
 #: Told of a delivery: the error or the result, the other one is None.
 OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
-#: What became of messages: (handle, result or error) each. A coroutine function with the asyncio driver.
+#: What became of messages: (handle, result or error) each. Returns the failures of their owners' callbacks.
+#: A coroutine function with the asyncio driver.
 Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
 
 
@@ -144,6 +152,11 @@ class LingerCore:
         self._ended = Signal()
         self._running = False
         self._closed = False
+        self._workers = 0
+        self._not_sent = self._unknown = 0  # messages since the end began
+        self._callback_trouble = TroubleLog(
+            log, "delivery callbacks work again group=%s", config.group, quiet_s=LINE_PERIOD_S
+        )
 
     def put(
         self,
@@ -161,12 +174,14 @@ class LingerCore:
             InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
             ClientClosed: If the producer is closed; nothing was taken.
         """
+        if select is not None:
+            check_not_awaited("select", select)
         if message.delay_level:
             raise InvalidArgument(f"delay_level={message.delay_level}, in a batch only 0 is allowed")
         instant: Instant = yield Clock()
         item = self._producer.item(message, instant.wall_ms)
         if select is not None and queue is None:
-            queue = select((yield from self._producer.queues(message.topic)), message)
+            queue = selected(select, (yield from self._producer.queues(message.topic)), message)
         while self._batches.size and self._batches.size + len(item.data) > self._producer.config.buffer_size:
             if self._closed:
                 break
@@ -175,8 +190,14 @@ class LingerCore:
             raise ClientClosed("the producer is closed")
         if not self._running:
             self._running = True
-            for number in range(self._producer.config.batches_max):
-                yield Spawn(self._send_ripe(), f"batches {number} {self._producer.config.group}")
+            try:
+                for number in range(self._producer.config.batches_max):
+                    yield Spawn(self._send_ripe(), f"batches {number} {self._producer.config.group}")
+                    self._workers += 1
+            except RemotingError:
+                self._running = self._workers > 0
+                if not self._running:
+                    raise
         if self._batches.add(BatchKey(message.topic, message.wait_store, queue), item, handle, instant.now_s):
             self._ripe.notify()
 
@@ -190,7 +211,10 @@ class LingerCore:
             yield from wait(self._ended, seen, None)
 
     def close(self) -> Operation[None]:
-        """Send what was put, as long as it may take; what is left after that is told to be not applied."""
+        """Send what was put, as long as it may take; what is left after that is told to be not applied.
+
+        A warning says how many messages were not sent.
+        """
         if self._closed:
             return
         self._closed = True
@@ -198,16 +222,43 @@ class LingerCore:
         self._ripe.notify()
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + self._producer.config.send_timeout_s + self._core.config.shutdown_s
+        deadline_s = min(deadline_s, self._core.deadline_s)
         while self._batches.count and instant.now_s < deadline_s:
-            yield from wait(self._ended, self._ended.version, deadline_s - instant.now_s)
+            seen = self._ended.version
+            batch = None if self._workers else self._batches.take(instant.now_s)
+            if batch is None:
+                yield from wait(self._ended, seen, deadline_s - instant.now_s)
+            else:  # the loop ends, and with it the senders
+                yield from self._send(batch)
             instant = yield Clock()
         for batch in self._batches.abandon():
+            self._not_sent += len(batch.items)
             error = ClientClosed("the producer was closed before the message was sent")
-            yield Deliver(self._tell, [(handle, error) for handle in batch.handles])
+            yield from self._tell_owners([(handle, error) for handle in batch.handles])
+        self._unknown += self._batches.count
+        if self._not_sent or self._unknown:
+            log.warning(
+                "messages not sent before the end group=%s not_sent=%d unknown=%d",
+                self._producer.config.group,
+                self._not_sent,
+                self._unknown,
+            )
         self._ripe.notify()
         self._ended.notify()
 
+    @property
+    def unsent(self) -> int:
+        """Messages that have no outcome yet."""
+        return self._batches.count
+
     def _send_ripe(self) -> Operation[None]:
+        try:
+            yield from self._send_until_closed()
+        finally:
+            self._workers -= 1
+            self._ended.notify()
+
+    def _send_until_closed(self) -> Operation[None]:
         while True:
             seen = self._ripe.version
             instant: Instant = yield Clock()
@@ -222,7 +273,8 @@ class LingerCore:
 
     def _send(self, batch: Batch) -> Operation[None]:
         key = batch.key
-        outcomes: list[SendResult | RemotingError]
+        outcomes: list[SendResult | RemotingError] = []
+        cut_off = False
         try:
             try:
                 result = yield from self._producer.send_items(
@@ -234,11 +286,38 @@ class LingerCore:
             except Exception as error:  # a sender's boundary: its batches must not wait for ever
                 log.exception("batch failed topic=%s messages=%d", key.topic, len(batch.items))
                 outcomes = [OutcomeUnknown(f"batch failed: {error!r}")] * len(batch.items)
-            yield Deliver(self._tell, list(zip(batch.handles, outcomes, strict=True)))
+            if self._closed and isinstance(outcomes[0], RemotingError):
+                if isinstance(outcomes[0], OutcomeUnknown):
+                    self._unknown += len(outcomes)
+                else:
+                    self._not_sent += len(outcomes)
+            yield from self._tell_owners(list(zip(batch.handles, outcomes, strict=True)))
+        except GeneratorExit:  # its task is cancelled: the loop ends
+            cut_off = not outcomes and self._producer.config.retry_unknown
+            if not outcomes and not cut_off:
+                self._unknown += len(batch.items)
+            raise
         finally:
-            self._batches.done(batch)
+            if cut_off:
+                self._batches.give_back(batch)
+            else:
+                self._batches.done(batch)
             self._ripe.notify()
             self._ended.notify()
+
+    def _tell_owners(self, outcomes: list[tuple[Any, SendResult | RemotingError]]) -> Operation[None]:
+        failures: list[BaseException] = yield Deliver(self._tell, outcomes)
+        instant: Instant = yield Clock()
+        if not failures:
+            self._callback_trouble.worked(instant.now_s)
+        for failure in failures:
+            self._callback_trouble.failed(
+                instant.now_s,
+                "delivery callback failed group=%s error=%r",
+                self._producer.config.group,
+                failure,
+                error=failure,
+            )
 
 
 def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
@@ -257,14 +336,17 @@ def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
     ]
 
 
-def call_back(on_delivery: OnDelivery | None, outcome: SendResult | RemotingError) -> None:
-    """Tell the user's callback of a delivery; what it raises is logged."""
-    if on_delivery is None:
-        return
+def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> BaseException | None:
+    """Tell the user's callback of a delivery; return what it failed with."""
     try:
         if isinstance(outcome, RemotingError):
-            on_delivery(outcome, None)
+            result = on_delivery(outcome, None)
         else:
-            on_delivery(None, outcome)
-    except Exception:  # the user's code: the other messages' owners are to be told, too
-        log.exception("delivery callback failed")
+            result = on_delivery(None, outcome)
+    except KeyboardInterrupt:
+        raise
+    except (
+        BaseException
+    ) as error:  # the user's code, SystemExit too: the other messages' owners are to be told
+        return error
+    return ClientError(f"it returned {discarded(result)}") if never_runs(result) else None

@@ -143,7 +143,7 @@ class GroupMember:
             return
         self._assignment.stop()
         instant: Instant = yield Clock()
-        yield from self._drain(instant.now_s + self._core.config.shutdown_s)
+        yield from self._drain(min(instant.now_s + self._core.config.shutdown_s, self._core.deadline_s))
         yield from self._assignment.release_all()
         yield from self._core.leave(consumer_group=self.config.group)
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
 
 T = TypeVar("T")
 
@@ -216,7 +217,11 @@ def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) 
 
     for _ in range(min(at_once, len(waiting)) - 1):
         running += 1
-        yield Spawn(work(), name)
+        try:
+            yield Spawn(work(), name)
+        except RemotingError:  # no thread any more: those there are, and this one, do it all
+            running -= 1
+            break
     running += 1
     yield from work()
     while running:

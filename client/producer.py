@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -15,15 +15,10 @@ from remoting.errors import RemotingError
 from remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields, at_queue_v2
 from remoting.inflate import LZ4, ZSTANDARD
 from remoting.message import (
-    NAME_END,
-    PAIR_END,
     PROPERTIES_SIZE_MAX,
-    PROPERTY_DELAY,
     PROPERTY_INSTANCE_ID,
-    PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_RECONSUME_TIME,
-    PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     PROPERTY_WAIT,
     SYS_COMPRESSED,
@@ -34,10 +29,13 @@ from remoting.message import (
     tag_hash,
 )
 
+from .callbacks import check_not_awaited, discarded
 from .config import ProducerConfig, check_topic
 from .directory import Directory
 from .errors import InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
 from .latency import NO_ANSWER_S, SlowBrokers
+from .messages import Message as Message
+from .messages import wire_properties
 from .namespace import Namespace
 from .operation import Clock, Instant, Invoke, Oneway, Operation
 from .retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
@@ -47,12 +45,8 @@ from .unique_ids import UniqueIds
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
 
-_DELAY_LEVEL_MAX: Final = 18
 #: Bits of the system flag. For zlib none, as senders before 5.0, so that every consumer reads it.
 _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
-#: Properties that the client writes itself. Source: MessageConst.STRING_HASH_SET, as far as it concerns
-#: senders.
-_RESERVED: Final = frozenset({PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT})
 
 
 class SendStatus(IntEnum):
@@ -62,27 +56,6 @@ class SendStatus(IntEnum):
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
     SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
     FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message to send.
-
-    Attributes:
-        keys: Words by which the message can be found; none contains a blank.
-        delay_level: 0 for at once, else 1..18 of the broker's delay table.
-        wait_store: Have the broker answer only after the disk or slave it waits for by its own settings.
-        properties: The user's own; names that the client writes itself are refused.
-    """
-
-    topic: str
-    body: bytes
-    tags: str | None = None
-    keys: Sequence[str] = ()
-    flag: int = 0
-    delay_level: int = 0
-    wait_store: bool = True
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,9 +148,11 @@ class ProducerCore:
             SendNotApplied: If certainly no broker stored it.
             SendOutcomeUnknown: If one may have stored it.
         """
+        if select is not None:
+            check_not_awaited("select", select)
         instant: Instant = yield Clock()
         topic = self._namespace.inside(message.topic)
-        prepared = self._prepare(message, topic, instant.wall_ms)
+        prepared = self._prepare(message, topic, instant.wall_ms, {})
         pick: Callable[[PublishInfo], MessageQueue] | None = None
         if queue is not None:
             fixed = self._namespace.queue_inside(queue)
@@ -187,6 +162,13 @@ class ProducerCore:
             pick = lambda info: self._select(chosen, info, message)  # noqa: E731
         result = yield from self._send(prepared, topic, instant.now_s, pick, timeout_s)
         return result
+
+    def resend(self, message: Message, reserved: Mapping[str, str]) -> Operation[SendResult]:
+        """Send a copy of a received message as :meth:`send` does, with properties of reserved names."""
+        instant: Instant = yield Clock()
+        topic = self._namespace.inside(message.topic)
+        prepared = self._prepare(message, topic, instant.wall_ms, reserved)
+        return (yield from self._send(prepared, topic, instant.now_s, None, None))
 
     def send_batch(
         self,
@@ -215,9 +197,11 @@ class ProducerCore:
         Raises:
             As :meth:`send`, for what can be known at once.
         """
+        if select is not None:
+            check_not_awaited("select", select)
         instant: Instant = yield Clock()
         topic = self._namespace.inside(message.topic)
-        prepared = self._prepare(message, topic, instant.wall_ms)
+        prepared = self._prepare(message, topic, instant.wall_ms, {})
         info = yield from self._publish_info(topic)
         if queue is not None:
             target = self._namespace.queue_inside(queue)
@@ -244,10 +228,10 @@ class ProducerCore:
         return tuple(map(self._namespace.queue_outside, info.queues))
 
     def _select(self, select: QueueSelector, info: PublishInfo, message: Message) -> MessageQueue:
-        if not self._namespace.name:
-            return select(info.queues, message)
-        queues = tuple(map(self._namespace.queue_outside, info.queues))
-        return self._namespace.queue_inside(select(queues, message))
+        queues = (
+            tuple(map(self._namespace.queue_outside, info.queues)) if self._namespace.name else info.queues
+        )
+        return self._namespace.queue_inside(selected(select, queues, message))
 
     def _fixed(self, queue: MessageQueue | None) -> Callable[[PublishInfo], MessageQueue] | None:
         if queue is None:
@@ -358,12 +342,12 @@ class ProducerCore:
             addr = self._directory.routes.master(queue.broker_name)
         return addr
 
-    def _prepare(self, message: Message, topic: str, wall_ms: int) -> _Prepared:
+    def _prepare(self, message: Message, topic: str, wall_ms: int, reserved: Mapping[str, str]) -> _Prepared:
         """Encode a message for the topic that is stored under this name."""
         check_topic(topic)
         config = self.config
         _check_size(message.body, config.message_size_max)
-        properties = _properties(message)
+        properties = {**wire_properties(message), **reserved}
         message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
         if self._namespace.name:
             properties[PROPERTY_INSTANCE_ID] = self._namespace.name
@@ -413,8 +397,8 @@ class ProducerCore:
         """
         check_topic(self._namespace.inside(message.topic))
         _check_size(message.body, self.config.message_size_max)
-        properties = _properties(message)
-        message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
+        properties = wire_properties(message)
+        message_id = properties[PROPERTY_UNIQ_KEY] = self._ids.next(wall_ms)
         item = BatchItem(flag=message.flag, body=message.body, properties=encode_properties(properties))
         return EncodedItem(message_id, encode_batch((item,)))
 
@@ -488,30 +472,16 @@ class ProducerCore:
         return RemotingCommand.request(prepared.code, arguments, prepared.body, oneway=oneway)
 
 
-def _properties(message: Message) -> dict[str, str]:
-    """Merge the user's properties with those that the message's own attributes stand for.
+def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+    """Return the queue that the user's selector picks.
 
     Raises:
-        InvalidArgument: If a name or value cannot be carried, or the delay level is out of range.
+        InvalidArgument: If it returns something else; nothing was sent.
     """
-    properties = dict(message.properties)
-    for name, value in message.properties.items():
-        if not name or not value or NAME_END in name + value or PAIR_END in name + value:
-            raise InvalidArgument(
-                f"property {name!r}={value!r}: name and value must not be empty nor hold the separators"
-            )
-        if name in _RESERVED and name != PROPERTY_UNIQ_KEY:
-            raise InvalidArgument(f"property {name!r} is written by the client, use the attribute for it")
-    if not 0 <= message.delay_level <= _DELAY_LEVEL_MAX:
-        raise InvalidArgument(f"delay_level={message.delay_level}, allowed 0..{_DELAY_LEVEL_MAX}")
-    if message.tags:
-        properties[PROPERTY_TAGS] = message.tags
-    if message.keys:
-        properties[PROPERTY_KEYS] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
-    if message.delay_level:
-        properties[PROPERTY_DELAY] = str(message.delay_level)
-    properties[PROPERTY_WAIT] = _flag(message.wait_store)
-    return properties
+    queue = select(queues, message)
+    if not isinstance(queue, MessageQueue):
+        raise InvalidArgument(f"select returned {discarded(queue)}, allowed a MessageQueue")
+    return queue
 
 
 def _check_size(body: bytes, limit: int) -> None:

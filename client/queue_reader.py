@@ -42,6 +42,7 @@ from .config import check_group, check_topic
 from .core import ClientCore
 from .directory import ensure_success
 from .errors import InvalidArgument, NoRoute, describe
+from .messages import Message, own_properties
 from .operation import Invoke, Oneway, Operation
 from .route_cache import pick_read_addr
 
@@ -89,6 +90,20 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(self.properties.get(PROPERTY_KEYS, "").split())
+
+    def forward_to(self, topic: str) -> Message:
+        """Return a message to send to a topic, with the body, tags, keys, flag and the user's own properties.
+
+        Notes of brokers and clients stay behind, such as how often this one was consumed.
+        """
+        return Message(
+            topic=topic,
+            body=self.body,
+            tags=self.tags,
+            keys=self.keys,
+            flag=self.flag,
+            properties=own_properties(self.properties),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,16 +219,17 @@ def receive_all(
     One that cannot be read does not hide those behind it.
 
     Args:
-        first, end: Between these lie the queue offsets. What claims another one while it cannot be read has
-            no head that could be believed, and so no end.
+        first, end: The queue offsets lie from ``first`` to below ``end``, and rise. A message that claims
+            another one is damaged: a whole one gets the first that is free, of the others neither head nor
+            end can be believed.
     """
     found: list[ReceivedMessage | BrokenMessage] = []
     position = 0
     while position < len(body):
+        low = found[-1].queue_offset + 1 if found else first
         try:
-            stored, end = decode_message(body, position)
+            stored, message_end = decode_message(body, position)
         except RemoteProtocolError as error:
-            low = found[-1].queue_offset + 1 if found else first
             try:
                 head = decode_head(body, position)
             except RemoteProtocolError:
@@ -232,8 +248,10 @@ def receive_all(
             )
             position = head.end
             continue
+        if not low <= stored.queue_offset < end:
+            stored = msgspec.structs.replace(stored, queue_offset=low)
         try:
-            found.append(receive(stored, queue.broker_name, store_size=end - position, queue=queue))
+            found.append(receive(stored, queue.broker_name, store_size=message_end - position, queue=queue))
         except RemoteProtocolError as error:
             properties = decode_properties(stored.properties)
             found.append(
@@ -246,7 +264,7 @@ def receive_all(
                     reason=str(error),
                 )
             )
-        position = end
+        position = message_end
     return found, b""
 
 

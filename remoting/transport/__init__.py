@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from remoting.addresses import split_address
 from remoting.command import RemotingCommand
-from remoting.errors import Withdrawn
+from remoting.errors import LocalProtocolError, RemotingError, Withdrawn
+from remoting.line_limit import LimitedLog
 
-__all__ = ["Hook", "check_holds", "split_address"]
+__all__ = ["Hook", "Hooks", "check_holds", "split_address"]
+
+log = logging.getLogger(__name__)
 
 
 def check_holds(addr: str, unless: Callable[[], bool] | None) -> None:
@@ -30,3 +34,49 @@ class Hook(Protocol):
         ...
 
     def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
+
+
+class Hooks:
+    """The hooks of one client; one that fails stops its request, but hides no answer.
+
+    Args:
+        clock: Seconds, for the bound on log lines.
+    """
+
+    def __init__(self, hooks: tuple[Hook, ...], clock: Callable[[], float]) -> None:
+        self._hooks = hooks
+        self._log = LimitedLog(log, clock)
+
+    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        """Return the request to send.
+
+        Raises:
+            LocalProtocolError: If a hook failed or returned something else; nothing was sent.
+        """
+        for hook in self._hooks:
+            try:
+                changed = hook.before(addr, request)
+            except RemotingError:
+                raise
+            except Exception as error:  # the user's code, in the middle of whatever sends the request
+                raise LocalProtocolError(f"hook {type(hook).__name__} failed: {error!r}") from error
+            if not isinstance(changed, RemotingCommand):
+                if isinstance(changed, Coroutine):
+                    changed.close()
+                raise LocalProtocolError(
+                    f"before of hook {type(hook).__name__} returned {type(changed).__name__},"
+                    " allowed a RemotingCommand"
+                )
+            request = changed
+        return request
+
+    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+        """Show an answer; an exception is logged: the answer says what became of the request."""
+        for hook in self._hooks:
+            name = type(hook).__name__
+            try:
+                hook.after(addr, request, answer)
+            except Exception as error:  # the user's code
+                self._log.write(
+                    logging.WARNING, name, "hook failed after an answer hook=%s error=%r", name, error
+                )

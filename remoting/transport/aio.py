@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -13,7 +14,7 @@ from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
-from remoting.transport import Hook, check_holds, split_address
+from remoting.transport import Hook, Hooks, check_holds, split_address
 
 if TYPE_CHECKING:
     from remoting.transport.tls import Tls  # loaded by those who use it
@@ -60,7 +61,7 @@ class RemotingClient:
         self._outstanding_max = outstanding_max
         self._close_on_timeout = close_on_timeout
         self._idle_s = idle_s
-        self._hooks = hooks
+        self._hooks = Hooks(hooks, time.monotonic)
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._connections: dict[str, _Connection] = {}
@@ -106,8 +107,7 @@ class RemotingClient:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
-        for hook in self._hooks:
-            request = hook.before(addr, request)
+        request = self._hooks.before(addr, request)
         check_holds(addr, unless)
         opaque, future = connection.begin(request, deadline)
         try:
@@ -115,8 +115,7 @@ class RemotingClient:
         except asyncio.CancelledError:
             connection.forget(opaque)
             raise
-        for hook in self._hooks:
-            hook.after(addr, request, answer)
+        self._hooks.after(addr, request, answer)
         return answer
 
     async def invoke_oneway(
@@ -140,8 +139,7 @@ class RemotingClient:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
-        for hook in self._hooks:
-            request = hook.before(addr, request)
+        request = self._hooks.before(addr, request)
         check_holds(addr, unless)
         connection.oneway(request)
 

@@ -18,7 +18,7 @@ from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
-from remoting.transport import Hook, check_holds, split_address
+from remoting.transport import Hook, Hooks, check_holds, split_address
 
 if TYPE_CHECKING:
     from remoting.transport.tls import Pipe, Tls  # loaded by those who use it
@@ -58,7 +58,7 @@ class BlockingClient:
         self._connect_timeout_s = connect_timeout_s
         self._outstanding_max = outstanding_max
         self._close_on_timeout = close_on_timeout
-        self._hooks = hooks
+        self._hooks = Hooks(hooks, time.monotonic)
         self._lock = threading.Lock()
         self._connections: dict[str, _Connection] = {}
         self._dialing: dict[str, threading.Lock] = {}
@@ -98,8 +98,7 @@ class BlockingClient:
         """
         deadline = time.monotonic() + timeout_s
         connection = self._connection(addr, deadline)
-        for hook in self._hooks:
-            request = hook.before(addr, request)
+        request = self._hooks.before(addr, request)
         try:
             answer = connection.invoke(request, deadline, unless)
         except RequestTimeout:
@@ -109,8 +108,7 @@ class BlockingClient:
         except ConnectionLost:
             self._drop(connection, "the connection was lost")
             raise
-        for hook in self._hooks:
-            hook.after(addr, request, answer)
+        self._hooks.after(addr, request, answer)
         return answer
 
     def invoke_oneway(
@@ -133,8 +131,7 @@ class BlockingClient:
         """
         deadline = time.monotonic() + timeout_s
         connection = self._connection(addr, deadline)
-        for hook in self._hooks:
-            request = hook.before(addr, request)
+        request = self._hooks.before(addr, request)
         try:
             connection.oneway(request, deadline, unless)
         except ConnectionLost:

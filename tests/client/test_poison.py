@@ -73,6 +73,25 @@ def test_a_head_that_claims_another_place_is_not_believed() -> None:
     assert rest == bad + stored(2)
 
 
+def test_a_head_that_claims_another_place_behind_a_good_message_is_not_believed() -> None:
+    bad = stored(77, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
+    found, rest = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
+    assert offsets(found, ReceivedMessage) == [0]
+    assert rest == bad + stored(2)
+
+
+@pytest.mark.parametrize("claimed", [77, 0, -1])
+@pytest.mark.parametrize("inflatable", [True, False])
+def test_a_message_that_claims_another_place_gets_the_first_that_is_free(
+    claimed: int, inflatable: bool
+) -> None:
+    damaged = stored(claimed, **({} if inflatable else {"sys_flag": SYS_COMPRESSED}))
+    found, rest = receive_all(stored(0) + damaged + stored(2), QUEUE, first=0, end=3)
+    assert rest == b""
+    assert [message.queue_offset for message in found] == [0, 1, 2]
+    assert offsets(found, BrokenMessage) == ([] if inflatable else [1])
+
+
 # With our broker, as processes -------------------------------------------------------------------
 
 

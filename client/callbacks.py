@@ -1,0 +1,96 @@
+"""Functions that users hand over: which of them can be run, and results that mean nothing. Pure."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from typing import Any
+
+from remoting.logs import shortened
+from remoting.transport import Hook
+
+from .errors import InvalidArgument
+
+
+def gives_coroutine(call: Any) -> bool:
+    """Say whether a call of it gives a coroutine, which runs nothing until somebody awaits it."""
+    call = _unwrapped(call)
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+
+
+def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = False) -> None:
+    """Refuse what would be called and never run.
+
+    Args:
+        name: How users call it.
+        arguments: How many it is called with.
+        awaited: The caller awaits the coroutine that a call gives.
+
+    Raises:
+        InvalidArgument: If it is no function of so many arguments, or its call would run nothing.
+    """
+    allowed = f"allowed a function of {arguments} arguments"
+    if not callable(call):
+        raise InvalidArgument(f"{name}={shortened(repr(call))} cannot be called, {allowed}")
+    inner = _unwrapped(call)
+    for function in (inner, type(inner).__call__):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument(
+                f"{name}={shortened(repr(call))} is a generator function, a call of it runs nothing,"
+                f" {allowed} without yield"
+            )
+    check_not_awaited(name, call, awaited=awaited)
+    try:
+        signature = inspect.signature(call)
+    except (ValueError, TypeError):
+        return  # written in C: the first call shows whether it takes the arguments
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as error:
+        raise InvalidArgument(f"{name}={shortened(repr(call))}: {error}, {allowed}") from None
+
+
+def check_not_awaited(name: str, call: Any, *, awaited: bool = False) -> None:
+    """Refuse a coroutine function where nobody awaits; cheaper than :func:`check_callback`.
+
+    Raises:
+        InvalidArgument: If it is one.
+    """
+    if not awaited and gives_coroutine(call):
+        raise InvalidArgument(
+            f"{name}={shortened(repr(call))} is a coroutine function and nobody would await it,"
+            " allowed a plain function"
+            + (", or a coroutine function with AsyncClient" if name == "listener" else "")
+        )
+
+
+def check_hooks(hooks: tuple[Hook, ...]) -> None:
+    """Refuse hooks whose methods cannot be called as they are.
+
+    Raises:
+        InvalidArgument: If there is one.
+    """
+    for hook in hooks:
+        for method, arguments in (("before", 2), ("after", 3)):
+            name = f"{method} of hook {type(hook).__name__}"
+            check_callback(name, getattr(hook, method, None), arguments=arguments)
+
+
+def never_runs(result: Any) -> bool:
+    """Say whether a callback returned code that nobody will run."""
+    return isinstance(result, Coroutine | Generator | AsyncGenerator)
+
+
+def discarded(result: Any) -> str:
+    """Describe what a callback returned and should not have; close it if it is a coroutine or generator."""
+    text = shortened(repr(result))
+    if isinstance(result, Coroutine | Generator):
+        result.close()
+    return f"{text}, which nobody runs" if never_runs(result) else text
+
+
+def _unwrapped(call: Any) -> Any:
+    while isinstance(call, functools.partial):
+        call = call.func
+    return call

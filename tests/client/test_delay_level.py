@@ -1,0 +1,39 @@
+"""Delay levels: how many there are is the broker's matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client.blocking import Client
+from client.config import ClientConfig
+from client.errors import InvalidArgument
+from client.producer import Message
+from remoting.codes import RequestCode
+from remoting.fields import SendMessageFields
+from remoting.message import decode_properties
+
+
+@pytest.mark.parametrize("level", [19, 1024])
+def test_a_delay_level_is_bounded_by_brokers_alone(
+    level: int, new_peer: Callable[..., Any], answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+    with Client(ClientConfig(nameservers=(peer.addr,))) as client:
+        client.producer("g").send(Message(topic="T", body=b"x", delay_level=level))
+    sent = next(request for request in peer.requests if request.code == RequestCode.SEND_MESSAGE_V2)
+    properties = decode_properties(SendMessageFields.parse_v2(sent.ext_fields).properties or "")
+    assert properties["DELAY"] == str(level)
+
+
+@pytest.mark.parametrize("level", [-1, 2**31])
+def test_a_delay_level_that_no_broker_reads_is_refused(level: int) -> None:
+    client = Client(ClientConfig(nameservers=("127.0.0.1:1",)))
+    try:
+        with pytest.raises(InvalidArgument, match=f"delay_level={level}, allowed"):
+            client.producer("g").send(Message(topic="T", body=b"x", delay_level=level))
+    finally:
+        client.close()
