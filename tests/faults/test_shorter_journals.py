@@ -58,9 +58,6 @@ def served(members: list[Member]) -> dict[str, str] | None:
     return None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a journal that was cut passes as a torn tail: acknowledged values are missing"
-)
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["a clean stop", "a kill"])
 @pytest.mark.parametrize("durability", ["fsync", "journal"])
 def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
