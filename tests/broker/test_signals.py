@@ -30,7 +30,6 @@ class StartLike(Protocol):
     def __call__(self) -> BrokerLike: ...
 
 
-@pytest.mark.xfail(strict=True, reason="a second signal ends it at once, however soon it comes")
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: StartLike) -> None:
     """Supervisors signal the process and its group."""
     broker = start_broker()
@@ -40,7 +39,6 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: St
     assert "exiting at once" not in broker.log.read_text()
 
 
-@pytest.mark.xfail(strict=True, reason="a closed terminal looks like an ordinary stop")
 def test_a_closed_terminal_ends_it_in_order_with_code_129(start_broker: StartLike) -> None:
     with inherited(signal.SIGHUP, signal.SIG_DFL):
         broker = start_broker()

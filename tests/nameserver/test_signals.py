@@ -76,7 +76,6 @@ def _ask(client: BlockingClient, listen: str, change: RemotingCommand) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="a second signal ends it at once, however soon it comes")
 @pytest.mark.parametrize(
     "second", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name
 )
@@ -104,7 +103,6 @@ def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="a closed terminal looks like an ordinary stop")
 def test_a_closed_terminal_ends_it_in_order_with_code_129(tmp_path: Path) -> None:
     with busy(tmp_path) as server:
         server.process.send_signal(signal.SIGHUP)
