@@ -49,6 +49,8 @@ settings of our own, in the file or by --set (-p prints all settings with their 
 def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
     """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure.
 
+    A closed terminal (SIGHUP) stops it in order, too, with 129.
+
     Args:
         announcer: Makes what keeps the nameservers informed.
     """
@@ -73,7 +75,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
         pass
     try:
-        runner(_run(config, directory, announcer, changed))
+        return runner(_run(config, directory, announcer, changed))
     except SettingError as error:
         return _complain(error)
     except (BrokerError, ValueError) as error:
@@ -82,14 +84,13 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     except OSError as error:
         # The address cannot be bound, or the store's directory cannot be used.
         return _complain(error)
-    return 0
 
 
 async def _run(
     config: BrokerConfig, directory: Path, announcer: AnnouncerFactory, changed: Mapping[str, str]
-) -> None:
+) -> int:
     stop = asyncio.Event()
-    end_at_signals(stop)
+    ending = end_at_signals(stop)
 
     def ready(listen: str) -> None:
         print(
@@ -110,6 +111,7 @@ async def _run(
 
     server = BrokerServer(config, directory, announcer, changed_settings=changed)
     await server.run(stop, ready)
+    return ending.code
 
 
 def _complain(error: Exception) -> int:

@@ -1,4 +1,4 @@
-"""How the process ends: in order at a signal; at once at a second one, or when the order takes too long."""
+"""How the process ends: in order at a signal; at once at a later one, or when the order takes too long."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Collection
 from typing import Final, NoReturn
 
-from remoting.interrupt import ending_signals
+from remoting.interrupt import Ending, Order, ending_signals
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,11 @@ UNORDERLY: Final = 70
 _LAST_WORDS_S: Final = 1.0
 
 
-def end_at_signals(stop: asyncio.Event) -> None:
+def end_at_signals(stop: asyncio.Event) -> Ending:
     """Set ``stop`` at a signal that ends servers, and see to it that the process does end.
+
+    Returns:
+        What knows the exit code once ``stop`` is set.
 
     A thread waits for signals: the loop, which reads and writes the log, hears nothing while a disk holds it
     up. To be called before there are other threads, in the loop's.
@@ -33,20 +37,25 @@ def end_at_signals(stop: asyncio.Event) -> None:
     for number in numbers:
         signal.signal(number, lambda *_: None)  # one that is ignored would not be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    ending = Ending()
     waiting = threading.Thread(
-        target=_wait, args=(numbers, asyncio.get_running_loop(), stop), name="signals", daemon=True
+        target=_wait, args=(numbers, asyncio.get_running_loop(), stop, ending), name="signals", daemon=True
     )
     waiting.start()
+    return ending
 
 
-def _wait(numbers: Collection[int], loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    signal.sigwait(numbers)
+def _wait(
+    numbers: Collection[int], loop: asyncio.AbstractEventLoop, stop: asyncio.Event, ending: Ending
+) -> None:
+    ending.take(signal.sigwait(numbers), time.monotonic())
     late = threading.Timer(END_S, _exit, (UNORDERLY, f"not ended {END_S:g} s after the signal, exiting"))
     late.daemon = True
     late.start()
     with contextlib.suppress(RuntimeError):  # the loop has ended already
         loop.call_soon_threadsafe(stop.set)
-    number = signal.sigwait(numbers)
+    while ending.take(number := signal.sigwait(numbers), time.monotonic()) is not Order.AT_ONCE:
+        pass
     _exit(128 + number, f"second signal, exiting at once signal={int(number)}")
 
 

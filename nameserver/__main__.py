@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.interrupt import Ending, Order, end_quietly_when_interrupted, ending_signals
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -76,29 +76,34 @@ class _Ending:
     """Waits for what ends this process: a signal, or the group that removes this member.
 
     Attributes:
-        code: Exit code of an orderly end.
         begun: Set once it has come.
     """
 
     def __init__(self) -> None:
-        self.code = 0
         self.begun = asyncio.Event()
-        self._signalled = False
+        self._signals = Ending()
+        self._removed = False
+
+    @property
+    def code(self) -> int:
+        """Exit code of an orderly end."""
+        return _EXIT_REMOVED if self._removed else self._signals.code
 
     def signal(self, number: int) -> None:
-        """End in order; at once at the second signal."""
-        if self._signalled:
+        """End in order; at once at a second signal that does not only repeat the first."""
+        order = self._signals.take(number, asyncio.get_running_loop().time())
+        if order is Order.AT_ONCE:
             log.warning("second signal, exiting at once signal=%s", number)
             logging.shutdown()
             os._exit(128 + number)
-        self._signalled = True
-        log.info("stopping signal=%s", signal.Signals(number).name)
-        self.begun.set()
+        if order is Order.END:
+            log.info("stopping signal=%s", signal.Signals(number).name)
+            self.begun.set()
 
     def removed(self, line: str) -> None:
         """End in order, as at a signal: who was served here still gets the answers that are on their way."""
         print(f"mqnamesrv: {line}", file=sys.stderr, flush=True)
-        self.code = _EXIT_REMOVED
+        self._removed = True
         self.begun.set()
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
+from enum import Enum, auto
 from types import TracebackType
+from typing import Final
+
+#: Signals that come so soon after the first one repeat it: supervisors signal a process and its group.
+REPEAT_S: Final = 1.0
 
 
 def end_quietly_when_interrupted() -> None:
@@ -30,3 +35,33 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     hangup = () if ignored else (signal.SIGHUP,)
     return signal.SIGTERM, signal.SIGINT, *hangup
+
+
+class Order(Enum):
+    """The order that a signal gives."""
+
+    END = auto()
+    REPEATED = auto()
+    AT_ONCE = auto()
+
+
+class Ending:
+    """Tells the signal that ends a server from repeats of it, and from an order to die at once. Pure.
+
+    Attributes:
+        code: Exit code of an orderly end. A closed terminal shows as 129, as a shell says it, so that nobody
+            takes it for a stop that was asked for.
+    """
+
+    def __init__(self) -> None:
+        self._first_at: float | None = None
+        self.code = 0
+
+    def take(self, number: int, now: float) -> Order:
+        """Return the order that signal ``number`` gives at ``now`` (s); all signals count as the same."""
+        if self._first_at is None:
+            self._first_at = now
+            if number == signal.SIGHUP:
+                self.code = 128 + number
+            return Order.END
+        return Order.REPEATED if now - self._first_at < REPEAT_S else Order.AT_ONCE

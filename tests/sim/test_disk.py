@@ -111,12 +111,14 @@ class Life:
         self.doubted = self.directory.doubted
         self.replay, _ = self.journal.recover(doubted=self.doubted)
         self.directory.begin()
+        self.journal.keep_end()
         return self
 
     def append(self, count: int = 3) -> None:
         first = self.known.entries + 1
         self.journal.append([entry(index) for index in range(first, first + count)])
         self.known.entries += count
+        self.journal.mark_end()
 
     def save_vote(self, term: int, vote: str) -> None:
         self.directory.save_vote(term, vote)
@@ -141,6 +143,7 @@ class Life:
 
     def check(self, known: Known) -> None:
         """Everything that was known is here."""
+        assert self.doubted or not self.journal.shortened
         term, vote = self.vote
         assert term >= known.vote[0]
         assert term > known.vote[0] or vote == known.vote[1], "a vote is lost"
@@ -305,6 +308,26 @@ def the_mark_of_a_clean_stop_is_gone(machine: Machine) -> Callable[[], None]:
     return check
 
 
+def a_shorter_journal_after_a_clean_stop(machine: Machine) -> Callable[[], None]:
+    """The machine restarted since, and what was written last is not there."""
+    life = Life(machine.files()).open()
+    life.become_voter()
+    life.append()
+    kept = life.journal._size
+    life.append()
+    life.stop()
+    machine.cut_power()
+
+    def check() -> None:
+        ((_, path),) = Journal.segments_in(machine.files(), TOP / "data" / "raft")
+        machine.files().open(path, write=True).truncate(kept)
+        again = Life(machine.files())
+        again.open()
+        assert again.journal.shortened
+
+    return check
+
+
 Promise = Callable[[Machine], Callable[[], None]]
 PROMISES: tuple[Promise, ...] = (
     *(a_new_directory, a_directory_just_made, a_vote, a_standing, entries, entries_in_a_later_segment),
@@ -317,6 +340,7 @@ PROMISES: tuple[Promise, ...] = (
         a_clean_stop,
     ),
     the_mark_of_a_clean_stop_is_gone,
+    a_shorter_journal_after_a_clean_stop,
 )
 OMITTED: tuple[tuple[str, str, Promise], ...] = (
     ("directory", TOP.name, a_new_directory),
@@ -334,6 +358,7 @@ OMITTED: tuple[tuple[str, str, Promise], ...] = (
     ("directory", "raft", names_that_a_killed_life_made),
     ("sync", "journal", a_clean_stop),
     ("sync", "standing", the_mark_of_a_clean_stop_is_gone),
+    ("sync", "end", a_shorter_journal_after_a_clean_stop),
 )
 """A sync, and who misses it."""
 

@@ -54,6 +54,8 @@ class Storage:
             if directory.state.forcing:
                 found = replace(found, entries=[*found.entries, *self._force(last, term)])
             directory.begin()
+            if self.journal is not None:
+                self.journal.keep_end()
         return replace(found, term=term, vote=vote)
 
     def _force(self, last: int, term: int) -> list[log.Entry]:
@@ -75,6 +77,8 @@ class Storage:
         self.journal = Journal(directory.raft, sync=self._config.durability == "fsync", files=self._files)
         found = self.snapshots.recover()
         replay, journal_bytes = self.journal.recover(doubted=directory.doubted)
+        if self.journal.shortened:
+            directory.doubt(self.journal.shortened)
         image, configuration = None, NOBODY
         if found is not None:
             image, data = found
@@ -90,7 +94,7 @@ class Storage:
                 "restore it, or empty this member's data directory while the others are up"
             )
         last = recovered.base_index + len(recovered.entries)
-        if replay.commit_index > last and not directory.doubted:
+        if replay.commit_index > last and not (directory.doubted or self.journal.shortened):
             raise RaftStartError(
                 f"raft: {directory.raft}: entries up to {replay.commit_index} were committed, the journal "
                 f"ends at {last}: what was acknowledged is lost here; empty this member's data directory "

@@ -23,6 +23,7 @@ from nameserver.raft.consensus.members import Standing, cluster_id
 from nameserver.raft.types import RaftConfig, RaftStartError
 from remoting.lenient import UNREADABLE
 
+from .end import END, JournalEnd
 from .journal import Journal
 from .slots import BLOCK, Damaged, Slots
 
@@ -57,6 +58,7 @@ class State(Standing):
         boot: The kernel's life in which this directory was written last.
         synced: Whatever was acknowledged so far is on the disk: always so under durability ``fsync``, else
             after a clean stop.
+        end_kept: ``DATA/raft/end`` says where the journal ends; a former program kept none.
     """
 
     members: tuple[str, ...]
@@ -64,6 +66,7 @@ class State(Standing):
     forcing: bool = False
     boot: str = ""
     synced: bool = False
+    end_kept: bool = False
 
 
 _Value = TypeVar("_Value")
@@ -197,6 +200,19 @@ class DataDirectory:
                 "acknowledged last may be missing; it returns as a learner",
                 config.me,
             )
+        if state.end_kept and END not in self._files.names(self.raft):
+            self.doubt(f"{self.raft / END} is missing: where the journal ended is unknown")
+
+    def doubt(self, why: str) -> None:
+        """Let this member not count until it has caught up: it may lack entries that it acknowledged."""
+        if self.state.voter:
+            self._change(voter=False, doubtful=True)
+            logger.error(
+                "journal shortened me=%s: %s; what this member acknowledged may be missing; "
+                "it returns as a learner",
+                self._config.me,
+                why,
+            )
 
     def _make(self, *, durability: str) -> None:
         """Begin a directory. Its identity comes last: from then on, whatever else is missing is damage."""
@@ -206,8 +222,11 @@ class DataDirectory:
             cluster=cluster_id(config.peers),
             instance=secrets.token_hex(16),
             boot=self._files.boot_id(),
+            end_kept=durability != "memory",
         )
         self._vote.create(_encode_vote(0, None))
+        if self.state.end_kept:
+            JournalEnd(self._files, self.raft).create()
         self._slots.create(msgspec.json.encode(self.state))
         self._slots.load()
         identity = Identity(format=FORMAT, mode="raft", me=config.me, durability=durability)
@@ -250,7 +269,8 @@ class DataDirectory:
 
     def begin(self) -> None:
         """All that was found is on the disk; from now on something is acknowledged. Durable on return."""
-        self._store(boot=self._files.boot_id(), synced=self._config.durability == "fsync")
+        kept = END in self._files.names(self.raft)
+        self._store(boot=self._files.boot_id(), synced=self._config.durability == "fsync", end_kept=kept)
         self._begun = True
 
     def end(self) -> None:

@@ -9,9 +9,10 @@ A frame is what one group commit wrote, so a frame is durable as a whole or not 
 
 The first frame of a segment is its header, with salt 0: format, segment number and salt, u32 each. The salt
 is random, so that nobody can put a valid frame into the payload of another. A frame with a bad checksum is a
-torn tail only if it is in the last segment and no valid frame follows it: then it was never acknowledged, and
-it is cut. Anything else is corruption, and the member refuses to start (rule 9). The distinction is exact
-because a frame is begun only after the former was synced.
+torn tail only if it is in the last segment, no valid frame follows it, and it begins where the journal was
+known to end (``end.py``): then it was never acknowledged, and it is cut. A journal that ends earlier was
+shortened: its member may lack what it acknowledged. Anything else is corruption, and the member refuses to
+start (rule 9).
 
 Segments exist so that the log can be shortened without rewriting it: a snapshot begins a new one, and once
 the image is durable the segments that it covers are deleted.
@@ -38,6 +39,9 @@ import msgspec
 from nameserver.disk.files import DISK, FULL_ERRNOS, File, Files, StorageFull, write_all
 from nameserver.raft.consensus.log import FIRST_INDEX, OP_COMMIT, OP_ENTRY, OP_RESET, OP_TRUNCATE, Entry, Op
 from nameserver.raft.types import RaftStartError
+
+from .end import JournalEnd, Position
+from .slots import Damaged
 
 logger = logging.getLogger(__name__)
 
@@ -183,6 +187,9 @@ class Journal:
         directory: Holds nothing but the raft files of this member.
         sync: Each write returns when it is on the disk (durability ``fsync``). O_DSYNC does what fdatasync
             after the write would, in one call: the thread waits for the interpreter once less.
+
+    Attributes:
+        shortened: Why this journal cannot be all that was written, in words; "" if it can.
     """
 
     def __init__(self, directory: Path, *, sync: bool, files: Files = DISK) -> None:
@@ -195,6 +202,8 @@ class Journal:
         self._room = 0  # its zeros end here; up to ``_size`` or less, there are none
         self._no_room_before = 0  # there was no room for zeros: not again before so much is written
         self._salt = 0
+        self._end = JournalEnd(files, directory)
+        self.shortened = ""
 
     # ---- start
 
@@ -245,6 +254,7 @@ class Journal:
             self._salt = scanned.salt
             self._segments.append(segment)
             size_total += good
+        self._compare(Position(self._segments[-1].number if self._segments else 0, good))
         if not self._segments:
             self._begin(1)
         else:
@@ -255,6 +265,33 @@ class Journal:
             # What a former life wrote without syncing counts from now on as durable.
             self._file.sync()
         return replay, size_total
+
+    def _compare(self, found: Position) -> None:
+        """Notice a journal that ends before the place up to which it was written."""
+        try:
+            kept = self._end.load()
+        except Damaged as error:
+            self.shortened = f"{error}: where the journal ended is unknown"
+            return
+        if found < kept:
+            self.shortened = (
+                f"{self._directory} was written up to byte {kept.size} of {_PREFIX}{kept.segment:08d}, "
+                f"but ends at byte {found.size} of {_PREFIX}{found.segment:08d}"
+            )
+
+    def keep_end(self) -> None:
+        """Keep from now on where the journal ends. What was found counts as all of it: a member that may lack
+        something has stored that by now. Durable on return.
+        """
+        self._end.begin(self._position)
+
+    def mark_end(self) -> None:
+        """Keep where the journal ends now; for after each write, when nobody waits for it any more."""
+        self._end.save(self._position)
+
+    @property
+    def _position(self) -> Position:
+        return Position(self._segments[-1].number, self._size)
 
     def _open(self, path: Path, *, new: bool = False) -> File:
         return self._files.open(path, write=True, new=new, durable=self._sync)
@@ -320,6 +357,7 @@ class Journal:
             self._no_room_before = self._size + ZEROS
         else:
             self._room = start + ZEROS
+            self._end.sync()
 
     def rotate(self) -> None:
         """Begin a new segment: what comes now is not covered by the snapshot being made.
@@ -344,6 +382,8 @@ class Journal:
                 raise
             raise self._full(error) from error
         old.close()
+        self.mark_end()
+        self._end.sync()
 
     def _begin(self, number: int) -> None:
         path = self._directory / f"{_PREFIX}{number:08d}"
@@ -367,10 +407,12 @@ class Journal:
         """Sync and close, without zeros."""
         file, self._file = self._file, None
         if file is not None:
-            with closing(file):
+            with closing(self._end), closing(file):
                 if self._room > self._size:
                     file.truncate(self._size)
                 file.sync()
+                self.mark_end()
+                self._end.sync()
 
 
 def damaged(path: Path, what: str) -> RaftStartError:

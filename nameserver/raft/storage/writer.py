@@ -128,6 +128,7 @@ class Writer:
                     if not (yield from self._append(ops)):
                         return
                     self._tell(position)
+                    self._journal.mark_end()
                 else:
                     item()
                     yield DISK

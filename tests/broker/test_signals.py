@@ -1,0 +1,48 @@
+"""Signals that end a broker: the first one in order, a repeat of it within a second."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from remoting.command import RemotingCommand
+from tests.signals import inherited
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+
+class WireLike(Protocol):
+    def send_message(self, topic: str, body: bytes) -> RemotingCommand: ...
+
+
+class BrokerLike(Protocol):
+    process: subprocess.Popen[str]
+    log: Path
+
+    def wire(self) -> WireLike: ...
+
+
+class StartLike(Protocol):
+    def __call__(self) -> BrokerLike: ...
+
+
+def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: StartLike) -> None:
+    """Supervisors signal the process and its group."""
+    broker = start_broker()
+    broker.process.send_signal(signal.SIGTERM)
+    broker.process.send_signal(signal.SIGINT)
+    assert broker.process.wait(40) == 0
+    assert "exiting at once" not in broker.log.read_text()
+
+
+def test_a_closed_terminal_ends_it_in_order_with_code_129(start_broker: StartLike) -> None:
+    with inherited(signal.SIGHUP, signal.SIG_DFL):
+        broker = start_broker()
+    assert broker.wire().send_message("T", b"stored").code == 0
+    broker.process.send_signal(signal.SIGHUP)
+    assert broker.process.wait(40) == 128 + signal.SIGHUP
+    assert "exiting at once" not in broker.log.read_text()

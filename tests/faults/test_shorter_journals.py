@@ -1,0 +1,83 @@
+"""A member whose journal was shortened, and a group that has only this member's copy at hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
+
+from .brokers import ask
+from .cluster import Member, make_members, running, until
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest.mark.timeout(300)]
+
+NAMESPACE = "kept"
+VALUES = {f"key-{number}": f"value-{number}" for number in range(60)}
+#: Three of the longest election timeouts: a group that can lead has a leader by then.
+ELECTION_S = 3.0
+
+
+def put_values(member: Member) -> None:
+    """Have all values acknowledged."""
+    with BlockingClient() as client:
+        for key, value in VALUES.items():
+            fields = {"namespace": NAMESPACE, "key": key, "value": value}
+            request = RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields)
+            until(lambda r=request: ask(client, member.listen, r) == "applied", f"{key} is acknowledged")  # type: ignore[misc]
+
+
+def values(member: Member) -> dict[str, str] | None:
+    code, body = member.get(f"/v1/kv/{NAMESPACE}")
+    return body["table"] if code == 200 else None
+
+
+def stop(member: Member, how: signal.Signals) -> None:
+    member.signal(how)
+    member.reap()
+
+
+def cut_to_a_third(member: Member) -> None:
+    written = member.journal.read_bytes().rstrip(b"\0")
+    os.truncate(member.journal, len(written) // 3)
+
+
+def served(members: list[Member]) -> dict[str, str] | None:
+    """Return the values that a default read finds within the time of an election; None if none is served."""
+    deadline = time.monotonic() + ELECTION_S
+    while time.monotonic() < deadline:
+        for member in members:
+            if member.ready() and (found := values(member)) is not None:
+                return found
+    return None
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["a clean stop", "a kill"])
+@pytest.mark.parametrize("durability", ["fsync", "journal"])
+def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
+    tmp_path: Path, durability: str, how: signal.Signals
+) -> None:
+    """One member was away; the journal of another was cut; only the third one has all the values."""
+    with running(make_members(tmp_path, arguments=("--durability", durability))) as cluster:
+        away = cluster.others(cluster.leader())[0]
+        stop(away, signal.SIGTERM)
+        cut, whole = cluster.others(away)
+        put_values(whole)
+        stop(whole, signal.SIGTERM)
+        stop(cut, how)
+        cut_to_a_third(cut)
+        away.start()
+        cut.start()
+        assert served([away, cut]) in (None, VALUES)
+        whole.start()
+        cluster.wait_ready()
+        cluster.wait_equal()
+        for member in cluster.members:
+            assert values(member) == VALUES
+        assert "it returns as a learner" in cut.log()

@@ -1,0 +1,110 @@
+"""Signals that end a nameserver: the first one in order, a repeat of it within a second, a later one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
+from tests.signals import inherited
+
+CONDITION_S = 30.0
+
+
+class Busy:
+    """A nameserver with a request in flight for 2.5 s: a change that waits for a leader."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def wait_for_log(self, text: str) -> None:
+        deadline = time.monotonic() + CONDITION_S
+        while text not in self.log.read_text():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.005)
+
+
+@contextmanager
+def busy(tmp_path: Path) -> Iterator[Busy]:
+    peers = free_addresses(3)
+    raft = (
+        "--mode",
+        "raft",
+        "--raft",
+        peers[0],
+        "--peers",
+        ",".join(peers),
+        "--data",
+        str(tmp_path / "data"),
+    )
+    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off", *raft]
+    log = tmp_path / "stderr.txt"
+    with inherited(signal.SIGHUP, signal.SIG_DFL), log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    with process, BlockingClient() as client:
+        assert process.stdout is not None
+        listen = process.stdout.readline().split("listen=")[1].split()[0]
+        change = RemotingCommand.request(
+            RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}
+        )
+        asking = threading.Thread(target=_ask, args=(client, listen, change))
+        try:
+            client.invoke(listen, RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG))
+            asking.start()
+            yield Busy(process, log)
+        finally:
+            process.kill()
+            asking.join()
+
+
+def _ask(client: BlockingClient, listen: str, change: RemotingCommand) -> None:
+    with suppress(RemotingError):
+        client.invoke(listen, change, timeout_s=CONDITION_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "second", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name
+)
+def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
+    tmp_path: Path, second: signal.Signals
+) -> None:
+    """Supervisors signal the process and its group."""
+    with busy(tmp_path) as server:
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("stopping signal=SIGTERM")
+        server.process.send_signal(second)
+        assert server.process.wait(CONDITION_S) == 0
+        assert "exiting at once" not in server.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path) -> None:
+    with busy(tmp_path) as server:
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("stopping signal=SIGTERM")
+        time.sleep(1.1)  # the length is what is tested
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(CONDITION_S) == 128 + signal.SIGINT
+        server.wait_for_log("exiting at once")
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_it_in_order_with_code_129(tmp_path: Path) -> None:
+    with busy(tmp_path) as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(CONDITION_S) == 128 + signal.SIGHUP
+        assert "stopped abandoned=0" in server.log.read_text()
