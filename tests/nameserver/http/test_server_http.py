@@ -501,7 +501,6 @@ def test_metrics_are_prometheus_text_and_count_what_the_cache_answered(tmp_path:
     asyncio.run(main())
 
 
-@pytest.mark.xfail(strict=True, reason="only the log tells of a file that the disk refuses")
 @pytest.mark.parametrize(
     ("file", "code", "ext", "body"),
     [
