@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.errors import StoreUnavailable
+from broker.errors import StoreUnavailable, refused_for
 from broker.files import DISK, Content, Disk, make_directories, write_whole
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class CommitLog:
         directory: Where its files are.
         flushed_offset: Everything below survives a power cut.
         broken: Why nothing can be written any more; None if it can.
+        refused: Why the disk did not take a record; None once it takes one of that size, see
+            :meth:`try_again`.
     """
 
     def __init__(self, directory: Path, *, file_size: int, disk: Disk = DISK, keep_from: int = 0) -> None:
@@ -71,6 +73,8 @@ class CommitLog:
         self._segments: list[_Segment] = []
         self._dropped: list[_Segment] = []
         self.broken: str | None = None
+        self.refused: str | None = None
+        self._refused_size = 0  # of the largest record that was refused
         self._scratch = bytearray(_SPAN_MAX)
         self._flushing = threading.Lock()  # one sync at a time; descriptors stay open meanwhile
         self._reading = threading.Lock()  # descriptors stay open while other threads read
@@ -99,13 +103,13 @@ class CommitLog:
         if size + _PAD.size > self._file_size:
             raise StoreUnavailable(f"record of {size} bytes does not fit a log file of {self._file_size}")
         if not self._segments:
-            self._begin_segment(0)
+            self._begin_segment(0, size)
         last = self._segments[-1]
         if last.written + size + _PAD.size > last.capacity:
             if last.written < last.capacity:
-                self._write(last, _PAD.pack(last.capacity - last.written, BLANK_MAGIC))
+                self._write(last, _PAD.pack(last.capacity - last.written, BLANK_MAGIC), size)
                 last.written = last.capacity
-            self._begin_segment(last.start + last.capacity)
+            self._begin_segment(last.start + last.capacity, size)
             last = self._segments[-1]
         return last.end
 
@@ -116,8 +120,29 @@ class CommitLog:
             StoreUnavailable: If the disk is full or the log is broken; nothing of ``data`` stays.
         """
         last = self._segments[-1]
-        self._write(last, data)
+        self._write(last, data, len(data))
         last.written += len(data)
+
+    def try_again(self) -> None:
+        """Find out whether the disk has room again: write a record as large as refused ones, and cut it off.
+
+        Only a write tells: quotas and limits on files are not in what a file system says of its free space.
+        """
+        if self.refused is None or self.broken is not None:
+            return
+        size = self._refused_size
+        try:
+            self.reserve(size)
+            last = self._segments[-1]
+            self._write(last, bytes(size), size)
+        except StoreUnavailable:
+            return
+        try:
+            self._disk.cut(last.fd, last.written)
+        except OSError as error:
+            self._cannot_cut(last, last.written + size, error)
+            return
+        self.refused, self._refused_size = None, 0
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return ``size`` bytes, or None if they are not all within one file of the log."""
@@ -320,12 +345,13 @@ class CommitLog:
                 capacity = max(self._file_size, size + _PAD.size)
             self._segments.append(_Segment(start, capacity, path, fd, size))
 
-    def _begin_segment(self, start: int) -> None:
+    def _begin_segment(self, start: int, size: int) -> None:
+        """Begin a file for a record of ``size`` bytes."""
         path = self.directory / segment_name(start)
         try:
             fd = self._disk.open(path, create=True)
         except OSError as error:
-            raise StoreUnavailable(f"cannot begin log file {path.name}: {error.strerror}") from error
+            raise self._refuse(size, f"cannot begin log file {path.name}: {error.strerror}", error) from error
         self._segments.append(_Segment(start, self._file_size, path, fd))
         self._names_made += 1  # durable with the next flush, before anything in it counts as durable
 
@@ -336,7 +362,8 @@ class CommitLog:
             self.broken = f"sync of {segment.path.name} failed: {error.strerror}"
             raise StoreUnavailable(self.broken) from error
 
-    def _write(self, segment: _Segment, data: bytes) -> None:
+    def _write(self, segment: _Segment, data: bytes, record_size: int) -> None:
+        """Write at a file's end for a record of ``record_size`` bytes."""
         if self.broken is not None:
             raise StoreUnavailable(self.broken)
         position, size = segment.written, len(data)
@@ -348,6 +375,15 @@ class CommitLog:
             try:
                 self._disk.cut(segment.fd, position)
             except OSError as failure:
-                self.broken = f"cannot cut a partial record in {segment.path.name}: {failure.strerror}"
-                segment.written = position + size  # it may come back: what begins now begins behind it
-            raise StoreUnavailable(f"cannot write {size} bytes to the log: {error.strerror}") from error
+                self._cannot_cut(segment, position + size, failure)
+            reason = f"cannot write {size} bytes to the log: {error.strerror}"
+            raise self._refuse(record_size, reason, error) from error
+
+    def _cannot_cut(self, segment: _Segment, end: int, error: OSError) -> None:
+        self.broken = f"cannot cut a partial record in {segment.path.name}: {error.strerror}"
+        segment.written = end  # it may come back: what begins now begins behind it
+
+    def _refuse(self, size: int, reason: str, error: OSError) -> StoreUnavailable:
+        self.refused = reason
+        self._refused_size = max(self._refused_size, size)
+        return StoreUnavailable(reason, reason=refused_for(error))

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+from enum import StrEnum
+from typing import Final
+
+from remoting.codes import ResponseCode
+
+#: What a disk says that has no room: none at all, none for this user, none in this file.
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Refused(StrEnum):
+    """Why a send is refused, as ``/metrics`` counts it."""
+
+    DISK_FULL = "disk_full"
+    DISK_FAILED = "disk_failed"
+    OVERLOAD = "overload"
+    NO_TOPIC = "no_topic"
+    FORBIDDEN = "forbidden"
+    ILLEGAL = "illegal"
+
 
 class BrokerError(Exception):
     """Root of everything this package raises on purpose."""
@@ -12,7 +32,15 @@ class SettingError(BrokerError):
 
 
 class StoreUnavailable(BrokerError):
-    """The store cannot take the message (disk full, closed); nothing of it was stored."""
+    """The store cannot take the message (disk full, closed); nothing of it was stored.
+
+    Attributes:
+        reason: Full, or broken in another way.
+    """
+
+    def __init__(self, message: str, *, reason: Refused = Refused.DISK_FAILED) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class StoreDamaged(BrokerError):
@@ -25,9 +53,25 @@ class Refusal(BrokerError):
     Attributes:
         code: Response code.
         remark: Text for the caller.
+        reason: How a refused send is counted.
     """
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, *, reason: Refused | None = None) -> None:
         super().__init__(f"code={code} remark={remark}")
         self.code = code
         self.remark = remark
+        self.reason = reason or _REASONS.get(code, Refused.ILLEGAL)
+
+
+_REASONS: Final[dict[int, Refused]] = {
+    ResponseCode.TOPIC_NOT_EXIST: Refused.NO_TOPIC,
+    ResponseCode.NO_PERMISSION: Refused.FORBIDDEN,
+    ResponseCode.SYSTEM_BUSY: Refused.OVERLOAD,
+}
+
+
+def refused_for(error: OSError | StoreUnavailable) -> Refused:
+    """Return how a send is counted that the disk refused."""
+    if isinstance(error, StoreUnavailable):
+        return error.reason
+    return Refused.DISK_FULL if error.errno in _FULL else Refused.DISK_FAILED

@@ -121,6 +121,17 @@ MAY_WAIT: Final = frozenset(
 )
 
 
+#: Requests that store messages.
+SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
+
+
 def serve(state: BrokerState, call: Call) -> Outcome:
     """Serve a request whose code is in :data:`HANDLERS`; refusals become answers.
 
@@ -130,4 +141,6 @@ def serve(state: BrokerState, call: Call) -> Outcome:
     try:
         return HANDLERS[call.request.code](state, call)
     except Refusal as refusal:
+        if call.request.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            state.stats.refused[refusal.reason] += 1
         return call.request.reply(refusal.code, remark=refusal.remark)

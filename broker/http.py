@@ -28,7 +28,7 @@ class HttpServer:
 
     Args:
         metrics: Makes the text of ``/metrics``.
-        refusing: Returns why no messages are taken now; None if they are.
+        refusing: Returns why the disk does not take messages or tables now; None if it does.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class HttpServer:
         reason = self._refusing()
         if reason is None:
             return web.Response(text="ready\n")
-        return web.Response(status=503, text=f"no messages are taken: {reason}\n")
+        return web.Response(status=503, text=f"not ready: {reason}\n")
 
 
 class _Connection(asyncio.Protocol):

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from broker.admin import VERSION_TEXT
+from broker.errors import Refused
 from broker.state import BrokerState
 from broker.stats import (
     BROKER_GET_NUMS,
@@ -141,6 +142,9 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
 
 def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str]) -> None:
     stats, store = state.stats, state.store
+    for reason in Refused:
+        refused = float(stats.refused[reason])
+        samples.add("mqbroker_sends_refused_total", refused, {"reason": reason}, help_="Refused sends.")
     address = {"cluster": broker["cluster"], "brokerIP": str(state.advertise), "broker": broker["broker"]}
     for name, rate_name in _BROKER_RATES.items():
         item = stats.items.get((name, state.config.cluster_name))

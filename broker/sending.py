@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from broker.errors import Refusal, StoreUnavailable
+from broker.errors import Refusal, Refused, StoreUnavailable
 from broker.state import FAQ, BrokerState, Call, KnownSend, Later
 from broker.store import Draft, Placed
 from broker.tags import cached_tag_hash, tags_code
@@ -72,10 +72,12 @@ def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
         drafts, unique_key, waits, topic, queue_id = sent or _drafts(state, call)
         placed = _store(state, drafts, now_ms=call.now_ms)
     except Refusal as refusal:
+        state.stats.refused[refusal.reason] += 1
         return request.reply(
             refusal.code, remark=refusal.remark, ext_fields={"MSG_REGION": region, "TRACE_ON": trace}
         )
     except FieldError as error:
+        state.stats.refused[Refused.ILLEGAL] += 1
         return request.reply(
             ResponseCode.SYSTEM_ERROR,
             remark=str(error),
@@ -464,6 +466,7 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
         raise Refusal(
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"service not available now. It may be caused by one of the following reasons: {error}",
+            reason=error.reason,
         ) from None
     except LocalProtocolError as error:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from None

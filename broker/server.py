@@ -20,11 +20,11 @@ from broker.client_requests import notify_changed
 from broker.config import BrokerConfig
 from broker.delay import DelayService
 from broker.disk_threads import in_threads
-from broker.errors import SettingError, StoreUnavailable
+from broker.errors import Refused, SettingError, StoreUnavailable, refused_for
 from broker.files import DISK
 from broker.forwarding import AskAll, Forward
 from broker.groups import SCAN_INTERVAL_S
-from broker.handlers import HANDLERS, MAY_WAIT, serve
+from broker.handlers import HANDLERS, MAY_WAIT, SENDS, serve
 from broker.loading import load_broker
 from broker.pulling import Park, time_over
 from broker.registrar import Announcer, AnnouncerFactory, Registrar
@@ -267,7 +267,7 @@ class BrokerServer:
             return
         from broker.http import HttpServer  # aiohttp takes as long to load as all the rest
 
-        self._http = HttpServer(metrics=self._metrics, refusing=lambda: self._state.store.refusing)
+        self._http = HttpServer(metrics=self._metrics, refusing=lambda: self._upkeep.refusing)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)
@@ -330,6 +330,7 @@ class BrokerServer:
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
         if request.code in MAY_WAIT and connection.unanswered >= self._server.limits.unanswered_max:
             # Before it is served: afterwards it would be stored, and its sender told that it is not.
+            self._count_refused(request.code, Refused.OVERLOAD)
             return request.reply(
                 ResponseCode.SYSTEM_BUSY,
                 remark=f"[OVERLOAD]system busy, {connection.unanswered} requests of this connection"
@@ -362,7 +363,11 @@ class BrokerServer:
             return self._work_out(outcome)
         if outcome.log_offset and outcome.only_synced:
             return self._answer_synced(connection, request, outcome)
-        return self._answer_later(outcome, registering if outcome.registered else None)
+        return self._answer_later(request.code, outcome, registering if outcome.registered else None)
+
+    def _count_refused(self, code: int, reason: Refused) -> None:
+        if code in SENDS:
+            self._state.stats.refused[reason] += 1
 
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
         """Answer once the log is synced, without a task: under SYNC_FLUSH that is every send."""
@@ -422,14 +427,16 @@ class BrokerServer:
         finally:
             self._working -= 1
         self._apply_effects()
-        return await self._answer_later(outcome, None) if isinstance(outcome, Later) else outcome
+        if not isinstance(outcome, Later):
+            return outcome
+        return await self._answer_later(stepwise.asked.code, outcome, None)
 
     async def _answer_later(
-        self, later: Later, registering: asyncio.Task[None] | None
+        self, code: int, later: Later, registering: asyncio.Task[None] | None
     ) -> RemotingCommand | None:
         reply = later.reply
         try:
-            refused = await self._saved(later)
+            refused = await self._saved(code, later)
             if refused is not None:
                 return refused
             if later.log_offset:
@@ -440,7 +447,7 @@ class BrokerServer:
             await asyncio.wait([registering], timeout=_REGISTER_WAIT_S)
         return reply
 
-    async def _saved(self, later: Later) -> RemotingCommand | None:
+    async def _saved(self, code: int, later: Later) -> RemotingCommand | None:
         """Wait until the tables that an answer needs are on disk; return another answer if they are not."""
         reply = later.reply
         for file, wanted in (
@@ -455,6 +462,7 @@ class BrokerServer:
                 await self._upkeep.saved(file)
             except (OSError, StoreUnavailable) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
+                self._count_refused(code, refused_for(error))
                 return RemotingCommand(
                     code=ResponseCode.SERVICE_NOT_AVAILABLE,
                     opaque=reply.opaque,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -102,6 +102,7 @@ class Stats:
 
     Attributes:
         cluster_name: Key of the statistics of the whole broker, as RocketMQ has it.
+        refused: Sends that were refused, by :class:`broker.errors.Refused`.
         now: Loop time of the last sample; what is counted is dated by it.
     """
 
@@ -112,6 +113,7 @@ class Stats:
     get_found: Rate = field(default_factory=Rate)
     get_missed: Rate = field(default_factory=Rate)
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
     now: float = 0.0
     day: int = 0
     mornings: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))

@@ -20,7 +20,7 @@ import msgspec
 
 from broker.commit_log import CommitLog
 from broker.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
-from broker.errors import StoreUnavailable
+from broker.errors import Refused, StoreUnavailable, refused_for
 from broker.files import DISK, Disk, load_or_backup, make_directories, remove_tree
 from broker.log_scan import Record, read_record
 from broker.message_index import FILE_MESSAGES, MessageIndex
@@ -158,6 +158,7 @@ class MessageStore:
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
         self._queue_failure: str | None = None
+        self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
         self._queues_from = 0  # files of queues are removed that lead to the log below
         make_directories(disk, directory)
@@ -199,8 +200,8 @@ class MessageStore:
 
     @property
     def refusing(self) -> str | None:
-        """Why no messages are taken; None if they are. A full disk is found out by each of them."""
-        return self._queue_failure or self.log.broken
+        """Why no messages are taken; None if they are."""
+        return self._queue_failure or self.log.broken or self.log.refused
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class MessageStore:
 
     def _queue_for(self, draft: Draft) -> ConsumeQueue:
         if self._queue_failure is not None:
-            raise StoreUnavailable(self._queue_failure)
+            raise StoreUnavailable(self._queue_failure, reason=self._queue_refused)
         queue = self._queues.get((draft.topic, draft.queue_id))
         return self._open_queue(draft.topic, draft.queue_id) if queue is None else queue
 
@@ -573,6 +574,7 @@ class MessageStore:
         if failure is not None:
             reason = failure.strerror if isinstance(failure, OSError) else failure
             self._queue_failure = f"cannot write queue files: {reason}"
+            self._queue_refused = refused_for(failure)
             self._checkpointed = None
             return
         self._queue_failure = None

@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from broker.disk_threads import in_threads
+from broker.errors import Refused
 from broker.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
 from broker.state import BrokerState
 from broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
@@ -31,6 +32,8 @@ _CHECKPOINT_S: Final = 2.0
 _CLEAN_S: Final = 10.0
 #: The index follows the log this often.
 _INDEX_S: Final = 1.0
+#: How often a disk that refuses is looked after, and its state logged.
+_WATCH_S: Final = 1.0
 #: Pause after the disk refused.
 _RETRY_S: Final = 1.0
 #: At the end the disk gets so long for what is under way and for the tables, and as long again for the store.
@@ -75,6 +78,8 @@ class Upkeep:
         self._log_thread = DiskThreads("log")
         self._store_thread = DiskThreads("store")
         self._index_thread = DiskThreads("index")
+        self._unwritten: dict[str, Failure] = {}
+        self._sync_began: float | None = None
 
     def tasks(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """Return what has to run as long as the broker does."""
@@ -88,7 +93,25 @@ class Upkeep:
             self._flush_log(),
             self._keep_store(),
             self._keep_index(),
+            self._watch_disk(),
         )
+
+    @property
+    def refusing(self) -> str | None:
+        """Why the disk does not take messages or tables now; None if it does."""
+        if (reason := self._state.store.refusing) is not None:
+            return f"no messages are taken: {reason}"
+        for name, failure in self._unwritten.items():
+            text = failure.strerror if isinstance(failure, OSError) else failure
+            return f"{name} is not written: {text}"
+        if self._is_hung:
+            return "the disk of the log has not answered for longer than syncFlushTimeout"
+        return None
+
+    @property
+    def _is_hung(self) -> bool:
+        began, longest_s = self._sync_began, self._state.config.sync_flush_timeout_ms / 1000
+        return began is not None and time.monotonic() - began > longest_s
 
     def save(self, file: StateFile) -> None:
         """Have a file written soon."""
@@ -174,7 +197,6 @@ class Upkeep:
 
     async def _keep_file(self, file: StateFile, *, every_s: float | None) -> None:
         wanted = self._file_wanted[file.name]
-        failing = False
         while True:
             try:
                 async with asyncio.timeout(every_s):
@@ -184,11 +206,12 @@ class Upkeep:
             wanted.clear()
             await in_threads(file.save(), self._file_threads[file.name])
             if file.failure is None:
-                failing = False
+                if self._unwritten.pop(file.name, None) is not None:
+                    logger.info("file written again path=%s", file.name)
                 continue
-            if not failing:
+            if file.name not in self._unwritten:
                 logger.error("file not written path=%s error=%s", file.name, file.failure)
-            failing = True
+            self._unwritten[file.name] = file.failure
             await asyncio.sleep(_RETRY_S)
             wanted.set()
 
@@ -203,7 +226,9 @@ class Upkeep:
                 except TimeoutError:
                     pass
             self._flush_wanted.clear()
+            self._sync_began = time.monotonic()
             await in_threads(self._flush.flush(), self._log_thread)
+            self._sync_began = None
             if self._flush.failure is not None:
                 if not failing:
                     logger.critical(
@@ -211,6 +236,25 @@ class Upkeep:
                     )
                 failing = True
                 await asyncio.sleep(_RETRY_S)
+
+    async def _watch_disk(self) -> None:
+        """Log once when the disk begins to refuse and once when that is over, and find out whether it is."""
+        log, counts = self._state.store.log, self._state.stats.refused
+        is_ready, began, refused_before = True, 0.0, 0
+        while True:
+            refused = counts[Refused.DISK_FULL] + counts[Refused.DISK_FAILED]
+            if is_ready and (reason := self.refusing) is not None:
+                logger.warning("not ready reason=%s", reason)
+                is_ready, began = False, time.monotonic()
+            elif is_ready:
+                refused_before = refused
+            if not self._is_hung:  # a write would wait as well
+                log.try_again()
+            if not is_ready and self.refusing is None:
+                lasted_s, count = time.monotonic() - began, refused - refused_before
+                logger.warning("ready again after_s=%.1f sends_refused=%d", lasted_s, count)
+                is_ready = True
+            await asyncio.sleep(_WATCH_S)
 
     async def _keep_store(self) -> None:
         """Write checkpoints and remove old files, never both at once."""

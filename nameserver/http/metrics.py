@@ -76,6 +76,7 @@ class Metrics(Collector):
             ("table_revision", "Changes applied to the table.", view.revision),
             ("reads_ready", "Default reads are served.", status.reads_ready),
             ("writes_ready", "Writes are served.", status.writes_ready),
+            ("unwritten_files", "Files that lack changes: the disk refused.", status.unwritten_files),
         ):
             yield family(f"mqnamesrv_{name}", help_, [({}, value)])
         if (operations := self._consistency.operations) is not None:

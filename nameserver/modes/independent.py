@@ -47,6 +47,7 @@ class Independent(Local):
         super().__init__(settings, effects, boot_id=boot_id, keeps_routes=False)
         self._kv_path = Path(settings.current.kv_path)
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
+        self._kept_files.append(self._kv_file)
         self._timer: asyncio.TimerHandle | None = None
         self._scan_at: float = FIRST_SCAN_S
         if kv := load_kv_file(self._kv_path):
@@ -125,6 +126,7 @@ class Independent(Local):
             revision=view.revision,
             digest=view.digest(),
             state_digest=view.state_digest(),
+            unwritten_files=self._unwritten_files(),
         )
 
     async def close(self) -> None:

@@ -62,6 +62,7 @@ class ConsistencyStatus:
         state_digest: Of all replicated state, 32 hex digits.
         reads_ready, writes_ready: A default read, or a write, could be served now.
         waiting_for: Why not, in words; empty if ready.
+        unwritten_files: How many files lack changes because the disk refused the last write.
     """
 
     mode: str
@@ -80,6 +81,7 @@ class ConsistencyStatus:
     reads_ready: bool = True
     writes_ready: bool = True
     waiting_for: str = ""
+    unwritten_files: int = 0
 
 
 class Effects(Protocol):

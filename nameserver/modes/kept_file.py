@@ -29,6 +29,9 @@ class KeptFile:
         path: Of the file, for the log.
         write: Returns what brings the file up to date, for the thread; None if there is nothing to write.
             Called on the loop.
+
+    Attributes:
+        is_failing: The disk refused the last write.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class KeptFile:
         self._kept = 0  # how many of them the file has
         self._writing: asyncio.Future[str | None] | None = None
         self._timer: asyncio.Handle | None = None
-        self._failing = False
+        self.is_failing = False
         self._closed = False
 
     def changed(self) -> None:
@@ -100,15 +103,15 @@ class KeptFile:
         self._writing = None
         if error is None:
             self._kept = changes
-            if self._failing:
+            if self.is_failing:
                 logger.info("%s %s again file=%s", self._what, self._done, self._path)
-            self._failing = False
+            self.is_failing = False
             if self._kept < self._changes:
                 self.keep_soon()
         else:
-            if not self._failing:  # once, not at each new try
+            if not self.is_failing:  # once, not at each new try
                 self._say(error)
-            self._failing = True
+            self.is_failing = True
             if not self._closed:
                 self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._keep_again)
         outcome.set_result(None if error is None else str(error))

@@ -44,6 +44,7 @@ class Local:
         self._settings_file = KeptFile(
             "settings", "kept", path=self._settings_path, write=self._write_settings
         )
+        self._kept_files = [self._settings_file]
         self.carries_broker = self._liveness.carries_broker
         self.standing = self._liveness.standing
         self.changed = self._waiters.changed
@@ -59,6 +60,9 @@ class Local:
 
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
+
+    def _unwritten_files(self) -> int:
+        return sum(file.is_failing for file in self._kept_files)
 
     @property
     def uptime_s(self) -> float:

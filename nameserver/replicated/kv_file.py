@@ -31,6 +31,9 @@ class KvFile(Part):
     """Offers the file found at the start to the group, and keeps it as the table is.
 
     A file that cannot be imported is no reason not to start, and is not overwritten.
+
+    Attributes:
+        export: Writes the file.
     """
 
     def __init__(self, given: Surroundings, writes: Writes) -> None:
@@ -39,7 +42,7 @@ class KvFile(Part):
         self._writes = writes
         self._found: _Table | None = None  # None: it is broken, and stays as it is
         self._exports = False
-        self._export = KeptFile("KV configuration", "exported", path=path, write=self._write)
+        self.export = KeptFile("KV configuration", "exported", path=path, write=self._write)
         self._importer: asyncio.Task[None] | None = None
         try:
             found = load_kv_file(path)
@@ -59,22 +62,22 @@ class KvFile(Part):
         if self._found is None:
             return
         self._exports = True
-        self._export.keep_soon()
+        self.export.keep_soon()
         if self._found:
             self._importer = self._loop.create_task(self._import(self._found), name="kv import")
 
     def may_differ(self) -> None:
         """The table's KV configuration may have changed."""
-        self._export.changed()
+        self.export.changed()
         if self._exports:
-            self._export.keep_soon()
+            self.export.keep_soon()
 
     async def close(self) -> None:
         """Import no more; return once the file is written as the table is, or the disk stands still."""
         if self._importer is not None:
             self._importer.cancel()
             await asyncio.wait((self._importer,))
-        await self._export.close()
+        await self.export.close()
 
     async def _import(self, found: _Table) -> None:
         try:

@@ -112,6 +112,7 @@ class Replicated(Local):
         reads = self._reads = Reads(given, leadership, reports.reporter, contact)
         registrations = self._registrations = Registrations(given, reports, writes)
         self._kv_file = KvFile(given, writes)
+        self._kept_files.append(self._kv_file.export)
         self._takes: dict[type[peer_messages.Message], Callable[[str, Any], None]] = {
             peer_messages.ReadIndex: reads.asked,
             peer_messages.ReadIndexReply: reads.answered,
@@ -192,6 +193,7 @@ class Replicated(Local):
             reads_ready=ready,
             writes_ready=ready,
             waiting_for="" if ready else self._contact.why_not(),
+            unwritten_files=self._unwritten_files(),
         )
 
     def raft_status(self) -> GroupStatus:

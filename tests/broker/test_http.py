@@ -223,7 +223,7 @@ def test_a_broker_that_takes_no_messages_is_not_ready_and_says_why() -> None:
     async def act(server: HttpServer, addr: str) -> None:
         assert await asyncio.to_thread(get, addr, "/readyz") == (
             503,
-            "no messages are taken: the disk is gone\n",
+            "not ready: the disk is gone\n",
         )
         assert (await asyncio.to_thread(get, addr, "/healthz"))[0] == 200
 
@@ -244,7 +244,7 @@ def test_broker_whose_disk_does_not_sync_is_ready_no_more(
         assert (await broker.send(b"x")).code == 10  # nobody can promise that it survives
         status, text = await asyncio.to_thread(get, addr, "/readyz")
         assert status == 503
-        assert text.startswith("no messages are taken: sync of ")
+        assert text.startswith("not ready: no messages are taken: sync of ")
         assert "Input/output error" in text
         assert await asyncio.to_thread(get, addr, "/healthz") == (200, "ok\n")
 

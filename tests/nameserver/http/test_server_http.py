@@ -20,6 +20,7 @@ import pytest
 
 from nameserver.http import openapi
 from nameserver.http.app import HttpServer
+from nameserver.modes import kept_file
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Freshness, NoQuorum
 from nameserver.routes.view import RouteView
@@ -496,6 +497,40 @@ def test_metrics_are_prometheus_text_and_count_what_the_cache_answered(tmp_path:
             assert "mqnamesrv_topics 1.0\n" in text
             families = re.findall(r"# TYPE (\S+)", text)
             assert len(families) == len(set(families))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "ext", "body"),
+    [
+        ("kvConfig.json", RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}, b""),
+        ("namesrv.properties", RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=false"),
+    ],
+)
+def test_file_that_the_disk_refuses_is_counted_until_it_is_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    code: RequestCode,
+    ext: dict[str, str],
+    body: bytes,
+) -> None:
+    monkeypatch.setattr(kept_file, "RETRY_S", 0.02)
+    in_the_way = tmp_path / f"{file}.tmp"
+
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            _, text = await ns.get("/metrics")
+            assert "mqnamesrv_unwritten_files 0.0\n" in text
+            in_the_way.mkdir()  # refuses the write, as a full disk does
+            assert (await ns.ask(code, body, **ext)).code == 1
+            _, text = await ns.get("/metrics")
+            assert "mqnamesrv_unwritten_files 1.0\n" in text
+            in_the_way.rmdir()
+            async with asyncio.timeout(20):
+                while "mqnamesrv_unwritten_files 0.0\n" not in (await ns.get("/metrics"))[1]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
 
     asyncio.run(main())
 

@@ -1,0 +1,51 @@
+"""File systems of a few MiB below a broker's files. They need root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode != 0:
+        pytest.skip(f"{command[0]} does not work here: {done.stderr.strip()}")
+
+
+@contextmanager
+def small_disk(at: Path, *, size_bytes: int) -> Iterator[None]:
+    """Mount a tmpfs at ``at``."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    if shutil.which("mount") is None:
+        pytest.skip("mount is not here")
+    at.mkdir(parents=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "routekeeper-test", str(at))
+    try:
+        yield
+    finally:
+        _run("umount", "--lazy", str(at))
+
+
+def resize(at: Path, *, size_bytes: int) -> None:
+    """Give a small disk another size."""
+    _run("mount", "-o", f"remount,size={size_bytes}", str(at))
+
+
+def fill(at: Path) -> Path:
+    """Write a file until the disk is full; return its path, to be removed."""
+    filler = at / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        for chunk in (bytes(1 << 20), bytes(4096), b"x"):
+            try:
+                while True:
+                    file.write(chunk)
+            except OSError:
+                pass  # full
+    return filler

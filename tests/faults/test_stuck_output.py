@@ -1,0 +1,123 @@
+"""Programs whose stdout and stderr nobody reads any more: they go on serving, and end in time."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+START_S = 40.0
+END_S = 8.0
+"""From SIGTERM to the end: a second for lines that are not written yet, and what the machine needs."""
+
+
+@contextmanager
+def pipe_that_nobody_reads() -> Iterator[int]:
+    """Yield the writing end of a pipe that is full."""
+    reader, writer = os.pipe()
+    try:
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(writer, False)
+        for size in (4096, 1):
+            try:
+                while True:
+                    os.write(writer, b"." * size)
+            except BlockingIOError:
+                pass
+        os.set_blocking(writer, True)
+        yield writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def healthy(http_addr: str) -> bool:
+    connection = http.client.HTTPConnection(http_addr, timeout=5)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def registration(number: int) -> RemotingCommand:
+    fields = {
+        "brokerName": f"b{number}",
+        "brokerAddr": f"127.0.0.1:{1000 + number}",
+        "clusterName": "C",
+        "brokerId": "0",
+        "haServerAddr": "",
+    }
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body=b"")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "nameserver --listen {wire} --http {http} --data {data}",
+        "nameserver --listen {wire} --http {http} --data {data} --mode raft --raft {raft} --peers {raft}",
+        "broker --listen {wire} --http {http} --store {data} -n {raft} --log-level debug",
+    ],
+    ids=["independent", "raft", "broker"],
+)
+@pytest.mark.xfail(strict=True, reason="log lines are written on the event loop")
+def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, tmp_path: Path) -> None:
+    wire, http_addr, raft = free_addresses(3)
+    command = program.format(wire=wire, http=http_addr, raft=raft, data=tmp_path / "data").split()
+    with pipe_that_nobody_reads() as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdout=full,
+            stderr=full,
+            env=os.environ | {"MQNAMESRV_LOG_LEVEL": "DEBUG"},
+        )
+        try:
+            deadline = time.monotonic() + START_S
+            while not healthy(http_addr):
+                assert process.poll() is None
+                assert time.monotonic() < deadline, "it does not serve"
+                time.sleep(0.05)
+            with BlockingClient() as client:
+                for number in range(100):  # at a nameserver each is a line; a broker refuses them
+                    client.invoke(wire, registration(number), timeout_s=5.0)
+            assert healthy(http_addr)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(END_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [("nameserver --no-such-flag", 2), ("broker --no-such-flag", 2), ("client.mqadmin clusterList -n x", 1)],
+)
+@pytest.mark.xfail(strict=True, reason="the last line is written before the program ends")
+def test_program_that_has_a_last_line_for_nobody_ends_in_time(
+    program: str, code: int, tmp_path: Path
+) -> None:
+    with pipe_that_nobody_reads() as full:
+        process = subprocess.Popen([sys.executable, "-m", *program.split()], stderr=full, cwd=tmp_path)
+        try:
+            assert process.wait(END_S) == code
+        finally:
+            process.kill()
+            process.wait()
