@@ -30,7 +30,6 @@ def health_check(path: Path, http: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="the health check asks the proxy")
 def test_health_checks_of_compose_ask_the_server_itself(tmp_path: Path) -> None:
     """A proxy for the image's users made every container of a healthy cluster "unhealthy"."""
     assert len(COMPOSITIONS) == 2
@@ -45,7 +44,6 @@ def test_health_checks_of_compose_ask_the_server_itself(tmp_path: Path) -> None:
                 assert (done.returncode == 0) is healthy, (path.name, http, done.stderr[-2000:])
 
 
-@pytest.mark.xfail(strict=True, reason="measuring programs read HTTP by urlopen")
 def test_no_program_reads_http_through_the_environments_proxy() -> None:
     """``urlopen`` and the default opener of urllib look for a proxy; http.client and aiohttp do not."""
     asking = re.compile(r"\burlopen\(|build_opener\((?!urllib\.request\.ProxyHandler\(\{\}\))|trust_env=True")

@@ -11,10 +11,7 @@ from pyspark.sql import SparkSession
 
 from bench.report.storage import write_table
 
-pytestmark = [
-    *(pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(300)),
-    pytest.mark.xfail(strict=True, reason="cells are written as servers sent them"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(300)]
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1+1", "\r=1+1", '=HYPERLINK("http://h/")')
 
