@@ -9,6 +9,11 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 pytest_plugins = ("tests.sums",)
 
+# A proxy that the environment names does not lead to a test's own servers.
+_LOOPBACK = "127.0.0.1,localhost,::1"
+for _name in ("no_proxy", "NO_PROXY"):
+    os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), _LOOPBACK)))
+
 # The same examples every time: a red run is the change's fault. ROUTEKEEPER_EXPLORE=1 looks for new ones.
 # No deadlines: how long an example takes says more about the machine than about the code.
 settings.register_profile(

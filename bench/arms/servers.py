@@ -11,12 +11,12 @@ import socket
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.arms.layout import IDS
+from bench.direct import OPENER
 from bench.jre import ensure_java
 from bench.network import Network
 from bench.ports import HOST, free_ports
@@ -130,13 +130,9 @@ class StartedServers(Servers):
         shutil.rmtree(self.data_of(index), ignore_errors=True)
 
 
-#: Whatever proxy the environment names, it does not lead to a run's own addresses.
-_direct: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
 def fetch(url: str) -> tuple[int, bytes]:
     try:
-        with _direct.open(url, timeout=2) as reply:
+        with OPENER.open(url, timeout=2) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -29,7 +29,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +36,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bench.direct import OPENER
 from bench.micro.load import Plan
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
@@ -190,7 +190,7 @@ def apache_jars() -> Path | None:
 
 
 def _status(http: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{http}/v1/status", timeout=5) as answer:
+    with OPENER.open(f"http://{http}/v1/status", timeout=5) as answer:
         status: dict[str, Any] = json.load(answer)
     return status
 

@@ -36,6 +36,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
+from bench.direct import OPENER
 from bench.micro.raft.figures import percentile
 from bench.micro.raft.systems import MEMBERS, RouteKeeper
 from bench.micro.raft.timers import SERIES
@@ -258,7 +259,7 @@ class Group(RouteKeeper):
             data=b"{}",
             headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=STEP_S) as reply:
+        with OPENER.open(request, timeout=STEP_S) as reply:
             found: dict[str, Any] = json.loads(reply.read())
             return found
 

@@ -165,6 +165,22 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backward:
+    """Answers of servers that went backwards.
+
+    ``fault``: the last one that had begun, None before the first.
+    """
+
+    run: str
+    fault: int | None
+    compared: int
+    fell: int
+    relisted: int
+    servers: int
+    longest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleBucket:
     """Changes by how long they took to be acknowledged or visible; ``value_ns`` null: never."""
 
@@ -306,6 +322,7 @@ class Gold:
     back: list[Back] = field(default_factory=list)
     given_up: list[GivenUp] = field(default_factory=list)
     disagreements: list[Disagreement] = field(default_factory=list)
+    backward: list[Backward] = field(default_factory=list)
     visible: list[VisibleBucket] = field(default_factory=list)
     staleness: list[StaleBin] = field(default_factory=list)
     currency: list[Currency] = field(default_factory=list)

@@ -142,6 +142,17 @@ MEASURES: Final = {
             "From the healing until no two nameservers differed any more.",
         ),
         _measure(
+            *("backward_answers", "count", 1, "Answers that went backwards"),
+            "How often a server gave an older answer than the same process had given before: an earlier "
+            "version of a topic, by the harness's log of changes, or a broker that it had dropped and that "
+            "was still gone. A process that was started again gave none before. Must be 0.",
+        ),
+        _measure(
+            *("backward_s", "s", 0.25, "Longest time of older answers"),
+            "The longest time for which one server gave older answers about a topic than before, until it "
+            "had caught up. Must be 0.",
+        ),
+        _measure(
             *("all_send_s", "s", 0.25, "All clients can send to it"),
             "From the instant at which an administrator begins to make the topic, or the first producer to "
             "send to "
@@ -230,7 +241,9 @@ MEASURES: Final = {
     )
 }
 
-TIMES: Final = tuple(key for key, each in MEASURES.items() if each.unit == "s" and key != "oldest_answer_s")
+TIMES: Final = tuple(
+    key for key, each in MEASURES.items() if each.unit == "s" and key not in ("oldest_answer_s", "backward_s")
+)
 """Recoveries; how old an answer may be is set by how long the fault lasts."""
 SHARE_MIN: Final = 20
 """A share of fewer observations is not told."""
@@ -265,6 +278,7 @@ def values(gold: Gold) -> Values:
     for run, case, measure, value in (
         *_of_requests(gold.recoveries, cases),
         *_of_routes(gold, cases),
+        *_of_backward_answers(gold, cases),
         *_of_messages(gold, cases),
         *_of_new_topics(gold, cases, by_run),
         *_of_quiet_times(gold, by_run),
@@ -394,6 +408,27 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
             yield run, fault.case, "agree_s", found.agree_ns / 1e9 if found else 0.0
         dropped = mistaken.get((run, number))
         yield run, fault.case, "given_up_s", dropped.given_up_ns / 1e9 if dropped else 0.0
+
+
+def _of_backward_answers(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
+    """Yield both measures for each case, of which 0 are told too.
+
+    Answers before the first fault of a scenario have no case: they are told where there are faults only if
+    one of them went backwards.
+    """
+    compared = {row.run for row in gold.backward}
+    found: dict[tuple[str, str | None], list[tuple[int, int]]] = {
+        (run, fault.case): [] for (run, _), fault in faults.items() if run in compared
+    }
+    struck = {run for run, _ in found}
+    for row in gold.backward:
+        case = None if row.fault is None else faults[row.run, row.fault].case
+        times = row.fell + row.relisted
+        if case is not None or times or row.run not in struck:
+            found.setdefault((row.run, case), []).append((times, row.longest_ns))
+    for (run, case), each in found.items():
+        yield run, case, "backward_answers", sum(times for times, _ in each)
+        yield run, case, "backward_s", max((longest_ns for _, longest_ns in each), default=0) / 1e9
 
 
 def _of_new_topics(gold: Gold, faults: dict[tuple[str, int], Fault], by_run: dict[str, Source]) -> _Found:

@@ -84,7 +84,7 @@ def page(gold: Gold, values: Values) -> str:
         "asking": _asking(used),
         "arms_sentence": _arms_sentence(used),
         "setting": _setting(used, blocks),
-        "warnings": _warnings(used, blocks, shared),
+        "warnings": _warnings(gold, used, blocks, shared),
         "disturbed": disturbed,
         "blocks": blocks,
         "servers": next((source.manifest.servers for source in used if source.manifest is not None), 0),
@@ -221,7 +221,7 @@ def _asking(used: Sequence[Source]) -> str:
     )
 
 
-def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[str]:
+def _warnings(gold: Gold, used: Sequence[Source], blocks: int, shared: Conditions) -> list[str]:
     found = []
     if shared.disturbances:
         found.append(
@@ -246,6 +246,7 @@ def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[s
             "whatever the design: these times and failures are shown and compared with nothing; a machine "
             "with more cores can judge them."
         )
+    found += _backward(gold, used)
     lost = [source for source in used if source.manifest is not None and source.manifest.lost]
     for source in lost:
         assert source.manifest is not None
@@ -255,6 +256,32 @@ def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[s
             f"itself ({source.manifest.lost}). All its figures there count as “never”."
         )
     return found
+
+
+def _backward(gold: Gold, used: Sequence[Source]) -> list[str]:
+    """Say in which designs answers of servers went backwards; nothing if in none."""
+    arm_of = {source.run: source.arm for source in used}
+    times: Counter[str] = Counter()
+    longest_s: dict[str, float] = defaultdict(float)
+    for row in gold.backward:
+        arm = arm_of[row.run]
+        times[arm] += row.fell + row.relisted
+        longest_s[arm] = max(longest_s[arm], row.longest_ns / 1e9)
+    if not times.total():
+        return []
+    runs = {row.run for row in gold.backward}
+    bad = {row.run for row in gold.backward if row.fell + row.relisted}
+    arms = words.listed(
+        [
+            f"{words.name(arm)} {count} times, for {words.quantity(longest_s[arm], 's')} at the longest"
+            for arm, count in sorted(times.items())
+            if count
+        ]
+    )
+    return [
+        f"Answers of servers went backwards {times.total()} times in {len(bad)} of {len(runs)} runs, where "
+        f"none may: {arms}."
+    ]
 
 
 def _title(scenario: str) -> str:
@@ -733,6 +760,11 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
             f"({words.OP_TITLES.get(worst.op, worst.op).lower()}, {_short(worst.run)}). Latency counts "
             "from the due "
             "instant and contains this."
+        )
+    if gold.backward and not any(row.fell + row.relisted for row in gold.backward):
+        found.append(
+            f"No server's answer was older than one that the same process had given before, in "
+            f"{len({row.run for row in gold.backward})} runs."
         )
     busy = {row.run: row.busiest for row in gold.costs if row.role == "generator" and row.busiest is not None}
     over = [run for run, cores in busy.items() if cores > BUSY_CORES]

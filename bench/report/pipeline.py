@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.plan import CASES, NEW_TOPIC
-from bench.report import costs, gold, requests, routes, silver, storage, told
+from bench.report import backwards, costs, gold, requests, routes, silver, storage, told
 from bench.report.tables import EVENTS, FAULTS, GAP, RUNS, WINDOW
 
 REASONS_MAX: Final = 12
@@ -97,6 +97,7 @@ def compute(
         back=rows("back", gold.Back),
         given_up=rows("given_up", gold.GivenUp),
         disagreements=rows("disagreements", gold.Disagreement),
+        backward=rows("backward", gold.Backward),
         visible=rows("visible_histogram", gold.VisibleBucket),
         staleness=rows("staleness", gold.StaleBin),
         currency=rows("currency", gold.Currency),
@@ -172,6 +173,7 @@ def _frames(
     first = keep(routes.first_shown(changed, spans))
     ops = good["ops"].unionByName(requests.registrations(good["ops"]))
     judged = keep(requests.judged(ops, runs, requests.holders(good["ops"], runs), changed))
+    given = keep(backwards.answers(good["views"], good["processes"], runs))
     handed = good["deliveries"]
     frames = {
         "recoveries": requests.recoveries(judged),
@@ -188,6 +190,7 @@ def _frames(
         "back": routes.back(spans, runs),
         "given_up": routes.given_up(spans, runs),
         "disagreements": routes.disagreements(spans, runs),
+        "backward": backwards.backwards(given, good["truth"], runs),
         "visible_histogram": routes.visible_histogram(routes.visibility(first, runs)),
         "currency": routes.currency(first, changed, runs),
         "costs": costs.process_costs(good["processes"], runs),
@@ -198,6 +201,7 @@ def _frames(
         "messages": "deliveries" not in kinds,
         "new_topics": not new_topics,
         "links": "links" not in kinds,
+        "backward": "processes" not in kinds,
         "costs": "processes" not in kinds,
         "fault_costs": "processes" not in kinds,
     }

@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -97,7 +97,7 @@ def write(spark: SparkSession, path: str, content: bytes) -> None:
 
 
 def write_table(spark: SparkSession, folder: str, name: str, table: pa.Table) -> None:
-    """Write a small table as ``NAME.parquet`` and ``NAME.csv``."""
+    """Write a small table as ``NAME.parquet``, and as ``NAME.csv`` with :func:`_cell`'s apostrophes."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     write(spark, join(folder, f"{name}.parquet"), sink.getvalue().to_pybytes())
@@ -108,10 +108,24 @@ def write_table(spark: SparkSession, folder: str, name: str, table: pa.Table) ->
 def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(columns)
+    writer.writerow(map(_cell, columns))
     for row in rows:
-        writer.writerow([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row])
+        writer.writerow(map(_cell, row))
     return text.getvalue()
+
+
+_FORMULA_BEGINS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell's value; an apostrophe before a text that a spreadsheet would compute.
+
+    Remarks, topics and addresses come from servers: one that begins with "=" could run a command on the
+    machine of whoever opens the table. Numbers are written as they are.
+    """
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_BEGINS) else value
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -27,10 +27,20 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, *, mode: str = "independent", brokers: tuple[str, ...] = ("broker-a",), nameservers: int = 1
+    folder: Path,
+    *,
+    mode: str = "independent",
+    brokers: tuple[str, ...] = ("broker-a",),
+    nameservers: int = 1,
+    wire: list[str] | None = None,
 ) -> Iterator[Cluster]:
-    """Run nameservers and brokers of these names until the block is left."""
-    wire, http, raft = (free_addresses(nameservers) for _ in range(3))
+    """Run nameservers and brokers of these names until the block is left.
+
+    Args:
+        wire: Where the nameservers serve, if that is known before.
+    """
+    http, raft = free_addresses(nameservers), free_addresses(nameservers)
+    wire = wire or free_addresses(nameservers)
     started: list[Process] = []
 
     def start(role: str, index: int, *command: str) -> None:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +25,7 @@ from typing import Any, Final
 import psutil
 
 from bench.arms.servers import class_path, four_letters, java
+from bench.direct import OPENER
 from bench.micro.load import cpu_s
 from bench.micro.raft.job import Kind
 from bench.micro.raft.timers import Timers
@@ -336,7 +336,7 @@ def _one(flags: Sequence[bool]) -> int | None:
 def _get(url: str) -> bytes | None:
     """Return the body of a 200; None for anything else."""
     try:
-        with urllib.request.urlopen(url, timeout=3) as reply:
+        with OPENER.open(url, timeout=3) as reply:
             body: bytes = reply.read()
             return body
     except (OSError, urllib.error.HTTPError):

@@ -3,6 +3,7 @@
 Each truth of C1 to C10 that today's report got wrong has its case here.
 """
 
+import csv
 import dataclasses
 import html
 import re
@@ -16,10 +17,12 @@ from pyspark.sql import SparkSession
 from bench.__main__ import report_roots
 from bench.report import answers, measures, silver, words
 from bench.report.gold import Gold, Recovery
+from bench.report.job import write_values
 from bench.report.measures import Place
 from bench.report.page import page
 from bench.report.pipeline import compute
 from bench.runfolder import void_folder, write_manifest
+from tests.bench.report import backwards
 from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
@@ -58,6 +61,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         heartbeats_go_on,
         sampled_in_part,
         known_after_a_while,
+        *backwards.PLANTS,
         reported_without_changes,
         broken_folders,
     ):
@@ -873,3 +877,52 @@ def test_no_table_that_comes_to_the_driver_grows_with_the_load(gold: Gold) -> No
     filled = {name for name, number in few.items() if number}
     assert {"recoveries", "outcomes", "timelines", "latency", "lateness", "messages"} <= filled
     assert {"reasons", "costs", "links", "files"} <= filled
+
+
+def counted_backwards(gold: Gold, scenario: str) -> backwards.Counted:
+    rows = [row for row in gold.backward if f"/{scenario}/" in row.run]
+    assert rows, f"nobody looked at {scenario}"
+    return sum(row.fell + row.relisted for row in rows), max(row.longest_ns for row in rows) / 1e9
+
+
+@pytest.mark.parametrize("scenario", backwards.COUNTED)
+def test_answers_that_go_backwards_are_counted_with_their_longest_time(gold: Gold, scenario: str) -> None:
+    times, longest_s = counted_backwards(gold, scenario)
+    assert times == backwards.COUNTED[scenario][0]
+    assert longest_s == pytest.approx(backwards.COUNTED[scenario][1])
+
+
+@pytest.mark.parametrize("scenario", backwards.COUNTED)
+def test_count_by_hand_of_answers_that_go_backwards_is_the_same(gold: Gold, scenario: str) -> None:
+    life = {source.life for source in gold.sources if source.scenario == scenario}
+    folders = [Path(source.uri.removeprefix("file:")) for source in gold.sources if source.life in life]
+    by_hand, counted = backwards.by_hand(folders), counted_backwards(gold, scenario)
+    assert by_hand[0] == counted[0]
+    assert by_hand[1] == pytest.approx(counted[1])
+
+
+def test_answers_that_go_backwards_stand_at_the_fault_before_them_on_the_page_and_in_its_tables(
+    gold: Gold, tmp_path: Path, spark: SparkSession
+) -> None:
+    values = measures.values(gold)
+
+    def value(scenario: str, case: str | None, measure: str) -> list[float]:
+        return list(values[Place("equal", scenario, case, measure)]["raft"].values())
+
+    assert value("backwards", "1-2", "backward_answers") == [2.0]
+    assert value("backwards", "1-2", "backward_s") == [pytest.approx(0.38)]
+    assert value("restarted", "1-2", "backward_answers") == [0.0]
+    assert value("goes-on", None, "backward_answers") == [1.0]  # its fault had not begun
+    assert value("goes-on", "1-2", "backward_answers") == [0.0]
+    assert not [place for place in values if place.scenario == "foreign" and "backward" in place.measure]
+    said = text_of_page(gold)
+    assert "Answers that went backwards" in said
+    assert re.search(
+        "Answers of servers went backwards 6 times in 4 of [0-9]+ runs, where none may: raft 6 times, for "
+        "2.48 s at the longest.",
+        said,
+    )
+    write_values(spark, str(tmp_path), values, {})
+    with (tmp_path / "marts" / "values.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["measure"] == "backward_answers"]
+    assert {(row["scenario"], row["value"]) for row in rows} >= {("backwards", "2.0"), ("set-back", "0.0")}

@@ -1,0 +1,7 @@
+"""HTTP to servers of a run: whatever proxy the environment names, it does not lead to them."""
+
+import urllib.request
+from typing import Final
+
+OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opens a URL as ``urllib.request.urlopen`` does, from the server itself."""

@@ -1,0 +1,187 @@
+"""Answers of a server that go backwards: older than one that the same process gave before.
+
+Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A design whose reads never lose an
+acknowledged change gives none. The truth is the harness's log, and an answer is counted only if the log
+leaves no doubt:
+
+- A version of a topic is older than another one if the last time its broker sent it, before the answer was
+  read, lies before the first time that it sent the other one. So a broker that really went back, and sends
+  an old version again, makes no older answer.
+- A broker is listed again although it is gone: the process had listed it, no longer did so in a reading that
+  was sent after the broker's end, and lists it before the broker was started again.
+- A process ends with its restart. The next one may know nothing, or less: it gave no answer before.
+- A version that is not in the log, and a server whose process nobody knows, are compared with nothing. Nor is
+  a route that vanishes: its broker may have gone.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from bench.report.routes import ANSWERS
+
+_SERVER: Final = ("life", "index", "topic")
+_PROCESS: Final = (*_SERVER, "process")
+_JUDGED: Final = ("run", "index", "seen_ns", "fell", "relisted", "older_ns")
+
+
+def backwards(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
+    """Count the answers of servers that went backwards.
+
+    In:  :func:`answers`; good truth rows with run; ``RUNS``.
+    Out: one row per (run, fault) in which anything was compared: fault int, the last one that had begun, null
+        before the first; compared long; fell long, answers with an older version than the answer before;
+        relisted long, answers that list a broker again which was gone; servers long, how many gave such
+        answers; longest_ns long, the longest time for which one gave none but older answers, else 0.
+    """
+    judged = _by_version(given, truth, runs).unionByName(_by_list(given, runs))
+    begun = F.filter("windows", lambda w: w["begin_ns"] + F.col("measure_begin_ns") <= F.col("seen_ns"))
+    went = (F.col("fell") > 0) | (F.col("relisted") > 0)
+    return (
+        judged.join(F.broadcast(runs.select("run", "measure_begin_ns", "windows")), on="run", how="inner")
+        .withColumn("fault", F.try_element_at(begun, F.lit(-1))["fault"])
+        .groupBy("run", "fault")
+        .agg(
+            F.count("*").alias("compared"),
+            F.sum("fell").alias("fell"),
+            F.sum("relisted").alias("relisted"),
+            F.count_distinct(F.when(went, F.col("index"))).alias("servers"),
+            F.max("older_ns").alias("longest_ns"),
+        )
+        .select("run", "fault", "compared", "fell", "relisted", "servers", "longest_ns")
+    )
+
+
+def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFrame:
+    """Return what each server began to answer and when, with the process that answered.
+
+    In:  good view and process rows with run; ``RUNS``.
+    Out: life, run, index, topic, state, brokers, version; process int, how many had been started; seen_ns
+        long, when it was first read; still_ns long, when the last reading of it was sent. Both are instants
+        of the host.
+    """
+    life = F.broadcast(runs.select("run", "life"))
+    started = (
+        processes.where(F.col("role") == "nameserver")
+        .join(life, on="run", how="inner")
+        .groupBy("life", "index")
+        .agg(F.collect_list(F.when(F.col("event") == "start", F.col("t_ns"))).alias("starts"))
+    )
+    in_order = Window.partitionBy(*_SERVER).orderBy("seen_ns")
+    first_ns = F.min("seen_ns").over(Window.partitionBy(*_SERVER))
+    # At the begin of a slot each view is stated once more, at an instant at which nobody read it.
+    was_read = F.col("unseen_ns").isNotNull() | (F.col("seen_ns") == first_ns) | (F.col("state") == "end")
+    return (
+        views.where(F.col("observer") == "nameserver")
+        .join(life, on="run", how="inner")
+        .withColumn("was_read", was_read)
+        .where("was_read")
+        .withColumn("next_ns", F.lead(F.coalesce("unseen_ns", "seen_ns")).over(in_order))
+        .join(F.broadcast(started), on=["life", "index"], how="inner")
+        .where(F.col("state").isin(*ANSWERS))
+        .select(
+            *("life", "run", "index", "topic", "state", "version", "seen_ns"),
+            F.coalesce("brokers", F.array().cast("array<int>")).alias("brokers"),
+            F.coalesce("next_ns", "seen_ns").alias("still_ns"),
+            F.size(F.filter("starts", lambda at: at <= F.col("seen_ns"))).alias("process"),
+        )
+    )
+
+
+def _by_version(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
+    """Judge the answers that show a version.
+
+    In:  :func:`answers`; good truth rows with run; ``RUNS``.
+    Out: run, index, seen_ns; fell, relisted int, 0 or 1; older_ns long, for how long the server has given
+        older answers at the end of this one, 0 if it is none.
+    """
+    sent = (
+        truth.where((F.col("subject") == "topic") & (F.col("what") == "changing"))
+        .join(F.broadcast(runs.select("run", "life")), on="run", how="inner")
+        .groupBy("life", "topic", "version")
+        .agg(F.collect_list("t_ns").alias("sent"))
+    )
+    before = F.filter("sent", lambda at: at <= F.col("seen_ns"))
+    in_order = Window.partitionBy(*_PROCESS).orderBy("seen_ns")
+    earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    return _with_age(
+        given.join(sent, on=["life", "topic", "version"], how="inner")
+        .withColumns({"first_ns": F.array_min(before), "last_ns": F.array_max(before)})
+        .where(F.col("first_ns").isNotNull())
+        .withColumns(
+            {
+                "is_older": _is_true(F.col("last_ns") < F.max("first_ns").over(earlier)),
+                "fell": _is_true(F.col("last_ns") < F.lag("first_ns").over(in_order)).cast("int"),
+                "relisted": F.lit(0),
+            }
+        ),
+        _PROCESS,
+    )
+
+
+def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
+    """Judge the answers of topics that list a broker which was gone for a while.
+
+    In:  :func:`answers`; ``RUNS``.
+    Out: as of :func:`_by_version`.
+    """
+    begin = F.col("measure_begin_ns")
+    gaps = (
+        runs.select("life", "measure_begin_ns", F.explode("gaps").alias("gap"))
+        .groupBy("life", F.col("gap.broker").alias("broker"), (F.col("gap.from_ns") + begin).alias("from_ns"))
+        .agg(F.min(F.col("gap.launched_ns") + begin).alias("launched_ns"))
+    )
+    concerned = (
+        given.select("life", "topic", F.explode("brokers").alias("broker"))
+        .groupBy("life", "topic", "broker")
+        .agg(F.count("*").alias("answers"))
+        .join(F.broadcast(gaps), on=["life", "broker"], how="inner")
+        .select("life", "topic", "broker", "from_ns", "launched_ns")
+    )
+    keys = (*_PROCESS, "broker", "from_ns")
+    in_order = Window.partitionBy(*keys).orderBy("seen_ns")
+    earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    listed = F.col("listed")
+    return _with_age(
+        given.join(F.broadcast(concerned), on=["life", "topic"], how="inner")
+        .withColumn("listed", F.array_contains("brokers", F.col("broker")))
+        .withColumn("was_listed", _is_true(F.max("listed").over(earlier)))
+        .withColumn("dropped", ~listed & F.col("was_listed") & (F.col("still_ns") >= F.col("from_ns")))
+        .withColumn("was_dropped", _is_true(F.max("dropped").over(earlier)))
+        .withColumns(
+            {
+                "is_older": listed & F.col("was_dropped") & (F.col("seen_ns") < F.col("launched_ns")),
+                "was_lacking": _is_true(~F.lag("listed").over(in_order)),
+            }
+        )
+        .withColumns(
+            {
+                "fell": F.lit(0),
+                "relisted": (F.col("is_older") & F.col("was_lacking")).cast("int"),
+                "still_ns": F.least("still_ns", "launched_ns"),
+            }
+        ),
+        keys,
+    )
+
+
+def _with_age(judged: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Add for how long older answers have been given without one between that is not.
+
+    In:  the keys; run, index, seen_ns, still_ns; is_older boolean; fell, relisted int.
+    Out: as of :func:`_by_version`.
+    """
+    in_order = Window.partitionBy(*keys).orderBy("seen_ns").rowsBetween(Window.unboundedPreceding, 0)
+    of_one = Window.partitionBy(*keys, "episode")
+    is_older = F.col("is_older")
+    return (
+        judged.withColumn("episode", F.sum((~is_older).cast("int")).over(in_order))
+        .withColumn("since_ns", F.min(F.when(is_older, F.col("seen_ns"))).over(of_one))
+        .withColumn("older_ns", F.when(is_older, F.col("still_ns") - F.col("since_ns")).otherwise(0))
+        .select(*_JUDGED)
+    )
+
+
+def _is_true(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))

@@ -1,0 +1,164 @@
+"""How Locust's users begin: arguments that make no sense, and servers or topics that are not there yet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.processes import Process
+from tests.bench.servers import running
+from tests.ports import free_addresses
+
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
+
+USERS = Path(__file__).resolve().parents[2] / "bench" / "users"
+UNTIL = Path(__file__).with_name("until_served.py")
+EVERYTHING = "RMQ route,HTTP route,RMQ send,RMQ receive,RMQ register"
+DEADLINE_S = 150.0
+
+
+def locust(host: str, *options: str, **environment: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "--headless",
+        "--host",
+        host,
+        "--loglevel",
+        "WARNING",
+        *options,
+    ]
+    return subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+    )
+
+
+@contextlib.contextmanager
+def until(host: str, folder: Path, served: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run Locust until each kind of request was made often enough."""
+    process = locust(
+        host, *options, UNTIL_SERVED=served, UNTIL_PROCESSES="0", UNTIL_FILE=str(folder / "found.json")
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, dict[str, Any]]:
+    """Wait for the end, and return what was counted by name."""
+    said += process.communicate(timeout=DEADLINE_S)[0]
+    assert process.returncode == 0, said[-4000:]
+    assert "Traceback" not in said, said[-4000:]
+    return {entry["name"]: entry for entry in json.loads((folder / "found.json").read_text())}
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+    """Return everything that was printed up to a line that fits."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + DEADLINE_S
+    said = ""
+    while time.monotonic() < deadline:
+        line = process.stdout.readline()
+        said += line
+        assert line, f"ended: {said[-4000:]}"
+        if re.search(pattern, line):
+            return said
+    raise AssertionError(said[-4000:])
+
+
+@contextlib.contextmanager
+def broker(folder: Path, nameserver: str) -> Iterator[None]:
+    (addr,) = free_addresses(1)
+    options = ["-n", nameserver, "--listen", addr, "--name", "broker-late", "--store", str(folder / "late")]
+    process = Process(
+        role="broker", index=0, command=[sys.executable, "-m", "broker", *options], log=folder / "late.log"
+    )
+    process.launch()
+    try:
+        process.wait_ready()
+        yield
+    finally:
+        process.kill()
+
+
+BAD = {
+    "--topics=0": "--topics: 0, allowed are 1 to ",
+    "--rate=nan": "--rate: nan, allowed are ",
+    "--rate=-1": "--rate: -1",
+    "--registrar-rate=inf": "--registrar-rate: inf",
+    "--message-bytes=-1": "--message-bytes: -1",
+    "--request-timeout-s=0": "--request-timeout-s: ",
+    "--group=two words": "--group: group 'two words' has characters outside",
+    "--http-addrs=nowhere": "--http-addrs: 'nowhere'",
+    "--host=nowhere": "--host: ",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="arguments are not checked")
+def test_bad_argument_ends_locust_at_the_start_with_one_line() -> None:
+    options = ["-f", str(USERS.with_name("locustfile.py")), "-t", "1s", "--only-summary"]
+    started = {bad: locust("127.0.0.1:1", *options, bad) for bad in BAD}
+    said = {bad: process.communicate(timeout=DEADLINE_S)[0] for bad, process in started.items()}
+    for bad, process in started.items():
+        lines = said[bad].splitlines()
+        assert process.returncode == 2, (bad, said[bad][-2000:])
+        assert len(lines) == 1, (bad, said[bad][-2000:])
+        assert lines[0].startswith(f"locust: {BAD[bad]}"), lines
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="the options are added twice")
+def test_folder_of_users_is_a_locust_file_as_well(tmp_path: Path) -> None:
+    with running(tmp_path) as cluster:
+        options = ["-f", f"{USERS},{UNTIL}", "-u", "10", "-r", "10", "--rate", "5"]
+        with until(cluster.nameservers[0], tmp_path, EVERYTHING, *options) as process:
+            found = ended(process, tmp_path, "")
+    assert {entry["num_failures"] for entry in found.values()} == {0}
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="a consumer that meets no nameserver dies")
+def test_consumers_that_meet_no_nameserver_try_again_and_count(tmp_path: Path) -> None:
+    (wire,) = free_addresses(1)
+    files = ",".join(str(path) for path in (USERS / "producer_user.py", USERS / "consumer_user.py", UNTIL))
+    options = ["-f", files, "-u", "2", "-r", "2", "--rate", "5"]
+    with until(wire, tmp_path, "RMQ receive,RMQ send", *options) as process:
+        said = read_until(process, r"RMQ\s+receive\s+[0-9]+\s+[1-9][0-9]*\(")
+        with running(tmp_path, wire=[wire]):
+            found = ended(process, tmp_path, said)
+    assert found["receive"]["num_failures"] > 0
+    assert found["receive"]["num_requests"] > found["receive"]["num_failures"]
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="users ask for topics that nobody has made")
+def test_users_wait_for_topics_that_are_not_made_yet_and_count_no_failures(tmp_path: Path) -> None:
+    files = ",".join(str(USERS / f"{kind}_user.py") for kind in ("wire", "http", "producer", "consumer"))
+    options = ["-f", f"{files},{UNTIL}", "-u", "4", "-r", "4", "--rate", "5", "--request-timeout-s", "20"]
+    with running(tmp_path, brokers=()) as cluster:
+        (addr,) = cluster.nameservers
+        with until(addr, tmp_path, "RMQ route,HTTP route,RMQ send,RMQ receive", *options) as process:
+            said = read_until(process, "topics are not ready")
+            said += read_until(process, "Aggregated")  # users have begun
+            with broker(tmp_path, addr):
+                found = ended(process, tmp_path, said)
+    failures = {name: entry["num_failures"] for name, entry in found.items()}
+    assert failures == {"route": 0, "send": 0, "receive": 0}
