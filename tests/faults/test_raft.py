@@ -30,6 +30,7 @@ from .brokers import (
     register,
     registration,
     route_query,
+    route_value,
 )
 from .cluster import CONDITION_S, Cluster, chooser, elapsed, split, until
 
@@ -65,6 +66,24 @@ def test_judge_of_reads_knows_both_promises() -> None:
     assert judge_reads(writes, [call(history.Operation.READ, 2, 2.3)], late, promise_s=0.3) == []
     assert judge_reads(writes, late, late, promise_s=0.3)[0].startswith("linearizable reads: ")
     assert judge_reads(writes, [], late, promise_s=0.1)[0].startswith("default reads: ")
+
+
+def test_a_registration_that_comes_late_takes_no_member_back(cluster: Cluster) -> None:
+    first, second, third = cluster.members
+    old, new = (
+        registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=counter, queues=queues)
+        for counter, queues in ((1, 4), (2, 8))
+    )
+    with BlockingClient() as client:  # one connection with each of them, open all the time
+        for member in cluster.members:
+            register(client, member, old)
+        register(client, second, new)
+        register(client, third, old)
+        cluster.wait_equal()
+        for member in (first, second, third):
+            for topic in ("T", "U"):
+                code, body = member.get(f"/v1/topics/{topic}/route")
+                assert (code, route_value(body, "broker-a")) == (200, 8)
 
 
 def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_ones(cluster: Cluster) -> None:

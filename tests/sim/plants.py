@@ -483,7 +483,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=removal_is_forgotten,
-        likely=1,
+        likely=4,
         oracles=(Oracle.REVISIONS,),
         faults=("kill leader", "partition", "reset", "one way"),
     ),
@@ -519,7 +519,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=contact_is_dated_by_arrival,
-        likely=1,
+        likely=2,
         oracles=(Oracle.CONTACT,),
         faults=("pause", "pause leader", "partition", "one way"),
     ),
@@ -640,7 +640,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=votes_are_given_to_shorter_logs,
-        likely=1,
+        likely=2,
         oracles=(Oracle.AGREEMENT, Oracle.PROCESS, Oracle.HISTORY),
         faults=("partition", "kill", "kill leader"),
     ),
@@ -691,7 +691,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=requests_wait_without_a_deadline,
-        likely=6,
+        likely=3,
         oracles=(Oracle.ANSWERS,),
         faults=("partition", "kill leader", "one way"),
     ),
