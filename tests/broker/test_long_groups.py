@@ -8,10 +8,7 @@ from remoting.codes import ResponseCode
 from remoting.message import MAGIC_V2, decode_messages, decode_properties
 from tests.broker.test_requests import WireLike, heartbeat, send_back, wait_for_message
 
-LONG = pytest.mark.xfail(strict=True, reason="code 29, longer than topic max length 127: it comes never back")
 
-
-@LONG
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [121, 200, 248])
 def test_a_message_of_a_group_with_a_long_name_comes_back(wire: WireLike, length: int) -> None:
@@ -27,7 +24,6 @@ def test_a_message_of_a_group_with_a_long_name_comes_back(wire: WireLike, length
         assert int.from_bytes(answer.body[4:8], "big", signed=True) == MAGIC_V2
 
 
-@LONG
 @pytest.mark.parametrize("length", [123, 200, 248])
 def test_a_message_of_a_group_with_a_long_name_becomes_a_dead_letter(wire: WireLike, length: int) -> None:
     group = "d" * length
@@ -37,7 +33,6 @@ def test_a_message_of_a_group_with_a_long_name_becomes_a_dead_letter(wire: WireL
     assert (message.topic, message.body) == (f"%DLQ%{group}", b"x")
 
 
-@LONG
 @pytest.mark.slow
 def test_a_group_whose_retry_topic_no_file_system_holds_is_refused_and_blocks_nobody(wire: WireLike) -> None:
     sent = wire.send_message("TooLong", b"x")

@@ -47,7 +47,6 @@ def test_retry_topics_may_be_as_long_as_groups() -> None:
     assert check_topic("%RETRY%" + "g" * 200)
 
 
-@pytest.mark.xfail(strict=True, reason="taken up to 255, and brokers before 5.0 never take its messages back")
 @pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig, PullConsumerConfig])
 def test_a_group_whose_retry_topic_is_too_long_for_a_topic_is_refused(config: Any) -> None:
     assert config(group="g" * 120)
@@ -55,7 +54,6 @@ def test_a_group_whose_retry_topic_is_too_long_for_a_topic_is_refused(config: An
         config(group="g" * 121)
 
 
-@pytest.mark.xfail(strict=True, reason="the namespace is not counted")
 def test_the_namespace_counts_for_the_length_of_a_group() -> None:
     client = Client(ClientConfig(nameservers=("127.0.0.1:1",), namespace="ns"))
     try:
