@@ -31,7 +31,7 @@ from remoting.fields import (
     UnregisterClientFields,
 )
 from remoting.lenient import as_object, loads
-from remoting.names import GROUP_LENGTH_MAX
+from remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
 
 _UNIT_SUB: Final = 2
 
@@ -57,7 +57,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
     for consumer in data.consumers:
         group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
         topic = retry_topic(consumer.group_name)
-        if group_config is not None and name_fault(topic) is None:
+        if group_config is not None and name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is None:
             state.ensure_group_topic(
                 topic,
                 queue_nums=group_config.retry_queue_nums,

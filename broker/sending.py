@@ -46,8 +46,6 @@ _UNIT: Final = 1
 _UNIT_SUB: Final = 2
 _VERSION_3_4_9: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
-#: Longest topic in bytes that the stored layout of 4.9 can hold.
-_TOPIC_BYTES_MAX: Final = 127
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 #: Properties by which a message goes elsewhere, or is refused; and the one that we write.
 _STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTER, *_TIMER_PROPERTIES})
@@ -453,10 +451,6 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
     Raises:
         Refusal: If the store cannot take them.
     """
-    if len(drafts[0].topic.encode()) > _TOPIC_BYTES_MAX:
-        raise Refusal(
-            ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: topic is above {_TOPIC_BYTES_MAX} bytes"
-        )
     try:
         if len(drafts) == 1:
             placed = [state.store.put(drafts[0], now_ms=now_ms)]

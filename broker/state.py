@@ -21,7 +21,7 @@ from remoting.bodies import SubscriptionGroupConfig
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.message import Host, offset_message_id
-from remoting.names import GROUP_LENGTH_MAX
+from remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
 from remoting.route import DataVersion, TopicConfig
 
 #: Appended to refusals that users look up. Source: FAQUrl, RocketMQ 5.3.
@@ -217,7 +217,7 @@ class BrokerState:
         Raises:
             Refusal: If the group's name makes no valid topic.
         """
-        fault = name_fault(topic)
+        fault = name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX)
         if fault is not None:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"{topic[:200]}: {fault}")
         if self.topics.create_for_group(

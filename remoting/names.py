@@ -12,6 +12,9 @@ from typing import Final
 #: Longest topic or group in UTF-16 units. Source: TopicValidator, Validators.
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
+#: Longest retry or dead letter topic of a group: file systems allow a directory no longer name.
+#: Source: HookUtils.MAX_TOPIC_LENGTH, RocketMQ 5.3.3.
+GROUP_TOPIC_LENGTH_MAX: Final = 255
 CHARACTERS: Final = "%|a-zA-Z0-9_-"
 
 _NAME: Final = re.compile(rf"[{CHARACTERS}]+")

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from client.config import ClientConfig, ProducerConfig, check_group, check_topic, parse_nameservers
+from client.blocking import Client
+from client.config import (
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    PullConsumerConfig,
+    check_topic,
+    parse_nameservers,
+)
 from client.errors import InvalidArgument
 
 
@@ -37,8 +45,25 @@ def test_illegal_topics_are_refused(topic: str, text: str) -> None:
 
 def test_retry_topics_may_be_as_long_as_groups() -> None:
     assert check_topic("%RETRY%" + "g" * 200)
-    with pytest.raises(InvalidArgument, match="at most 255"):
-        check_group("g" * 256)
+
+
+@pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig, PullConsumerConfig])
+def test_a_group_whose_retry_topic_is_too_long_for_a_topic_is_refused(config: Any) -> None:
+    assert config(group="g" * 120)
+    with pytest.raises(InvalidArgument, match="group of 121 characters, at most 120"):
+        config(group="g" * 121)
+
+
+def test_the_namespace_counts_for_the_length_of_a_group() -> None:
+    client = Client(ClientConfig(nameservers=("127.0.0.1:1",), namespace="ns"))
+    try:
+        assert client.producer("g" * 117)
+        with pytest.raises(InvalidArgument, match="group of 121 characters, at most 120"):
+            client.producer("g" * 118)
+        with pytest.raises(InvalidArgument, match="group of 121 characters, at most 120"):
+            client.push_consumer("g" * 118, {"T": "*"}, lambda messages: None)
+    finally:
+        client.close()
 
 
 def test_the_divisor_shortens_periods_only() -> None:

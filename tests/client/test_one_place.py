@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.topics import name_fault
-from client.config import check_addr, check_group, check_topic
+from client.config import CLIENT_GROUP_LENGTH_MAX, check_addr, check_group, check_topic
 from client.errors import InvalidArgument
 from remoting.bounds import is_address
 from remoting.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
@@ -50,7 +50,7 @@ def taken(check: Callable[[str], str], text: str) -> bool:
 def test_client_and_broker_take_the_same_names(name: str) -> None:
     limit = GROUP_LENGTH_MAX if name.startswith("%RETRY%") else TOPIC_LENGTH_MAX
     assert taken(check_topic, name) == (name_fault(name, length_max=limit) is None)
-    assert taken(check_group, name) == (name_fault(name, length_max=GROUP_LENGTH_MAX) is None)
+    assert taken(check_group, name) == (name_fault(name, length_max=CLIENT_GROUP_LENGTH_MAX) is None)
 
 
 @pytest.mark.parametrize(
