@@ -26,7 +26,7 @@ from broker.loading import read_changed_settings
 from broker.registrar import AnnouncerFactory, Registrar
 from broker.server import BrokerServer
 from broker.state_files import SETTINGS
-from remoting.addresses import is_loopback, split_address
+from remoting.addresses import is_loopback, is_unspecified, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties, parse_properties
 
@@ -160,6 +160,10 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
         flags["bindAddress"], flags["listenPort"] = _address("--listen", arguments.listen)
     if arguments.advertise is not None:
         flags["brokerIP1"], flags["advertisePort"] = _address("--advertise", arguments.advertise)
+        if is_unspecified(flags["brokerIP1"]):
+            raise SettingError(
+                f"--advertise {arguments.advertise} names no machine: clients could not dial it"
+            )
     for text in arguments.set:
         key, mark, value = text.partition("=")
         if not mark:

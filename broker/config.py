@@ -11,7 +11,7 @@ from broker.errors import SettingError
 from broker.message_index import FILE_MESSAGES
 from broker.retention import parse_hours
 from broker.topics import name_fault
-from remoting.addresses import FORM, split_address
+from remoting.addresses import FORM, address_fault, split_address
 from remoting.bounds import ADDR_FORM, is_address
 from remoting.errors import LocalProtocolError
 
@@ -167,12 +167,14 @@ class BrokerConfig:
             raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
         for addr in self.namesrv_addrs:
             if not is_address(addr):
-                raise SettingError(f"namesrvAddr: {addr[:300]!r} is no {ADDR_FORM}")
+                fault = address_fault(addr, form=ADDR_FORM, separator="semicolons")
+                raise SettingError(f"namesrvAddr: {addr[:300]!r} {fault}")
         if self.http != "off":
             try:
                 split_address(self.http)
             except LocalProtocolError:
-                raise SettingError(f"httpListen={self.http[:80]} is neither {FORM} nor off") from None
+                fault = address_fault(self.http, form=f"{FORM}, or off")
+                raise SettingError(f"httpListen={self.http[:80]} {fault}") from None
         for key, value, low, high in (
             ("listenPort", self.listen_port, 0, 65_535),
             ("advertisePort", self.advertise_port, 0, 65_535),

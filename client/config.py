@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
+from remoting.addresses import address_fault
 from remoting.bounds import is_address
 from remoting.codes import DEFAULT_TOPIC, RETRY_PREFIX, HeaderCodec
+from remoting.logs import shortened
 from remoting.names import CHARACTERS, GROUP_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX, NameFault, fault_of
 
 from .errors import InvalidArgument
@@ -296,9 +298,9 @@ def check_addr(addr: str) -> str:
     """
     host = addr.rpartition(":")[0]
     if not is_address(addr) or (":" in host and not host.startswith("[")):
-        raise InvalidArgument(
-            f"address {addr!r} is not host:port with a port in 1..65535 ([v6]:port for IPv6)"
-        )
+        form = "host:port with a port in 1..65535 ([v6]:port for IPv6)"
+        fault = address_fault(addr, form=form, separator="semicolons")
+        raise InvalidArgument(f"address {shortened(addr)!r} {fault}")
     return addr
 
 

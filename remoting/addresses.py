@@ -6,6 +6,7 @@ What an address on the wire may look like says :mod:`remoting.bounds`.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final
 
 from remoting.bounds import PORT_MAX
@@ -15,6 +16,7 @@ from remoting.logs import shortened
 FORM: Final = f"HOST:PORT with a port of 0 to {PORT_MAX}"
 
 _MAPPED: Final = "[::ffff:"
+_SEPARATORS: Final = re.compile(r"[;,\s]")
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -26,9 +28,35 @@ def split_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     # Peers choose addresses: a number of thousands of digits is none, and Python raises at it.
     is_port = len(port) <= 5 and port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
-    if not host or not is_port:
-        raise LocalProtocolError(f"address {shortened(text)!r} is not {FORM}")
+    if not host or not is_port or "/" in host or _SEPARATORS.search(host):
+        raise LocalProtocolError(f"address {shortened(text)!r} {address_fault(text)}")
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
+
+
+def address_fault(text: str, *, form: str = FORM, separator: str = "") -> str:
+    """Say why a text is not one address, in the words that help most whoever wrote it.
+
+    Args:
+        separator: Stands between addresses where several are allowed.
+    """
+    if "://" in text:
+        return f"has a scheme; leave it out: {form}"
+    if _SEPARATORS.search(text.strip()):
+        how = f"; separate with {separator}" if separator else ""
+        return f"is more than one address{how}: allowed is {form}"
+    return f"is not {form}"
+
+
+def is_unspecified(host: str) -> bool:
+    """Say whether a host, with or without brackets, is every address of a machine and so names none."""
+    if host and not host.strip("0."):  # systems read "0" as 0.0.0.0
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_unspecified or (mapped is not None and mapped.is_unspecified)
 
 
 def join_address(host: str, port: int) -> str:

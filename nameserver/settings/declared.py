@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, Literal
 
-from remoting.addresses import FORM, is_loopback, join_address, split_address
+from remoting.addresses import address_fault, is_loopback, is_unspecified, join_address, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties
 
@@ -235,7 +235,7 @@ def spell_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read_address(what: str, text: str) -> tuple[str, int]:
+def read_address(what: str, text: str, *, separator: str = "") -> tuple[str, int]:
     """Split ``host:port`` or ``[v6]:port``.
 
     Raises:
@@ -244,7 +244,7 @@ def read_address(what: str, text: str) -> tuple[str, int]:
     try:
         host, port = split_address(text)
     except LocalProtocolError:
-        raise ConfigError(f"{what} {text[:300]} is not {FORM}") from None
+        raise ConfigError(f"{what} {text[:300]} {address_fault(text, separator=separator)}") from None
     if ":" in host and not text.startswith(f"[{host}]"):
         raise ConfigError(f"{what} {text} needs brackets around its IPv6 address")
     return host, port
@@ -308,6 +308,12 @@ def refuse_raft_only(keys: Iterable[str]) -> None:
 def _validate_raft(settings: NamesrvSettings) -> None:
     if not settings.raft or not settings.members:
         raise ConfigError("--mode raft needs --raft HOST:PORT and --peers HOST:PORT,HOST:PORT,...")
+    for flag, member in (("--raft", settings.raft), *(("--peers", member) for member in settings.members)):
+        if is_unspecified(read_address(flag, member, separator="commas" if flag == "--peers" else "")[0]):
+            raise ConfigError(
+                f"{flag} {member} names no machine: the others could not dial it; allowed is an address or a "
+                "name of this machine (--raft-listen says where to listen)"
+            )
     for member in settings.members:
         if not read_address("--peers", member)[1] and len(settings.members) > 1:
             raise ConfigError(f"--peers {member} needs a port of 1 to 65535: the others dial it")

@@ -308,7 +308,7 @@ def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
         (("--name", "a b"), "brokerName='a b': The name contains illegal characters"),
         (("--no-such-flag",), "unrecognized arguments: --no-such-flag"),
         (("--store", "/dev/null"), "storePathRootDir=/dev/null cannot be used: "),
-        (("-n", "127.0.0.1"), "is no host:port"),
+        (("-n", "127.0.0.1"), "is not host:port"),
         (("-c", "/no/such/file"), "No such file"),
         (("--set", "noSuchKey=1"), "noSuchKey: no such setting"),
         (("--set", "listenPort"), "is not KEY=VALUE"),

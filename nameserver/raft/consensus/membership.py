@@ -11,7 +11,7 @@ from typing import Final
 
 from nameserver.raft.library import LEADER
 from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader
-from remoting.addresses import split_address
+from remoting.addresses import is_unspecified, split_address
 from remoting.errors import LocalProtocolError
 
 from .effects import Follow, Leave
@@ -120,9 +120,11 @@ class Membership(Part):
         if member in configuration.members:
             return None
         try:
-            split_address(member)
+            host, _ = split_address(member)
         except LocalProtocolError as error:
             raise ChangeRefused(str(error)) from error
+        if is_unspecified(host):
+            raise ChangeRefused(f"address {member} names no machine: the others could not dial it")
         return self._change(configuration.with_learner(member))
 
     def consider_promotion(self) -> None:
