@@ -27,6 +27,7 @@ from bench.given import ARMS, given_cluster, plan_for
 from bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
 from bench.runfolder import REAL, find_run_folders
 from bench.schedule import Comparison
+from remoting.output import set_up_logging
 
 ATTACHED: Final = "attached"
 """The profile for a cluster that runs already: load only."""
@@ -335,6 +336,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    set_up_logging(level="WARNING")
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words)
     for number in ending_signals():

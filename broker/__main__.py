@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import STYLES, set_up_logging
+from remoting.logs import STYLES
+from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     Args:
         announcer: Makes what keeps the nameservers informed.
     """
+    write_stderr_in_thread()
     try:
         arguments = _parser().parse_args(argv)
     except SettingError as error:
@@ -64,6 +66,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     if arguments.print_config:
         sys.stdout.write(format_properties(config.to_properties()))
         return 0
+    write_stdout_in_thread()
     directory = _directory(config)
     runner = asyncio.run
     try:

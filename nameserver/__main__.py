@@ -32,7 +32,8 @@ from nameserver.settings.files import FileError, load_settings_file, load_token
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from remoting.addresses import is_loopback, join_address
-from remoting.logs import STYLES, Style, set_up_logging
+from remoting.logs import STYLES, Style
+from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import parse_properties
 
 log = logging.getLogger("nameserver")
@@ -48,6 +49,7 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a nameserver until SIGTERM, SIGINT or SIGHUP; return the exit code."""
+    write_stderr_in_thread()
     try:
         line = parse_command_line(
             sys.argv[1:] if argv is None else argv, version=f"mqnamesrv {metadata.version('routekeeper')}"
@@ -59,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _set_up_logging(
             os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"), os.environ.get("MQNAMESRV_LOG_FORMAT", "text")
         )
+        write_stdout_in_thread()
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
         token = None

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from datetime import UTC, datetime
-from typing import Final, Literal, TextIO, get_args
+from typing import Final, Literal, get_args
 
 Style = Literal["text", "json"]
 STYLES: Final[tuple[str, ...]] = get_args(Style)
@@ -82,13 +82,3 @@ class LineFormatter(logging.Formatter):
             parts.append(self.formatStack(record.stack_info))
         text = shortened("\n".join(parts), TRACE_CHARACTERS_MAX)
         return text.split("\n") if text else []
-
-
-def set_up_logging(*, level: str | int, style: Style = "text", stream: TextIO | None = None) -> None:
-    """Send every record of the process from ``level`` on to ``stream`` (None: stderr), formatted as above.
-
-    Does nothing where logging is set up already, as :func:`logging.basicConfig`.
-    """
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter(style))
-    logging.basicConfig(level=level, handlers=[handler])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import set_up_logging
+from remoting.output import set_up_logging
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -55,8 +55,8 @@ def main(
     """Run one subcommand; return the exit code: 0 if it was done everywhere, 130 if interrupted, else 1."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     environment = os.environ if environment is None else environment
+    set_up_logging(level="ERROR")
     out, err = out or sys.stdout, err or sys.stderr
-    set_up_logging(level="ERROR", stream=err)
     if not arguments or arguments in (["help"], ["-h"], ["--help"]):
         print(_overview(), file=out)
         return 0

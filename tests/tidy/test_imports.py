@@ -23,6 +23,7 @@ IMPURE = {
 IO_MODULES = {
     "remoting/disk_threads.py",
     "remoting/interrupt.py",
+    "remoting/output.py",
     "remoting/transport/aio.py",
     "remoting/transport/blocking.py",
     "remoting/transport/connection.py",
