@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from broker.config import LIVE_KEYS, BrokerConfig, apply_properties
-from broker.ending import end_at_signals
-from broker.errors import BrokerError, SettingError
+from broker.ending import UNORDERLY, end_at_signals
+from broker.errors import SettingError, StoreUnusable
 from broker.files import DISK
 from broker.loading import read_changed_settings
 from broker.registrar import AnnouncerFactory, Registrar
@@ -48,7 +48,7 @@ settings of our own, in the file or by --set (-p prints all settings with their 
 
 
 def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
-    """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure.
+    """Run ``mqbroker``; return its exit code, of those that docs/operations.md lists.
 
     Args:
         announcer: Makes what keeps the nameservers informed.
@@ -77,14 +77,11 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         pass
     try:
         runner(_run(config, directory, announcer, changed))
-    except SettingError as error:
+    except (SettingError, StoreUnusable) as error:
         return _complain(error)
-    except (BrokerError, ValueError) as error:
-        print(f"mqbroker: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        # The address cannot be bound, or the store's directory cannot be used.
-        return _complain(error)
+    except Exception:
+        logger.critical("broker failed", exc_info=True)
+        return UNORDERLY
     return 0
 
 

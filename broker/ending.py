@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 #: From the signal to the end of the process, whatever stands still.
 END_S: Final = 30.0
-#: Exit code of a process that could not end in order. Source: EX_SOFTWARE, sysexits.h.
+#: Exit code of a process that failed, or could not end in order. Source: EX_SOFTWARE, sysexits.h.
 UNORDERLY: Final = 70
 
 

@@ -40,6 +40,7 @@ log = logging.getLogger("nameserver")
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
+_EXIT_FAILED: Final = 70  # EX_SOFTWARE, as a raft member that cannot go on
 #: What keeps the process from serving; the message is the one line printed before exit 2.
 _REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError)
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
@@ -73,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _REFUSALS as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
+    except Exception:
+        log.critical("nameserver failed", exc_info=True)
+        return _EXIT_FAILED
 
 
 class _Ending:

@@ -56,7 +56,6 @@ def damage(store: Path) -> None:
         (store / name).unlink(missing_ok=True)
 
 
-@pytest.mark.xfail(strict=True, reason="two tracebacks stand before the line, and the code is 1")
 def test_damaged_store_is_one_line_and_2_while_clients_connect(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
