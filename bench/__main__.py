@@ -1,8 +1,10 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
 from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import argparse

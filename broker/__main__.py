@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import STYLES
-from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import argparse
@@ -29,6 +29,8 @@ from broker.server import BrokerServer
 from broker.state_files import SETTINGS
 from remoting.addresses import is_loopback, split_address
 from remoting.errors import LocalProtocolError
+from remoting.logs import STYLES
+from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import format_properties, parse_properties
 
 logger = logging.getLogger("broker")

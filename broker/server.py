@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -42,6 +41,7 @@ from remoting.fields import ConsumerGroupFields
 from remoting.message import Host
 from remoting.transport import split_address
 from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from remoting.wall_clock import now_ms
 
 if TYPE_CHECKING:
     from broker.http import HttpServer
@@ -58,10 +58,6 @@ _STEPWISE_MAX: Final = 32
 _READERS: Final = 4
 #: Longest wait of an admin's request for the nameservers to hear of a changed topic.
 _REGISTER_WAIT_S: Final = 3.0
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
@@ -121,6 +117,12 @@ def _unsynced(reply: RemotingCommand) -> RemotingCommand:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def _today() -> int:
+    """Return a number that changes with the local day."""
+    today = time.localtime()
+    return today.tm_year * 1000 + today.tm_yday
 
 
 def _boot_id() -> str:
@@ -549,7 +551,7 @@ class BrokerServer:
         while True:
             stats = self._state.stats
             stats.sample(loop.time())
-            stats.begin_day(date.today().toordinal())
+            stats.begin_day(_today())
             for _ in stats.sample_items(loop.time()):
                 await asyncio.sleep(0)
             await asyncio.sleep(SAMPLE_INTERVAL_S)

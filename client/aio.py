@@ -20,10 +20,10 @@ import inspect
 import logging
 import os
 import random
-import time
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, Self, TypeVar, assert_never
 
+from remoting import wall_clock
 from remoting.command import RemotingCommand
 from remoting.transport import Hook
 from remoting.transport.aio import RemotingClient
@@ -185,7 +185,7 @@ class Client:
 
     @staticmethod
     def _now() -> Instant:
-        return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
+        return Instant(asyncio.get_running_loop().time(), wall_clock.now_ms())
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:

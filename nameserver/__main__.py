@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import asyncio

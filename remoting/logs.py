@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from datetime import UTC, datetime
 from typing import Final, Literal, get_args
+
+from remoting.wall_clock import calendar
 
 Style = Literal["text", "json"]
 STYLES: Final[tuple[str, ...]] = get_args(Style)
@@ -61,7 +62,7 @@ class LineFormatter(logging.Formatter):
         self._json = style == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        instant = datetime.fromtimestamp(record.created, UTC)
+        instant = calendar(record.created)
         at = f"{instant:%Y-%m-%dT%H:%M:%S}.{instant.microsecond // 1000:03d}Z"
         message = shortened(record.getMessage(), LINE_CHARACTERS_MAX)
         trace = self._trace(record)

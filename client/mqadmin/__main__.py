@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
-from remoting.output import set_up_logging
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
 from remoting.errors import RemotingError
+from remoting.output import set_up_logging
 
 from ..blocking import Client
 from ..config import ClientConfig, parse_nameservers
