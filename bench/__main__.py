@@ -1,8 +1,10 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
 from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import argparse
@@ -27,6 +29,7 @@ from bench.given import ARMS, given_cluster, plan_for
 from bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
 from bench.runfolder import REAL, find_run_folders
 from bench.schedule import Comparison
+from remoting.output import set_up_logging
 
 ATTACHED: Final = "attached"
 """The profile for a cluster that runs already: load only."""
@@ -335,6 +338,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    set_up_logging(level="WARNING")
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words)
     for number in ending_signals():

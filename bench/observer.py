@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -29,6 +27,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.errors import RemotingError
 from remoting.frame import FrameDecoder
+from remoting.output import set_up_logging
 from remoting.route import decode_route
 
 #: A server that has not answered for so long is silent, s.
@@ -211,7 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.observer", description=__doc__)
     parser.add_argument("config", type=Path, help="JSON file written by mqbench")
     config = msgspec.json.decode(parser.parse_args().config.read_bytes(), type=ObserverConfig)
-    logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
+    set_up_logging(level="ERROR")
     asyncio.run(observe(config))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import STYLES, set_up_logging
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import argparse
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from broker.config import LIVE_KEYS, BrokerConfig, apply_properties
-from broker.ending import end_at_signals
-from broker.errors import BrokerError, SettingError
+from broker.ending import UNORDERLY, end_at_signals
+from broker.errors import SettingError, StoreUnusable
 from broker.files import DISK
 from broker.loading import read_changed_settings
 from broker.registrar import AnnouncerFactory, Registrar
@@ -28,6 +29,8 @@ from broker.server import BrokerServer
 from broker.state_files import SETTINGS
 from remoting.addresses import is_loopback, is_unspecified, split_address
 from remoting.errors import LocalProtocolError
+from remoting.logs import STYLES
+from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import format_properties, parse_properties
 
 logger = logging.getLogger("broker")
@@ -47,13 +50,14 @@ settings of our own, in the file or by --set (-p prints all settings with their 
 
 
 def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
-    """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure.
+    """Run ``mqbroker``; return its exit code, of those that docs/operations.md lists.
 
     A closed terminal (SIGHUP) stops it in order, too, with 129.
 
     Args:
         announcer: Makes what keeps the nameservers informed.
     """
+    write_stderr_in_thread()
     try:
         arguments = _parser().parse_args(argv)
     except SettingError as error:
@@ -66,6 +70,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     if arguments.print_config:
         sys.stdout.write(format_properties(config.to_properties()))
         return 0
+    write_stdout_in_thread()
     directory = _directory(config)
     runner = asyncio.run
     try:
@@ -76,14 +81,11 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         pass
     try:
         return runner(_run(config, directory, announcer, changed))
-    except SettingError as error:
+    except (SettingError, StoreUnusable) as error:
         return _complain(error)
-    except (BrokerError, ValueError) as error:
-        print(f"mqbroker: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        # The address cannot be bound, or the store's directory cannot be used.
-        return _complain(error)
+    except Exception:
+        logger.critical("broker failed", exc_info=True)
+        return UNORDERLY
 
 
 async def _run(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -18,6 +17,7 @@ from broker.state import BrokerState
 from broker.store import Draft
 from broker.tags import tags_code
 from broker.topics import SCHEDULE_TOPIC
+from remoting import wall_clock
 from remoting.errors import LocalProtocolError
 from remoting.message import StoredMessage
 
@@ -133,7 +133,7 @@ class DelayService:
         while True:
             self._wake.clear()
             try:
-                wait_s = deliver_due(self._state, now_ms=time.time_ns() // 1_000_000)
+                wait_s = deliver_due(self._state, now_ms=wall_clock.now_ms())
                 refused = False
             except (StoreUnavailable, OSError) as error:
                 if not refused:

@@ -18,10 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: From the signal to the end of the process, whatever stands still.
 END_S: Final = 30.0
-#: Exit code of a process that could not end in order. Source: EX_SOFTWARE, sysexits.h.
+#: Exit code of a process that failed, or could not end in order. Source: EX_SOFTWARE, sysexits.h.
 UNORDERLY: Final = 70
-#: What is said last may itself wait for a disk that stands still.
-_LAST_WORDS_S: Final = 1.0
 
 
 def end_at_signals(stop: asyncio.Event) -> Ending:
@@ -60,11 +58,6 @@ def _wait(
 
 
 def _exit(code: int, reason: str) -> NoReturn:
-    def say() -> None:
-        logger.critical(reason)
-        logging.shutdown()
-
-    saying = threading.Thread(target=say, daemon=True)
-    saying.start()
-    saying.join(_LAST_WORDS_S)
+    logger.critical(reason)
+    logging.shutdown()
     os._exit(code)

@@ -43,7 +43,11 @@ class StoreUnavailable(BrokerError):
         self.reason = reason
 
 
-class StoreDamaged(BrokerError):
+class StoreUnusable(BrokerError):
+    """What is in the store's directory cannot be read, or the disk refuses at the start."""
+
+
+class StoreDamaged(StoreUnusable):
     """The log has a damaged record before valid ones; to start would lose acknowledged messages."""
 
 

@@ -30,6 +30,7 @@ from broker.stats import (
     WINDOWS_S,
 )
 from remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
+from remoting.output import lines_dropped
 
 #: Queues looked at before others have their turn.
 _TURN: Final = 500
@@ -225,6 +226,8 @@ def encode(
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
     samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")
+    dropped = "Lines of stderr that were dropped: nobody read it in time."
+    samples.add("mqbroker_log_lines_dropped_total", float(lines_dropped()), {}, help_=dropped)
     size, free = disk
     if size:
         for name, value, help_ in (

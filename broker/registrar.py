@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
@@ -17,6 +16,7 @@ from broker.registration import (
     registration_body,
 )
 from broker.state import BrokerState
+from remoting import wall_clock
 from remoting.bodies import KVTable
 from remoting.bounds import LEASE_MS
 from remoting.codes import VERSION, RequestCode, ResponseCode
@@ -204,7 +204,7 @@ class Registrar:
         if addr in self._failing:
             self._failing.discard(addr)
             logger.info("registration works again nameserver=%s", addr)
-        if self._state.topics.set_order(ordered, now_ms=time.time_ns() // 1_000_000):
+        if self._state.topics.set_order(ordered, now_ms=wall_clock.now_ms()):
             self._state.effects.save_topics = True
             self._changed()
 

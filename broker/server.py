@@ -11,16 +11,15 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import date
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from broker.client_requests import notify_changed
 from broker.config import BrokerConfig
 from broker.delay import DelayService
 from broker.disk_threads import in_threads
-from broker.errors import Refused, SettingError, StoreUnavailable, refused_for
+from broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from broker.files import DISK
 from broker.forwarding import AskAll, Forward
 from broker.groups import SCAN_INTERVAL_S
@@ -42,11 +41,14 @@ from remoting.fields import ConsumerGroupFields
 from remoting.message import Host
 from remoting.transport import split_address
 from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from remoting.wall_clock import now_ms
 
 if TYPE_CHECKING:
     from broker.http import HttpServer
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Longest wait for a client's answer to what is handed on to it. Source: callConsumer, RocketMQ 4.9.
 _CLIENT_WAIT_S: Final = 10.0
@@ -56,10 +58,6 @@ _STEPWISE_MAX: Final = 32
 _READERS: Final = 4
 #: Longest wait of an admin's request for the nameservers to hear of a changed topic.
 _REGISTER_WAIT_S: Final = 3.0
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
@@ -121,6 +119,12 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def _today() -> int:
+    """Return a number that changes with the local day."""
+    today = time.localtime()
+    return today.tm_year * 1000 + today.tm_yday
+
+
 def _boot_id() -> str:
     """Return what names the machine's present start; empty if it does not say."""
     try:
@@ -173,8 +177,7 @@ class BrokerServer:
 
         Raises:
             SettingError: If a setting cannot be used on this machine.
-            StoreDamaged, ValueError: If what is on disk cannot be used.
-            OSError: If the address cannot be bound, or the disk refuses at start.
+            StoreUnusable, StoreDamaged: If what is on disk cannot be used, or the disk refuses at start.
         """
         try:
             self._take_locks()
@@ -200,19 +203,22 @@ class BrokerServer:
                 connected=self._connected,
                 closed=self._closed,
             )
-            # The address goes into messages, so it is bound first; requests wait until the store is ready.
-            listen = await self._bind(self._server)
+            # The address goes into messages, so it is bound first; clients come in once the store is ready.
+            listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
             broker_addr, store_host = advertised(self._config, bound_port)
-            self._state, self._files = load_broker(
-                DISK,
-                self._directory,
-                self._config,
-                store_host=store_host,
-                boot=_boot_id(),
-                now_ms=now_ms(),
-                changed_settings=self._changed,
-            )
+            try:
+                self._state, self._files = load_broker(
+                    DISK,
+                    self._directory,
+                    self._config,
+                    store_host=store_host,
+                    boot=_boot_id(),
+                    now_ms=now_ms(),
+                    changed_settings=self._changed,
+                )
+            except (OSError, ValueError) as error:
+                raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
             self._upkeep = Upkeep(self._state, self._files)
             ha_host = self._config.ha_ip or split_address(broker_addr)[0]
             ha_port = self._config.ha_listen_port or bound_port + 1
@@ -224,6 +230,7 @@ class BrokerServer:
             )
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
+            await self._bind(self._server.accept())
             for work in (
                 self._registrar.run(),
                 self._delay.run(),
@@ -251,10 +258,10 @@ class BrokerServer:
 
     # Start and end -------------------------------------------------------------------------------
 
-    async def _bind(self, server: RemotingServer) -> str:
+    async def _bind(self, work: Awaitable[T]) -> T:
         host, port = self._config.bind_host, self._config.listen_port
         try:
-            return await server.start(host, port)
+            return await work
         except OSError as error:
             # asyncio's own text says the address once more; a name that is not resolved has no errno.
             known = error.errno in errno.errorcode
@@ -544,7 +551,7 @@ class BrokerServer:
         while True:
             stats = self._state.stats
             stats.sample(loop.time())
-            stats.begin_day(date.today().toordinal())
+            stats.begin_day(_today())
             for _ in stats.sample_items(loop.time()):
                 await asyncio.sleep(0)
             await asyncio.sleep(SAMPLE_INTERVAL_S)

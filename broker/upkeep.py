@@ -22,6 +22,7 @@ from broker.state import BrokerState
 from broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
 from broker.steps import Steps
 from broker.store import MessageStore
+from remoting import wall_clock
 from remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
@@ -287,7 +288,7 @@ class Upkeep:
         )
         if wanted is Removal.NOTHING:
             return
-        before, count_max = time.time() - config.file_reserved_h * 3600, sys.maxsize
+        before, count_max = wall_clock.now_ms() / 1000 - config.file_reserved_h * 3600, sys.maxsize
         if wanted is Removal.OLDEST:
             before, count_max = math.inf, OLDEST_AT_ONCE
         begin = store.log.min_offset

@@ -20,11 +20,11 @@ import inspect
 import logging
 import os
 import random
-import time
 import weakref
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, Self, TypeVar, assert_never
 
+from remoting import wall_clock
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.transport import Hook
@@ -195,7 +195,7 @@ class Client:
 
     @staticmethod
     def _now() -> Instant:
-        return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
+        return Instant(asyncio.get_running_loop().time(), wall_clock.now_ms())
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:

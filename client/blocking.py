@@ -39,6 +39,7 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar, assert_never
 
+from remoting import wall_clock
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError, TooManyRequests
 from remoting.route import TopicRouteData
@@ -293,7 +294,7 @@ class Client:
                     effect.addr, effect.request, unless=effect.unless
                 )
             case Clock():
-                return Instant(time.monotonic(), time.time_ns() // 1_000_000)
+                return Instant(time.monotonic(), wall_clock.now_ms())
             case Wait():
                 return self._wait(effect)
             case Sleep():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from remoting.interrupt import Ending, Order, end_quietly_when_interrupted, ending_signals
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import asyncio
@@ -32,13 +34,15 @@ from nameserver.settings.files import FileError, load_settings_file, load_token
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from remoting.addresses import is_loopback, join_address
-from remoting.logs import STYLES, Style, set_up_logging
+from remoting.logs import STYLES, Style
+from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import parse_properties
 
 log = logging.getLogger("nameserver")
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
+_EXIT_FAILED: Final = 70  # EX_SOFTWARE, as a raft member that cannot go on
 #: What keeps the process from serving; the message is the one line printed before exit 2.
 _REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError)
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
@@ -48,6 +52,7 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a nameserver until SIGTERM, SIGINT or SIGHUP; return the exit code."""
+    write_stderr_in_thread()
     try:
         line = parse_command_line(
             sys.argv[1:] if argv is None else argv, version=f"mqnamesrv {metadata.version('routekeeper')}"
@@ -59,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _set_up_logging(
             os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"), os.environ.get("MQNAMESRV_LOG_FORMAT", "text")
         )
+        write_stdout_in_thread()
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
         token = None
@@ -70,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _REFUSALS as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
+    except Exception:
+        log.critical("nameserver failed", exc_info=True)
+        return _EXIT_FAILED
 
 
 class _Ending:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from datetime import UTC, datetime
-from typing import Final, Literal, TextIO, get_args
+from typing import Final, Literal, get_args
+
+from remoting.wall_clock import calendar
 
 Style = Literal["text", "json"]
 STYLES: Final[tuple[str, ...]] = get_args(Style)
@@ -61,7 +62,7 @@ class LineFormatter(logging.Formatter):
         self._json = style == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        instant = datetime.fromtimestamp(record.created, UTC)
+        instant = calendar(record.created)
         at = f"{instant:%Y-%m-%dT%H:%M:%S}.{instant.microsecond // 1000:03d}Z"
         message = shortened(record.getMessage(), LINE_CHARACTERS_MAX)
         trace = self._trace(record)
@@ -82,13 +83,3 @@ class LineFormatter(logging.Formatter):
             parts.append(self.formatStack(record.stack_info))
         text = shortened("\n".join(parts), TRACE_CHARACTERS_MAX)
         return text.split("\n") if text else []
-
-
-def set_up_logging(*, level: str | int, style: Style = "text", stream: TextIO | None = None) -> None:
-    """Send every record of the process from ``level`` on to ``stream`` (None: stderr), formatted as above.
-
-    Does nothing where logging is set up already, as :func:`logging.basicConfig`.
-    """
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter(style))
-    logging.basicConfig(level=level, handlers=[handler])

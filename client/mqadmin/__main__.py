@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import set_up_logging
+from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+bear_far_clocks()
 # ruff: noqa: E402
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
 from remoting.errors import RemotingError
+from remoting.output import set_up_logging
 
 from ..blocking import Client
 from ..config import ClientConfig, parse_nameservers
@@ -55,8 +57,8 @@ def main(
     """Run one subcommand; return the exit code: 0 if it was done everywhere, 130 if interrupted, else 1."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     environment = os.environ if environment is None else environment
+    set_up_logging(level="ERROR")
     out, err = out or sys.stdout, err or sys.stderr
-    set_up_logging(level="ERROR", stream=err)
     if not arguments or arguments in (["help"], ["-h"], ["--help"]):
         print(_overview(), file=out)
         return 0

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from remoting import wall_clock
 from remoting.errors import RemotingError
 
 from ..admin import topic_count
@@ -79,7 +80,7 @@ def _base(context: Context, cluster: str | None, as_json: bool) -> int:
             "#ACTIVATED",
         )
     )
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock.now_ms()
     for cluster_name, broker_name, broker_id, addr, runtime in rows:
         context.line(
             _BASE.format(cluster_name, broker_name, broker_id, addr, *_base_columns(runtime, now_ms))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 from remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue
@@ -13,7 +12,15 @@ from remoting.lenient import ANSWER, as_object, loads
 from ..errors import NotApplied, describe
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
-from .targets import CLUSTER, document, first_online, masters_of_group, masters_of_topic, version_text
+from .targets import (
+    CLUSTER,
+    document,
+    first_online,
+    masters_of_group,
+    masters_of_topic,
+    second_text,
+    version_text,
+)
 
 _PROGRESS: Final = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  "
 
@@ -63,7 +70,7 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
         )
         row += f"{members.get(queue, 'N/A'):<20} " if with_ip else ""
         diff = offset.broker_offset - offset.consumer_offset
-        context.line(f"{row}{diff:<20} {_inflight(offset):<20} {_time(offset.last_timestamp)}")
+        context.line(f"{row}{diff:<20} {_inflight(offset):<20} {second_text(offset.last_timestamp)}")
     context.line()
     context.line(f"Consume TPS: {tps:.2f}")
     context.line(f"Consume Diff Total: {lag}")
@@ -160,12 +167,6 @@ def _group_progress(context: Context, group: str) -> dict[str, Any]:
 def _inflight(offset: ConsumeOffset) -> int:
     """Return how many messages were pulled and not yet consumed; 4.9 brokers do not say."""
     return max(0, offset.pull_offset - offset.consumer_offset)
-
-
-def _time(wall_ms: int) -> str:
-    if wall_ms <= 0:
-        return "N/A"
-    return datetime.fromtimestamp(wall_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _document(queue: MessageQueue, offset: ConsumeOffset) -> dict[str, Any]:

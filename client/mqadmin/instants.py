@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
+
+from remoting.wall_clock import now_ms
 
 from .options import Arguments, UsageError
 
-
-def now_ms() -> int:
-    """Return the wall clock in Unix ms."""
-    return time.time_ns() // 1_000_000
+__all__ = ["instant", "now_ms"]
 
 
 def instant(args: Arguments, short: str) -> int:

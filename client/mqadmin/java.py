@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +11,7 @@ from remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from remoting.logs import printable
 from remoting.message import tag_hash
 from remoting.route import BrokerData, QueueData, TopicConfig, TopicRouteData
+from remoting.wall_clock import local_text
 
 from ..queue_reader import ReceivedMessage
 
@@ -137,7 +137,8 @@ def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) 
 
 def time_text(wall_ms: int) -> str:
     """Return local time as ``2026-11-21 12:01:10,752``. Source: UtilAll.timeMillisToHumanString2."""
-    return datetime.fromtimestamp(wall_ms // 1000).strftime("%Y-%m-%d %H:%M:%S") + f",{wall_ms % 1000:03d}"
+    text = local_text(wall_ms)
+    return text if text == str(wall_ms) else f"{text},{wall_ms % 1000:03d}"
 
 
 def front(text: str, size: int) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
+from remoting import wall_clock
 from remoting.bodies import MessageQueue
 from remoting.codes import ResponseCode
 
@@ -41,7 +41,7 @@ def _send_message(context: Context, args: Arguments) -> int:
     )
     if args.flag("m", "msgTraceEnable"):
         raise UsageError("msgTraceEnable=true is not offered, allowed false: this client writes no traces")
-    producer = context.client.producer(ProducerConfig(group=f"mqadmin-{time.time_ns() // 1_000_000}"))
+    producer = context.client.producer(ProducerConfig(group=f"mqadmin-{wall_clock.now_ms()}"))
     queue = None
     if "b" in args:
         queue_id = args.number("i", "qid", -1, low=0, high=2**31 - 1)

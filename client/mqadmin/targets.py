@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from remoting.bodies import ConsumerConnection
@@ -11,6 +10,7 @@ from remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError, ResponseError
 from remoting.lenient import ANSWER, as_object, loads
+from remoting.wall_clock import local_text
 
 from ..admin import masters
 from ..errors import NotApplied, describe
@@ -174,6 +174,4 @@ def document(answer: RemotingCommand) -> dict[str, Any]:
 
 def second_text(wall_ms: int) -> str:
     """Return local time as ``2026-11-21 12:01:10``, N/A if there is none."""
-    if not 0 < wall_ms < 253_402_300_800_000:
-        return "N/A"
-    return datetime.fromtimestamp(wall_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    return local_text(wall_ms) if wall_ms > 0 else "N/A"

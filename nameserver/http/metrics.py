@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from nameserver.modes.group import GroupStatus
 from nameserver.modes.interface import Consistency, Freshness
 from nameserver.wire.server import NameServer
+from remoting.output import lines_dropped
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 
@@ -69,6 +70,7 @@ class Metrics(Collector):
             ("connections_refused_total", "Refused: full.", stats.connections_refused),
             ("connections_shed_total", _SHED, stats.connections_shed),
             ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed),
+            ("log_lines_dropped_total", "Lines of stderr that nobody read in time.", lines_dropped()),
             ("bad_frames_total", "Connections broken off.", stats.bad_frames),
             ("topics", "Topics listed.", view.topic_count),
             ("broker_names", "Broker names listed.", len(view.names())),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from nameserver.commands import AddWritePerm, Command, WipeWritePerm
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied
+from remoting import wall_clock
 
 from .history import Event, History, Note
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 def note_change(history: History, command: Command, applied: Applied) -> None:
     """Note a change that was just applied."""
-    at_ms = time.time_ns() // 1_000_000
+    at_ms = wall_clock.now_ms()
     for lost in applied.lost:
         detail = "" if lost.broker_name is None else f"broker name {lost.broker_name}"
         event = Event(at_ms=at_ms, reason=lost.reason, broker=lost.broker, detail=detail)

@@ -90,13 +90,36 @@ class RemotingServer:
         Raises:
             OSError: If the address cannot be bound.
         """
+        listen = await self.bind(host, port)
+        await self.accept()
+        return listen
+
+    async def bind(self, host: str, port: int) -> str:
+        """Bind, but accept nobody before :meth:`accept`; return the bound ``host:port``.
+
+        Raises:
+            OSError: If the address cannot be bound.
+        """
         self.limits = fit_descriptors(self.limits)
-        loop = self._loop
-        self._server = await loop.create_server(
-            lambda: self._protocol(self), host, port, backlog=self._backlog, reuse_address=True
+        self._server = await self._loop.create_server(
+            lambda: self._protocol(self),
+            host,
+            port,
+            backlog=self._backlog,
+            reuse_address=True,
+            start_serving=False,
         )
-        self._schedule_sweep(loop)
         return host_port(self._server.sockets[0].getsockname())
+
+    async def accept(self) -> None:
+        """Accept connections from now on.
+
+        Raises:
+            OSError: If another process listens on the address since it was bound.
+        """
+        assert self._server is not None
+        await self._server.start_serving()
+        self._schedule_sweep(self._loop)
 
     async def close(self, *, drain_s: float = 5.0, farewell: Callable[[], None] | None = None) -> None:
         """Stop accepting, answer what is being worked on for at most ``drain_s`` seconds, close the rest.

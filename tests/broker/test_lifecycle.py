@@ -384,7 +384,7 @@ def test_a_service_that_dies_ends_the_broker_and_says_why(tmp_path: Path) -> Non
         text=True,
         timeout=60,
     )
-    assert done.returncode == 1
+    assert done.returncode == 70
     assert done.stderr.count("RuntimeError: planted") == 1
     assert "in run" in done.stderr, "where it happened"
 

@@ -78,7 +78,6 @@ def registration(number: int) -> RemotingCommand:
     ],
     ids=["independent", "raft", "broker"],
 )
-@pytest.mark.xfail(strict=True, reason="log lines are written on the event loop")
 def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, tmp_path: Path) -> None:
     wire, http_addr, raft = free_addresses(3)
     command = program.format(wire=wire, http=http_addr, raft=raft, data=tmp_path / "data").split()
@@ -110,7 +109,6 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, 
     ("program", "code"),
     [("nameserver --no-such-flag", 2), ("broker --no-such-flag", 2), ("client.mqadmin clusterList -n x", 1)],
 )
-@pytest.mark.xfail(strict=True, reason="the last line is written before the program ends")
 def test_program_that_has_a_last_line_for_nobody_ends_in_time(
     program: str, code: int, tmp_path: Path
 ) -> None:

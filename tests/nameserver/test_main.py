@@ -190,7 +190,9 @@ def test_file_flags_and_defaults_rank_and_print(tmp_path: Path) -> None:
 def test_unknown_key_in_the_file_is_a_warning_that_names_it(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.properties"
     file.write_text("unheardOf=1\n")
-    with started(tmp_path, "--http", "off", "-c", str(file)):
+    with started(tmp_path, "--http", "off", "-c", str(file)) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
         assert "unheardOf" in (tmp_path / "stderr.txt").read_text()
 
 

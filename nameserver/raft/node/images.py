@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -14,6 +13,7 @@ from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
 from nameserver.raft.storage.images import Image, parse
 from nameserver.raft.types import ChangeRefused, StateMachine, StopMember
+from remoting import wall_clock
 from remoting.disk_threads import DiskThreads
 
 from .recovery import Storage
@@ -110,7 +110,7 @@ class ImageFiles:
         Not by the file's date: a disk that hangs must not hang whoever asks for figures.
         """
         date = self.storage.image_date
-        return None if date is None else max(0.0, time.time() - date)
+        return None if date is None else max(0.0, wall_clock.now_ms() / 1000 - date)
 
     # ---- what takes its place
 
@@ -172,7 +172,7 @@ class ImageFiles:
 
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         await self._in_thread(self.storage.snapshots.store, index, term, configuration, data)
-        self.storage.image_date = time.time()
+        self.storage.image_date = wall_clock.now_ms() / 1000
 
     async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)

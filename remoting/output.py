@@ -1,0 +1,243 @@
+"""What programs write to stdout and stderr, by threads: a reader that stands still holds up nobody.
+
+Lines wait in a queue that is bounded in bytes. What does not fit is dropped and counted, and a line says how
+many were dropped once the output goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import logging
+import os
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TextIO
+
+from remoting.logs import LineFormatter, Style
+
+BYTES_MAX: Final = 4 << 20
+"""Bytes that wait to be written, for each of stdout and stderr."""
+DRAIN_S: Final = 1.0
+"""A program that ends waits so long for its last lines."""
+_PART_CHARACTERS_MAX: Final = 1 << 16
+"""Of a line that has not ended; what is longer is written in parts."""
+
+
+class OutputThread:
+    """Writes lines in a thread, which begins with the first one.
+
+    Args:
+        write: Writes all of it, however long that takes. OSError: it is lost, and its lines count as dropped.
+        bytes_max: Bytes that may wait, those that are being written included.
+
+    Attributes:
+        dropped: Lines that were not written, since the start.
+        report: Makes the line that says how many were dropped.
+    """
+
+    def __init__(self, write: Callable[[bytes], None], *, bytes_max: int = BYTES_MAX) -> None:
+        self.dropped = 0
+        self.report: Callable[[int], str] = "{} lines were dropped\n".format
+        self._write = write
+        self._bytes_max = bytes_max
+        # Reentrant: what a signal or the garbage collector interrupts may hold it.
+        self._changed = threading.Condition(threading.RLock())
+        self._waiting: deque[bytes] = deque()
+        self._held = 0
+        self._reported = 0
+        self._thread: threading.Thread | None = None
+        self._is_given_up = False
+        os.register_at_fork(after_in_child=self._begin_anew)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a line now would be dropped."""
+        return self._held >= self._bytes_max
+
+    def put(self, data: bytes) -> None:
+        """Have whole lines written, or drop them; never waits."""
+        with self._changed:
+            if self._held + len(data) > self._bytes_max:
+                self.dropped += data.count(b"\n")
+                return
+            self._held += len(data)
+            self._waiting.append(data)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="output", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def drop(self) -> None:
+        """Count a line that was not even made, because there is no room for it."""
+        with self._changed:
+            self.dropped += 1
+
+    def drain(self, longest_s: float = DRAIN_S) -> None:
+        """Return once everything is written, or after ``longest_s``; then nobody waits any more."""
+        with self._changed:
+            if self._is_given_up or threading.current_thread() is self._thread:
+                return
+            self._is_given_up = not self._changed.wait_for(lambda: not self._held, longest_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    self._changed.wait()
+                data = b"".join(self._waiting)
+                self._waiting.clear()
+                unreported = self.dropped - self._reported  # all of them came after these lines
+            is_written = self._try(data)
+            if unreported and is_written and self._try(self.report(unreported).encode()):
+                self._reported += unreported
+            with self._changed:
+                self._held -= len(data)
+                self.dropped += 0 if is_written else data.count(b"\n")
+                self._changed.notify_all()
+
+    def _try(self, data: bytes) -> bool:
+        try:
+            self._write(data)
+        except (OSError, ValueError):  # nobody reads it, the disk is full, or the stream is closed
+            return False
+        return True
+
+    def _begin_anew(self) -> None:
+        """Begin without a thread in a forked process; the parent writes what waited."""
+        self._changed = threading.Condition(threading.RLock())
+        self._waiting.clear()
+        self._held = 0
+        self._thread = None
+
+
+class ThreadedText(io.TextIOBase):
+    """A text stream whose lines a thread writes; takes the place of ``sys.stderr``, so never waits."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.output = OutputThread(_writer(stream))
+        self._stream = stream
+        self._part = ""
+        self._lock = threading.RLock()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding or "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            whole, end, part = (self._part + text).rpartition("\n")
+            self._part = part
+            if end:
+                self._put(whole + end)
+            if len(self._part) > _PART_CHARACTERS_MAX:
+                self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Have a line that has not ended written, too; does not wait until it is."""
+        with self._lock:
+            part, self._part = self._part, ""
+            if part:
+                self._put(part)
+
+    def _put(self, text: str) -> None:
+        self.output.put(text.encode(self.encoding, "backslashreplace"))
+
+
+class ThreadedHandler(logging.Handler):
+    """Gives log lines to an output thread; none is made while there is no room for it."""
+
+    def __init__(self, text: ThreadedText, formatter: LineFormatter) -> None:
+        super().__init__()
+        self._text = text
+        self.setFormatter(formatter)
+        text.output.report = self._report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text.output.is_full:
+            self._text.output.drop()
+            return
+        try:
+            self._text.write(self.format(record) + "\n")
+        except Exception:  # as every handler does: a line that cannot be made ends nothing
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait a moment for what is not written yet; :func:`logging.shutdown` calls it."""
+        self._text.output.drain()
+
+    def _report(self, count: int) -> str:
+        level, text = logging.WARNING, "%d log lines were dropped"
+        record = logging.LogRecord(__name__, level, __file__, 0, text, (count,), None)
+        return self.format(record) + "\n"
+
+
+def write_stderr_in_thread() -> None:
+    """Have a thread write everything that goes to ``sys.stderr`` from now on: lines, warnings, tracebacks.
+
+    Does nothing where logging is set up already: then somebody else looks after stderr, as in a test.
+    """
+    if sys.stderr is not None and not logging.root.handlers and not isinstance(sys.stderr, ThreadedText):
+        sys.stderr = ThreadedText(sys.stderr)
+        atexit.register(sys.stderr.output.drain)
+
+
+def write_stdout_in_thread() -> None:
+    """Do the same for ``sys.stdout``, for servers: others block until their output is read."""
+    if isinstance(sys.stderr, ThreadedText) and sys.stdout is not None:
+        sys.stdout = ThreadedText(sys.stdout)
+        atexit.register(sys.stdout.output.drain)
+
+
+def set_up_logging(*, level: str | int, style: Style = "text") -> None:
+    """Send every record of the process from ``level`` on to stderr, one line each, by a thread.
+
+    Does nothing where logging is set up already, as :func:`logging.basicConfig`.
+    """
+    write_stderr_in_thread()
+    if isinstance(sys.stderr, ThreadedText):
+        logging.basicConfig(level=level, handlers=[ThreadedHandler(sys.stderr, LineFormatter(style))])
+
+
+def lines_dropped() -> int:
+    """Return how many lines of stderr were dropped since the start."""
+    return sys.stderr.output.dropped if isinstance(sys.stderr, ThreadedText) else 0
+
+
+def _writer(stream: TextIO) -> Callable[[bytes], None]:
+    """Return what writes to a stream; around its buffer, so that nothing is left in it at the end."""
+    stream.flush()
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):
+
+        def write_text(data: bytes) -> None:
+            stream.write(data.decode(stream.encoding or "utf-8"))
+            stream.flush()
+
+        return write_text
+
+    def write(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(fd, rest) :]
+            except BlockingIOError:  # whoever shares the pipe has made it so
+                poll = select.poll()
+                poll.register(fd, select.POLLOUT)
+                poll.poll()
+
+    return write

@@ -1,0 +1,101 @@
+"""Peers that cause one event after the other: the log is bounded, and keeps the audit."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from remoting.bodies import ConsumerData, HeartbeatData
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
+
+from .test_stuck_output import registration
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+EVENT_LINES = 400
+EVENTS = 600
+WAIT_S = 40.0
+
+
+class Log:
+    """The log of a program, complete once the program has ended."""
+
+    text = ""
+
+    def count(self, event: str) -> int:
+        return sum(f" {event} " in line for line in self.text.splitlines())
+
+    def left_out(self, event: str) -> int:
+        found = re.findall(rf"log lines left out count=(\d+) event={event}$", self.text, re.MULTILINE)
+        return sum(map(int, found))
+
+
+@contextmanager
+def logging_program(tmp_path: Path, *command: str) -> Iterator[tuple[str, Log]]:
+    """Run a server; yield its address and its log."""
+    log, path = Log(), tmp_path / "stderr"
+    with path.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command, "--listen", "127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split("listen=")[1].split()[0], log
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        log.text = path.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def unregistration(number: int) -> RemotingCommand:
+    fields = {
+        "brokerName": f"b{number}",
+        "brokerAddr": f"127.0.0.1:{1000 + number}",
+        "clusterName": "C",
+        "brokerId": "0",
+    }
+    return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields)
+
+
+@pytest.mark.xfail(strict=True, reason="each is a line")
+def test_connection_that_registers_and_unregisters_fills_no_log_and_hides_no_audit(tmp_path: Path) -> None:
+    place = ("--http", "off", "--data", str(tmp_path / "data"))
+    with logging_program(tmp_path, "nameserver", *place) as (addr, log), BlockingClient() as client:
+        for number in range(EVENTS):
+            for request in (registration(number), unregistration(number)):
+                assert client.invoke(addr, request, timeout_s=WAIT_S).code == 0
+        fields = {"namespace": "n", "key": "k", "value": "v"}
+        change = RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields)
+        assert client.invoke(addr, change, timeout_s=WAIT_S).code == 0
+    for event in ("broker registered", "broker left"):
+        assert log.count(event) <= EVENT_LINES
+        assert log.count(event) + log.left_out(event) == EVENTS
+    assert log.count("change=PUT_KV_CONFIG") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="each is a line")
+def test_clients_that_come_and_go_fill_no_log_of_a_broker(tmp_path: Path) -> None:
+    beat = HeartbeatData(client_id="c", consumers=(ConsumerData(group_name="G"),)).encode()
+    with logging_program(tmp_path, "broker", "--store", str(tmp_path / "store")) as (addr, log):
+        for _ in range(EVENTS):
+            with BlockingClient() as client:
+                request = RemotingCommand.request(RequestCode.HEART_BEAT, body=beat)
+                assert client.invoke(addr, request, timeout_s=WAIT_S).code == 0
+    assert log.count("client gone") <= EVENT_LINES
+    assert log.count("client gone") + log.left_out("client gone") == EVENTS

@@ -1,0 +1,113 @@
+"""Output by threads: nothing waits for a reader that stands still, and it is said what was dropped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from remoting.output import OutputThread
+
+WAIT_S = 30.0
+
+
+class Reader:
+    """Takes what is written, once it is let."""
+
+    def __init__(self) -> None:
+        self.reads = threading.Event()
+        self.text = b""
+
+    def write(self, data: bytes) -> None:
+        assert self.reads.wait(WAIT_S)
+        self.text += data
+
+
+def test_lines_above_the_bound_are_dropped_and_counted_and_a_line_says_so_at_their_place() -> None:
+    reader = Reader()
+    output = OutputThread(reader.write, bytes_max=40)
+    for number in range(10):
+        output.put(b"line %03d..\n" % number)  # 11 bytes
+    assert output.dropped == 7
+    assert output.is_full is False
+    reader.reads.set()
+    output.drain(WAIT_S)
+    output.put(b"later\n")
+    output.drain(WAIT_S)
+    said = reader.text.decode().splitlines()
+    assert [line for line in said if line.startswith("line")] == ["line 000..", "line 001..", "line 002.."]
+    assert said.count("7 lines were dropped") == 1
+    assert said[-1] == "later"
+    assert output.dropped == 7
+
+
+def test_drain_waits_no_longer_than_it_may_and_only_once() -> None:
+    reader = Reader()
+    output = OutputThread(reader.write)
+    output.put(b"x\n")
+    output.drain(0.01)
+    output.drain(WAIT_S * 100)  # nobody waits a second time
+    reader.reads.set()
+
+
+def test_lines_that_nobody_can_take_are_counted() -> None:
+    def broken(data: bytes) -> None:
+        raise BrokenPipeError
+
+    output = OutputThread(broken)
+    output.put(b"x\ny\n")
+    output.drain(WAIT_S)
+    assert output.dropped == 2
+
+
+PROGRAM = """
+import logging, sys, threading
+from remoting.output import lines_dropped, set_up_logging
+set_up_logging(level="INFO", style=sys.argv[1])
+for number in range(30_000):
+    logging.info("%05d %s", number, "x" * 300)
+assert 0 < lines_dropped() < 30_000
+print(lines_dropped(), flush=True)
+sys.stdin.readline()
+sys.stderr.output.drain(30)
+logging.info("the last line")
+raise SystemExit("an error that nobody catches")
+"""
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.slow
+def test_program_goes_on_while_nobody_reads_its_log_and_says_how_much_is_missing(style: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, style],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    dropped = int(process.stdout.readline())  # though nobody has read a line of the log
+    _, text = process.communicate("go on\n", timeout=WAIT_S)
+    said = text.splitlines()
+    assert any(f"{dropped} log lines were dropped" in line for line in said)
+    assert "the last line" in said[-2]
+    assert said[-1] == "an error that nobody catches"
+    assert len(text) < 5 << 20, "what waits is bounded in bytes"
+
+
+def test_partial_lines_of_a_terminal_come_out_as_they_are_flushed() -> None:
+    program = (
+        "import sys\nfrom remoting.output import write_stderr_in_thread\nwrite_stderr_in_thread()\n"
+        "print('half', end='', file=sys.stderr, flush=True)\nprint(' and €', file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert done.stderr == b"half and \\u20ac\n"
