@@ -54,7 +54,14 @@ class PlantedRun:
         session: str | None = None,
         begin_s: float = 0.0,
         seed: int = 7,
+        listed: bool = False,
     ) -> None:
+        """Begin the folder.
+
+        Args:
+            listed: Whether the manifest lists the event files, as those of the harness do.
+        """
+        self.listed = listed
         self.folder = run_folder(out, series=series, scenario=scenario, block=block, arm=arm)
         self.folder.mkdir(parents=True)
         self.manifest = Manifest(
