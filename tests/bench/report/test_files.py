@@ -17,7 +17,6 @@ from tests.bench.report.planted import PlantedRun
 from tests.bench.report.test_planted import text_of_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
-unknown = pytest.mark.xfail(strict=True, reason="nobody knows which events were recorded")
 
 NAME: Final = "ops-planted.jsonl"
 LINES: Final = 40
@@ -109,9 +108,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, said: li
     return compute(spark, [str(root)], out, small=True, progress=said.append)
 
 
-@pytest.mark.parametrize(
-    "harm", [keep, *(pytest.param(harm, marks=unknown) for harm in USED[1:])], ids=lambda harm: harm.__name__
-)
+@pytest.mark.parametrize("harm", USED, ids=lambda harm: harm.__name__)
 def test_run_whose_events_are_whole_is_used_compressed_or_not(
     gold: Gold, harm: Callable[[Path], None]
 ) -> None:
@@ -121,7 +118,6 @@ def test_run_whose_events_are_whole_is_used_compressed_or_not(
     assert found.n == LINES
 
 
-@unknown
 @pytest.mark.parametrize("harm", LEFT_OUT, ids=lambda harm: harm.__name__)
 def test_run_whose_events_are_not_whole_is_left_out_with_its_reason(
     gold: Gold, said: list[str], harm: Callable[[Path], None]
