@@ -3,8 +3,8 @@
 Layout, Hive style, so that Spark turns the path into columns::
 
     OUT/runs/series=equal/scenario=broker-dies/block=3/arm=raft/
-        manifest.json
-        KIND-PROCESS.jsonl         bench.events, one file per kind and process
+        manifest.json              lists the event files with their lines and checksums
+        KIND-PROCESS.jsonl         bench.events, one file per kind and process; also .jsonl.gz or .jsonl.zst
         anything else              logs, data directories: ignored by the report
     OUT/void/...the same path.../attempt=1/
 
@@ -17,12 +17,13 @@ seed. A run in which a server died by itself is not void: its arm has lost.
 """
 
 import re
+import zlib
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from bench.events import Event, event_files
+from bench.events import FILE_PREFIX, Event, event_files
 from bench.files import write_at_once
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -88,6 +89,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     better: Literal["lower", "higher"] = "lower"
 
 
+class FileSum(msgspec.Struct, frozen=True, kw_only=True):
+    """An event file as it was recorded, whether or not it has been compressed since."""
+
+    lines: int
+    crc32_sum: int
+    """Sum of the CRC-32 of each line, without its line end: the order of lines does not matter."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one run that is not an event. Instants are ns on CLOCK_MONOTONIC."""
 
@@ -144,6 +153,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """When the cluster had been stopped; null while it runs, and for ever if the harness died."""
     void: str | None = None
     """Why the harness failed, so that this run must not be used; null if it may."""
+    files: dict[str, FileSum] | None = None
+    """Every event file beside it, by name; null in manifests of before, whose files nobody can check."""
     lost: str | None = None
     """Which server died by itself, and how: the arm has lost this scenario in this block."""
 
@@ -165,6 +176,20 @@ def void_folder(out: Path, manifest: Manifest) -> Path:
         out, series=manifest.series, scenario=manifest.scenario, block=manifest.block, arm=manifest.arm
     )
     return out / "void" / folder.relative_to(out / "runs") / f"attempt={manifest.attempt}"
+
+
+def event_sums(folder: Path) -> dict[str, FileSum]:
+    """Return what a manifest says of the event files in a run folder."""
+    return {path.name: _sum_of(path) for kind in FILE_PREFIX for path in event_files(folder, kind)}
+
+
+def _sum_of(path: Path) -> FileSum:
+    lines = total = 0
+    with path.open("rb") as file:
+        for line in file:
+            lines += 1
+            total += zlib.crc32(line.removesuffix(b"\n"))
+    return FileSum(lines=lines, crc32_sum=total)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:

@@ -24,7 +24,7 @@ from bench.director import Director, Progress
 from bench.events import Event, EventLog
 from bench.machine import commit, this_machine
 from bench.processes import ArmLost, ClusterError, allow_connections, sample_machine, sample_process
-from bench.runfolder import Manifest, void_folder, write_manifest
+from bench.runfolder import Manifest, event_sums, void_folder, write_manifest
 from bench.schedule import SessionPlan
 from bench.split import split
 
@@ -210,6 +210,7 @@ class Session:
                 self._manifest(slot.scenario, slot.begin_ns, slot.end_ns),
                 ended_ns=time.monotonic_ns(),
                 lost=self._chronicle.lost.get(slot.scenario),
+                files=event_sums(slot.folder),
             )
             write_manifest(slot.folder, done)
         self._keep_logs()

@@ -47,6 +47,13 @@ def compute(
     sources = silver.find(spark, roots)
     new = silver.new_ones(spark, sources, out)
     progress(f"report: {len(sources)} runs, {len(new)} to be read")
+    sums = silver.sums(spark, new)
+    if sums is not None:
+        found_sums = gather({"sums": sums})["sums"].to_pylist()
+        rows_of = [(row["run"], row["file"], row["lines"], row["crc32_sum"]) for row in found_sums]
+        sources = silver.judge_sums(sources, new, rows_of)
+        used = {source.run for source in sources if source.left_out is None}
+        new = [source for source in new if source.run in used]
     silver.write_events(spark, new, out)
     found = silver.events(spark, out)
     if small:
@@ -63,6 +70,9 @@ def compute(
     files = [row for row in _rows(facts["files"], gold.Lines) if row.run in known]
     files.sort(key=lambda row: (row.run, row.file))
     sources = silver.judge_files(sources, [(row.run, row.file, row.lines, row.bad) for row in files])
+    for source in sources:
+        if source.left_out is not None:
+            progress(f"report: left out {source.run}: {source.left_out}")
     faults = told.faults(facts["faults"].to_pylist(), sources)
     gaps = told.gaps(facts["brokers"].to_pylist(), facts["launches"].to_pylist(), sources)
     silver.note_sources(spark, sources, out)

@@ -17,6 +17,8 @@ _INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
 _END_S: Final = 3.0
 SMALL_BYTES: Final = 256 * 2**20
 """Less than this on this machine's disk is over before what the second compiler makes pays back."""
+COMPRESSED_TIMES: Final = 10
+"""How much larger compressed events may be than their file."""
 
 _LAPTOP: Final = {
     "spark.ui.enabled": "false",
@@ -56,8 +58,8 @@ def is_small(roots: Sequence[str]) -> bool:
     for root in roots:
         if "://" in root or root.startswith("file:"):
             return False
-        for path in Path(root).rglob("*.jsonl"):
-            size += path.stat().st_size
+        for path in Path(root).rglob("*.jsonl*"):
+            size += path.stat().st_size * (1 if path.suffix == ".jsonl" else COMPRESSED_TIMES)
             if size > SMALL_BYTES:
                 return False
     return True

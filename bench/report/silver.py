@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -34,13 +34,18 @@ from bench.report.tables import (
     columns,
     typed,
 )
-from bench.runfolder import FORMAT, Manifest
+from bench.runfolder import FORMAT, FileSum, Manifest
 
 KIND: Final = "file_kind"
 """Which of :data:`EVENTS` a row is, by the beginning of its file's name."""
 
 BAD_LINES_MAX: Final = 1
 """Per file: the line that a killed process was writing. More means that the file cannot be trusted."""
+
+SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+"""Spark unpacks by the end of a file's name."""
+_EVENT_FILES: Final = f"{{{','.join(EVENTS)}}}-*{{{','.join(SUFFIXES)}}}"  # a pattern of Hadoop's
+_EVENT_FILE: Final = re.compile(rf"({'|'.join(EVENTS)})-.*\.jsonl(\.gz|\.zst)?")
 
 _RUN: Final = re.compile(
     r"^(?P<base>.*?)/?series=(?P<series>[^/]+)/scenario=(?P<scenario>[^/]+)/block=(?P<block>[0-9]+)"
@@ -67,6 +72,8 @@ class Source:
     arm: str
     manifest: Manifest | None
     left_out: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Event files that are there, by their names before they were compressed."""
 
     @property
     def life(self) -> str:
@@ -90,26 +97,30 @@ def find(spark: SparkSession, roots: Sequence[str]) -> list[Source]:
         NoRuns: If there are none.
     """
     folders: dict[str, bytes | None] = {}
-    wanted = "{manifest.json,*.jsonl}"
+    names: dict[str, list[str]] = defaultdict(list)
+    wanted = f"{{manifest.json,{_EVENT_FILES}}}"
     for path in sorted({path for root in roots for path in storage.listing(spark, root, wanted)}):
         folder, _, name = path.rpartition("/")
         if _RUN.match(path) is not None and name == "manifest.json":
             folders[folder] = storage.read(spark, path)
-        elif _RUN.match(path) is not None and name.endswith(".jsonl"):
+        elif _RUN.match(path) is not None and _EVENT_FILE.fullmatch(name) is not None:
             folders.setdefault(folder, None)
+            names[folder].append(name)
     found = {}
     for folder, manifest in folders.items():
         match = _RUN.match(f"{folder}/manifest.json")
         assert match is not None, "it was matched before"
         comparison = match["base"].removesuffix("/runs").removesuffix("/void")
         batch = hashlib.sha256(comparison.encode()).hexdigest()[:8]
-        found[folder] = _source(folder, match, batch, manifest)
+        found[folder] = _source(folder, match, batch, manifest, names[folder])
     if not found:
         raise NoRuns(f"no run folder (series=*/scenario=*/block=*/arm=*) in {', '.join(roots)}")
     return list(found.values())
 
 
-def _source(folder: str, match: re.Match[str], batch: str, content: bytes | None) -> Source:
+def _source(
+    folder: str, match: re.Match[str], batch: str, content: bytes | None, names: Sequence[str]
+) -> Source:
     manifest, left_out = None, None
     if content is None:
         left_out = "it has no manifest.json"
@@ -128,6 +139,8 @@ def _source(folder: str, match: re.Match[str], batch: str, content: bytes | None
             left_out = f"the harness failed: {manifest.void}"
         elif manifest.ended_ns is None:
             left_out = "it was never completed"
+        else:
+            left_out = _misfiled(names, manifest.files)
     run = "/".join((batch, match["series"], match["scenario"], match["block"], match["arm"]))
     if match["attempt"]:
         run += match["attempt"]
@@ -143,7 +156,92 @@ def _source(folder: str, match: re.Match[str], batch: str, content: bytes | None
         arm=match["arm"],
         manifest=manifest,
         left_out=left_out,
+        names={_as_recorded(name): name for name in names},
     )
+
+
+def _misfiled(names: Sequence[str], listed: Mapping[str, FileSum] | None) -> str | None:
+    """Return why the event files of a run cannot be those that were recorded, as far as their names tell.
+
+    Args:
+        names: Files that are there.
+        listed: Files that the manifest lists; None if it lists none, being of before.
+    """
+    there = Counter(map(_as_recorded, names))
+    for name, times in sorted(there.items()):
+        if times > 1:
+            return f"{name} is there twice, compressed and not"
+        if listed is not None and name not in listed:
+            return f"its manifest does not list {name}"
+    missing = sorted(set(listed or ()) - set(there))
+    return f"{missing[0]} is missing" if missing else None
+
+
+def _as_recorded(name: str) -> str:
+    """Return the name of an event file before it was compressed."""
+    return name[: name.rindex(".jsonl")] + ".jsonl"
+
+
+def sums(spark: SparkSession, sources: Sequence[Source]) -> DataFrame | None:
+    """Sum up the files of runs as their manifests do; None if none of them lists any.
+
+    In:  runs that are to be read.
+    Out: one row per (run, file) that has a line: lines long, crc32_sum long. Of a file that cannot be
+        unpacked so much as could be.
+    """
+    found: DataFrame | None = None
+    for batch in sorted({source.batch for source in sources if _is_listed(source)}):
+        mine = [source for source in sources if source.batch == batch and _is_listed(source)]
+        read = (
+            spark.read.schema(f"value string, {PATH_COLUMNS}")
+            .option("basePath", mine[0].base)
+            .option("pathGlobFilter", _EVENT_FILES)
+            .option("lineSep", "\n")
+            .option("ignoreCorruptFiles", "true")
+            .text([storage.without_glob(source.uri) for source in mine])
+            .select(
+                F.concat_ws("/", F.lit(batch), *columns(PATH_COLUMNS)).alias("run"),
+                F.col("_metadata.file_name").alias("file"),
+                F.crc32("value").alias("crc32"),
+            )
+        )
+        found = read if found is None else found.unionByName(read)
+    if found is None:
+        return None
+    return (
+        found.groupBy("run", "file")
+        .agg(F.count("*").alias("lines"), F.sum("crc32").alias("crc32_sum"))
+        .select("run", "file", "lines", "crc32_sum")
+    )
+
+
+def _is_listed(source: Source) -> bool:
+    return source.manifest is not None and bool(source.manifest.files)
+
+
+def judge_sums(
+    sources: Sequence[Source], checked: Sequence[Source], found: Sequence[tuple[str, str, int, int]]
+) -> list[Source]:
+    """Leave out the runs of which a file is not as it was recorded (pure).
+
+    Args:
+        checked: Runs whose files were summed up.
+        found: (run, file, lines, crc32_sum) of the files that have a line.
+    """
+    there = {(run, _as_recorded(file)): (file, lines, crc32_sum) for run, file, lines, crc32_sum in found}
+    mine = {source.run for source in checked if _is_listed(source)}
+    judged = []
+    for source in sources:
+        reason = source.left_out
+        listed = source.manifest.files if source.manifest is not None and source.run in mine else None
+        for name, sums in sorted((listed or {}).items()):
+            file, lines, crc32_sum = there.get((source.run, name), (source.names.get(name, name), 0, 0))
+            if reason is None and lines != sums.lines:
+                reason = f"{file} has {lines} lines, {sums.lines} were recorded"
+            elif reason is None and crc32_sum != sums.crc32_sum:
+                reason = f"{file} is not what was recorded: its lines have another checksum"
+        judged.append(replace(source, left_out=reason))
+    return judged
 
 
 def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[Source]:
@@ -196,7 +294,7 @@ def _read_json(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
     return (
         spark.read.schema(f"{EVENT}, {BAD} string, {PATH_COLUMNS}")
         .option("basePath", sources[0].base)
-        .option("pathGlobFilter", f"{{{','.join(EVENTS)}}}-*.jsonl")
+        .option("pathGlobFilter", _EVENT_FILES)
         .option("mode", "PERMISSIVE")
         .option("columnNameOfCorruptRecord", BAD)
         .json([storage.without_glob(source.uri) for source in sources])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Final
 
-from bench.users.common import LoadUser, topic_names
+from bench.users._common import LoadUser, topic_names
 from bench.users.producer_user import DUE
 from client.config import ConsumeFrom, PullConsumerConfig
+from remoting.errors import RemotingError
 
 #: How long one poll waits for a message, s: how soon a consumer notices that it shall stop.
 POLL_S: Final = 0.2
@@ -20,13 +22,17 @@ class ConsumerUser(LoadUser):
 
     def begin(self) -> None:
         self.client = self.new_client()
-        self.client.start()
-        self.spawned_ms = time.time() * 1000
-        self.consumer = self.client.pull_consumer(
-            PullConsumerConfig(group=self.options.group, consume_from=ConsumeFrom.LAST_OFFSET),
-            dict.fromkeys(topic_names(self.options.topics), "*"),
-        )
-        self.consumer.start()
+        try:
+            self.client.start()
+            self.consumer = self.client.pull_consumer(
+                PullConsumerConfig(group=self.options.group, consume_from=ConsumeFrom.LAST_OFFSET),
+                dict.fromkeys(topic_names(self.options.topics), "*"),
+            )
+            self.consumer.start()
+        except (RemotingError, OSError):
+            with contextlib.suppress(RemotingError, OSError):
+                self.client.close()
+            raise
 
     def end(self) -> None:
         self.consumer.close()

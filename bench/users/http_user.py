@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 
-from bench.users.common import Failed, ScheduledUser, addresses, http_addresses
+from bench.users._arguments import addresses
+from bench.users._common import Failed, Missing, ScheduledUser, http_addresses
 
 _OK = 200
+_NOT_FOUND = 404
 
 
 class HttpUser(ScheduledUser):
@@ -48,6 +50,8 @@ class HttpUser(ScheduledUser):
         self.connection.request("GET", path)
         reply = self.connection.getresponse()
         body = reply.read()
+        if reply.status == _NOT_FOUND:
+            raise Missing(f"HTTP {reply.status}")
         if reply.status != _OK:
             raise Failed(f"HTTP {reply.status}")
         return len(body)

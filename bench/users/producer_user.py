@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from bench.users.common import NS_PER_MS, ScheduledUser
+from bench.users._common import NS_PER_MS, ScheduledUser
 from client.config import ProducerConfig
 from client.producer import Message
 

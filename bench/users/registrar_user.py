@@ -10,7 +10,7 @@ from bench.arms.remoting import RemotingArm
 from bench.events import SIMULATED_FROM
 from bench.generator_config import changing_topic, sim_addr
 from bench.timers import DOCUMENTED_MS
-from bench.users.common import NS_PER_MS, Failed, ScheduledUser
+from bench.users._common import NS_PER_MS, Failed, ScheduledUser
 from bench.waiting import at_once
 
 #: Users of one process; the next process's begin after them.
@@ -23,6 +23,7 @@ class RegistrarUser(ScheduledUser):
     """Its connections are its lease: the nameservers drop it when the user is stopped."""
 
     name = "register"
+    needs_topics = False
 
     def rate(self) -> float:
         return float(self.options.registrar_rate)

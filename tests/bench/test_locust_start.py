@@ -106,13 +106,12 @@ BAD = {
     "--message-bytes=-1": "--message-bytes: -1",
     "--request-timeout-s=0": "--request-timeout-s: ",
     "--group=two words": "--group: group 'two words' has characters outside",
-    "--http-addrs=nowhere": "--http-addrs: 'nowhere'",
-    "--host=nowhere": "--host: ",
+    "--http-addrs=nowhere": "--http-addrs: address 'nowhere' is not host:port",
+    "--host=nowhere": "--host: address 'nowhere' is not host:port",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="arguments are not checked")
 def test_bad_argument_ends_locust_at_the_start_with_one_line() -> None:
     options = ["-f", str(USERS.with_name("locustfile.py")), "-t", "1s", "--only-summary"]
     started = {bad: locust("127.0.0.1:1", *options, bad) for bad in BAD}
@@ -125,7 +124,6 @@ def test_bad_argument_ends_locust_at_the_start_with_one_line() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="the options are added twice")
 def test_folder_of_users_is_a_locust_file_as_well(tmp_path: Path) -> None:
     with running(tmp_path) as cluster:
         options = ["-f", f"{USERS},{UNTIL}", "-u", "10", "-r", "10", "--rate", "5"]
@@ -135,21 +133,19 @@ def test_folder_of_users_is_a_locust_file_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="a consumer that meets no nameserver dies")
 def test_consumers_that_meet_no_nameserver_try_again_and_count(tmp_path: Path) -> None:
     (wire,) = free_addresses(1)
     files = ",".join(str(path) for path in (USERS / "producer_user.py", USERS / "consumer_user.py", UNTIL))
-    options = ["-f", files, "-u", "2", "-r", "2", "--rate", "5"]
+    options = ["-f", files, "-u", "2", "-r", "2", "--rate", "5", "--exit-code-on-error", "0"]
     with until(wire, tmp_path, "RMQ receive,RMQ send", *options) as process:
         said = read_until(process, r"RMQ\s+receive\s+[0-9]+\s+[1-9][0-9]*\(")
         with running(tmp_path, wire=[wire]):
             found = ended(process, tmp_path, said)
-    assert found["receive"]["num_failures"] > 0
-    assert found["receive"]["num_requests"] > found["receive"]["num_failures"]
+    for entry in found.values():
+        assert 0 < entry["num_failures"] < entry["num_requests"], entry
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="users ask for topics that nobody has made")
 def test_users_wait_for_topics_that_are_not_made_yet_and_count_no_failures(tmp_path: Path) -> None:
     files = ",".join(str(USERS / f"{kind}_user.py") for kind in ("wire", "http", "producer", "consumer"))
     options = ["-f", f"{files},{UNTIL}", "-u", "4", "-r", "4", "--rate", "5", "--request-timeout-s", "20"]

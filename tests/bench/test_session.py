@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,18 @@ def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[
         if row.event == "start" and row.t_ns >= quiet.measure_begin_ns
     ]
     assert [(row.role, row.index, row.cpu_ns) for row in starts] == [("nameserver", 2, 0)]
+
+
+def test_manifest_lists_the_events_as_they_were_recorded(life: list[Path]) -> None:
+    for folder in life:
+        listed = read_manifest(folder).files
+        assert listed is not None
+        assert {"ops-generator-0.jsonl", "views-observer.jsonl", "truth-harness.jsonl"} <= listed.keys()
+        for path in folder.glob("*.jsonl"):
+            lines = path.read_bytes().splitlines()
+            assert (listed[path.name].lines, listed[path.name].crc32_sum) == (
+                *(len(lines), sum(map(zlib.crc32, lines))),
+            )
 
 
 def test_freeze_is_silence_for_as_long_as_it_lasts_and_requests_that_waited_say_so(life: list[Path]) -> None:

@@ -90,7 +90,7 @@ IO_MODULES = {
     "bench/processes.py",
     "bench/proxy.py",
     "bench/session.py",
-    "bench/users/common.py",
+    "bench/users/_common.py",
     "bench/users/consumer_user.py",
     "bench/users/producer_user.py",
     "bench/users/registrar_user.py",

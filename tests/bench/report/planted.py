@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from bench.events import (
     Delivery,
     Event,
@@ -22,7 +24,17 @@ from bench.events import (
     View,
 )
 from bench.plan import CASES
-from bench.runfolder import Arm, Line, Machine, Manifest, Series, Timer, run_folder, write_manifest
+from bench.runfolder import (
+    Arm,
+    Line,
+    Machine,
+    Manifest,
+    Series,
+    Timer,
+    event_sums,
+    run_folder,
+    write_manifest,
+)
 
 SECOND = 1_000_000_000
 BEGIN = 5_000 * SECOND  # CLOCK_MONOTONIC does not start at 0
@@ -54,7 +66,14 @@ class PlantedRun:
         session: str | None = None,
         begin_s: float = 0.0,
         seed: int = 7,
+        listed: bool = False,
     ) -> None:
+        """Begin the folder.
+
+        Args:
+            listed: Whether the manifest lists the event files, as those of the harness do.
+        """
+        self.listed = listed
         self.folder = run_folder(out, series=series, scenario=scenario, block=block, arm=arm)
         self.folder.mkdir(parents=True)
         self.manifest = Manifest(
@@ -102,6 +121,8 @@ class PlantedRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._log.close()
+        files = event_sums(self.folder) if self.listed else None
+        self.manifest = msgspec.structs.replace(self.manifest, files=files)
         write_manifest(self.folder, self.manifest)
 
     def add(self, event: Event) -> None:

@@ -1,0 +1,377 @@
+"""What every Locust user here shares: the command line, the topics, and when an operation is due.
+
+Each user has a schedule of its own that begins when it is spawned: operation *i* is due at its planned
+instant, and its response time counts from there. A server that stalls shows as response times, not as fewer
+requests; more users, or more processes, make more load, as everywhere in Locust.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import random
+import sys
+import time
+from abc import abstractmethod
+from typing import Any, Final
+
+import gevent
+from locust import User, constant, events, task
+from locust.runners import MasterRunner, WorkerRunner
+
+from bench.arms.servers import wait_until
+from bench.arrivals import NS_PER_S, Arrivals
+from bench.processes import ClusterError
+from bench.users._arguments import addresses, problem_of
+from client.admin import masters
+from client.blocking import Client
+from client.config import ClientConfig
+from client.errors import NoRoute
+from client.raft_group import NoAnswer, http_address
+from remoting.codes import ResponseCode
+from remoting.errors import RemotingError, ResponseError
+from remoting.properties import split_properties
+from remoting.route import ClusterInfo, TopicConfig
+
+log = logging.getLogger(__name__)
+logging.getLogger("client").setLevel(logging.WARNING)  # a line per queue and user tells nothing here
+
+HOST: Final = "127.0.0.1:9876"
+NS_PER_MS: Final = 1_000_000
+#: How long new topics may take until every nameserver has a route, s.
+ROUTED_S: Final = 5.0
+IDLE_S: Final = 1.0
+WAIT_S: Final = 0.1
+#: Names of brokers that registrars play begin with it.
+SIMULATED: Final = "sim-"
+
+#: Users of one process, so that each gets a number of its own.
+_numbers = itertools.count()
+
+
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+def add_arguments(parser: Any) -> None:
+    """Add what the web page shows, too; ``--host`` names the nameservers: ``h1:9876;h2:9876``."""
+    parser.add_argument(
+        "--http-addrs",
+        default="",
+        help="where they serve HTTP, 'h1:9880;h2:9880' (default: they are asked)",
+    )
+    parser.add_argument(
+        "--topics", type=int, default=4, help="topics made, asked for and sent to (default: 4)"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=10.0, help="operations per second of each user (default: 10)"
+    )
+    parser.add_argument(
+        "--registrar-rate", type=float, default=1.0, help="registrations per second of each (default: 1)"
+    )
+    parser.add_argument("--message-bytes", type=int, default=256, help="body of a message (default: 256)")
+    parser.add_argument("--request-timeout-s", type=float, default=3.0, help="of one request, s (default: 3)")
+    parser.add_argument(
+        "--group", default="locust", help="group of producers and consumers (default: locust)"
+    )
+
+
+def topic_names(count: int) -> list[str]:
+    return [f"locust-{number}" for number in range(count)]
+
+
+def client_config(servers: list[str], timeout_s: float) -> ClientConfig:
+    return ClientConfig(nameservers=tuple(servers), call_timeout_s=timeout_s)
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def check_arguments(environment: Any, runner: Any, **_: Any) -> None:
+    """End with one line if an argument makes no sense; the master's arguments are its workers', too."""
+    if environment.parsed_options is None or isinstance(runner, WorkerRunner):
+        return
+    problem = problem_of(environment.parsed_options, environment.host)
+    if problem is not None:
+        print(f"locust: {problem}", file=sys.stderr)
+        sys.exit(2)
+
+
+class NoBroker(Exception):
+    """No broker is there to make topics on."""
+
+
+class Topics:
+    """The topics of this process's users: made on every broker, tried again until every nameserver has them.
+
+    Attributes:
+        made: Whether they are there.
+        awaited: Whether users have to wait: nameservers answered last, and the topics are not made yet.
+    """
+
+    def __init__(self) -> None:
+        self.made = self.awaited = False
+        self._making: gevent.Greenlet | None = None
+
+    def begin(self, environment: Any) -> None:
+        """Make the topics now if that can be done at once, else beside the users."""
+        self.end()
+        failure = self._try(environment)
+        if failure is None:
+            return
+        log.warning("topics are not ready, they are tried again: %s", failure)
+        self._making = gevent.spawn(self._go_on, environment)
+
+    def end(self) -> None:
+        """Try no more."""
+        if self._making is not None:
+            self._making.kill()
+            self._making = None
+        self.made = self.awaited = False
+
+    def _go_on(self, environment: Any) -> None:
+        while self._try(environment) is not None:
+            gevent.sleep(IDLE_S)
+        log.warning("topics are ready")
+
+    def _try(self, environment: Any) -> str | None:
+        """Make what is missing; return in one line why that failed."""
+        options = environment.parsed_options
+        servers = addresses(environment.host or HOST)
+        reached = False
+        try:
+            with contextlib.closing(Client(client_config(servers, options.request_timeout_s))) as client:
+                info = client.run(client.admin.cluster_info())
+                reached = True
+                _make_topics(client, info, servers, topic_names(options.topics))
+        except (RemotingError, OSError, ClusterError, NoBroker) as error:
+            self.awaited = reached or isinstance(error, ResponseError)
+            return str(error).partition("\n")[0]
+        self.made, self.awaited = True, False
+        return None
+
+    def are_missed_by(self, error: Exception) -> bool:
+        """Whether an operation failed because the topics are not made yet, which is no server's failure."""
+        return not self.made and (
+            isinstance(error, (NoRoute, Missing))
+            or (isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST)
+        )
+
+
+TOPICS: Final = Topics()
+
+
+@events.test_start.add_listener  # type: ignore[untyped-decorator]
+def make_topics(environment: Any, **_: Any) -> None:
+    """Make the topics on every broker before the first user asks for them."""
+    if isinstance(environment.runner, MasterRunner):
+        return  # its workers do
+    problem = problem_of(environment.parsed_options, environment.host)
+    if problem is None:
+        TOPICS.begin(environment)
+    else:  # the web page takes other values than the command line
+        log.error("%s", problem)
+
+
+@events.test_stop.add_listener  # type: ignore[untyped-decorator]
+def leave_topics(**_: Any) -> None:
+    """Make no topics for users that have gone."""
+    TOPICS.end()
+
+
+def _make_topics(client: Client, info: ClusterInfo, servers: list[str], topics: list[str]) -> None:
+    """Make topics on every broker but those that registrars play, and wait until all nameservers have them.
+
+    Raises:
+        NoBroker: If there is none.
+        ClusterError: If they have no route in time.
+        RemotingError: If a broker did not make one.
+    """
+    addrs = [
+        addr
+        for cluster in info.cluster_addr_table
+        for name, addr in masters(info, cluster).items()
+        if not name.startswith(SIMULATED)
+    ]
+    if not addrs:
+        raise NoBroker("no broker is registered")
+    for addr in addrs:
+        for topic in topics:
+            config = TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4)
+            client.run(client.admin.create_topic(addr, config))
+
+    def routed() -> bool:
+        try:
+            for server in servers:
+                for topic in topics:
+                    client.route(topic, nameserver=server)
+        except RemotingError:
+            return False
+        return True
+
+    wait_until(routed, "topics have no route", [], ROUTED_S)
+
+
+def http_addresses(client: Client) -> list[str]:
+    """Ask the nameservers where they serve HTTP.
+
+    Raises:
+        NoAnswer: If none does.
+    """
+    found, missing = [], []
+    for answer in client.run(client.admin.namesrv_config()):
+        try:
+            if answer.response is None:
+                raise NoAnswer(f"name server[{answer.addr}]: {answer.error}")
+            found.append(http_address(answer.addr, split_properties(answer.response.body)))
+        except NoAnswer as error:
+            missing.append(str(error))
+    if not found:
+        raise NoAnswer("; ".join(missing))
+    return found
+
+
+class Failed(Exception):
+    """An operation did not do what it was to do; the message says why."""
+
+
+class Missing(Failed):
+    """A nameserver answered that there is no such topic."""
+
+
+class LoadUser(User):
+    """Does one step again and again."""
+
+    abstract = True
+    host = HOST
+    wait_time = constant(0)
+    request_type = "RMQ"
+    name: str
+
+    needs_topics = True
+    """Whether it has nothing to do before the topics are made."""
+
+    def on_start(self) -> None:
+        self.number = next(_numbers)
+        self.options = self.environment.parsed_options
+        self.servers = addresses(self.host or HOST)
+        self.chance = random.Random(f"{os.getpid()}/{self.number}")
+        self.spawned_ms = time.time() * 1000
+        self.problem = problem_of(self.options, self.host)
+        self.has_begun = False
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Make what this user needs: clients belong to their process.
+
+        Raises:
+            RemotingError, OSError: If that failed; nothing is left of it, and it is tried again.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """Close it again."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Do the next thing, and tell Locust of it."""
+
+    def wait(self) -> None:
+        """Take part in nothing for a moment; operations that come due meanwhile are not owed."""
+        gevent.sleep(WAIT_S)
+
+    @task
+    def go_on(self) -> None:
+        if self.problem is not None:
+            self.fail(Failed(self.problem), 0.0)
+        elif self.needs_topics and TOPICS.awaited:
+            self.wait()
+        elif self.has_begun:
+            self.step()
+        else:
+            begun = time.monotonic()
+            try:
+                self.begin()
+            except (RemotingError, OSError) as error:
+                if self.needs_topics and TOPICS.are_missed_by(error):
+                    self.wait()
+                    return
+                self.fail(error, (time.monotonic() - begun) * 1000)
+            else:
+                self.has_begun = True
+
+    def fail(self, failure: Exception, took_ms: float) -> None:
+        """Count a failure to begin; the next attempt comes after a while."""
+        self.tell(took_ms, 0, failure)
+        gevent.sleep(IDLE_S)
+
+    def on_stop(self) -> None:
+        if self.has_begun:
+            self.end()
+
+    def new_client(self) -> Client:
+        return Client(client_config(self.rotated(self.servers), self.options.request_timeout_s))
+
+    def rotated(self, addrs: list[str]) -> list[str]:
+        """Return the addresses so that users begin at different ones."""
+        first = self.number % len(addrs)
+        return addrs[first:] + addrs[:first]
+
+    def tell(self, took_ms: float, length: int, failure: Exception | None) -> None:
+        self.environment.events.request.fire(
+            request_type=self.request_type,
+            name=self.name,
+            response_time=took_ms,
+            response_length=length,
+            exception=failure,
+            context={},
+        )
+
+
+class ScheduledUser(LoadUser):
+    """Does each operation when it is due."""
+
+    abstract = True
+
+    schedule: Arrivals[str] | None = None
+    """None before its first operation, and after a time in which it had to wait."""
+
+    def wait(self) -> None:
+        self.schedule = None
+        super().wait()
+
+    def rate(self) -> float:
+        """Return operations per second."""
+        return float(self.options.rate)
+
+    @abstractmethod
+    def operate(self, topic: str, due_ns: int) -> int:
+        """Do it now; return the length of the answer.
+
+        Raises:
+            RemotingError, OSError, Failed: What went wrong, for Locust's table of failures.
+        """
+
+    def step(self) -> None:
+        if self.schedule is None:
+            self.schedule = Arrivals(
+                start_ns=time.monotonic_ns(),
+                rate_per_s=self.rate(),
+                choices=topic_names(self.options.topics),
+                chance=self.chance,
+            )
+        taken = self.schedule.take()
+        if taken is None:  # a rate of 0
+            gevent.sleep(IDLE_S)
+            return
+        _, due_ns, topic = taken
+        ahead_ns = due_ns - time.monotonic_ns()
+        if ahead_ns > 0:
+            gevent.sleep(ahead_ns / NS_PER_S)
+        length = 0
+        failure: Exception | None = None
+        try:
+            length = self.operate(topic, due_ns)
+        except (RemotingError, OSError, Failed) as error:
+            if self.needs_topics and TOPICS.are_missed_by(error):
+                self.wait()
+                return
+            failure = error
+        self.tell((time.monotonic_ns() - due_ns) / NS_PER_MS, length, failure)
