@@ -29,6 +29,7 @@ from broker.state_files import SETTINGS
 from remoting.addresses import is_loopback, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties, parse_properties
+from remoting.state_file import StateFileError
 
 logger = logging.getLogger("broker")
 
@@ -172,6 +173,8 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}"
         raise SettingError(f"storePathRootDir={directory} cannot be used: {reason}") from None
+    except StateFileError as error:
+        raise SettingError(str(error)) from None
     except (ValueError, SettingError) as error:
         raise SettingError(f"{directory}/config/{SETTINGS}: {error}") from None
     config, unknown = apply_properties(config, flags)

@@ -20,14 +20,14 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 #: Programs; what begins with one is a command line.
 PROGRAMS = ("mqadmin", "mqnamesrv", "mqbroker", "python3", "curl")
 #: Of other programs.
-NOT_OURS = {"ulimit -n"}
+NOT_OURS = {"ulimit -n", "sha256sum -c"}
 
 
 @cache
 def literals() -> tuple[str, ...]:
     """Return every string literal of the servers; parts of f-strings count each for itself."""
     found = []
-    for package in ("nameserver", "broker"):
+    for package in ("nameserver", "broker", "remoting"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -16,7 +16,6 @@ from remoting.command import RemotingCommand
 from remoting.transport.blocking import BlockingClient
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-NOT_YET = pytest.mark.xfail(strict=True, reason="a damaged file is replaced or taken in silence")
 
 
 def command(data: Path) -> list[str]:
@@ -75,7 +74,6 @@ def has(client: BlockingClient, addr: str, key: str) -> bool:
     return client.invoke(addr, RemotingCommand.request(101, {"namespace": "n", "key": key})).code == 0
 
 
-@NOT_YET
 @pytest.mark.parametrize("content", [b"", b'{"configTable":{"n"'], ids=["empty", "half"])
 def test_damaged_kv_file_is_named_and_its_backup_is_used(tmp_path: Path, content: bytes) -> None:
     data = tmp_path / "data"
@@ -96,7 +94,6 @@ def test_damaged_kv_file_is_named_and_its_backup_is_used(tmp_path: Path, content
         assert has(client, addr, "third")
 
 
-@NOT_YET
 @pytest.mark.parametrize("name", ["kvConfig.json", "namesrv.properties"])
 def test_file_with_a_flipped_bit_refuses_the_start_until_somebody_decides(tmp_path: Path, name: str) -> None:
     data = tmp_path / "data"
@@ -113,7 +110,6 @@ def test_file_with_a_flipped_bit_refuses_the_start_until_somebody_decides(tmp_pa
         assert has(client, addr, "first")
 
 
-@NOT_YET
 def test_kv_file_and_backup_both_damaged_refuse_the_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with nameserver(data) as (client, addr):
@@ -125,7 +121,6 @@ def test_kv_file_and_backup_both_damaged_refuse_the_start(tmp_path: Path) -> Non
     assert all(name in line for name in ("kvConfig.json", "kvConfig.json.bak", "kvConfig.json.sha256"))
 
 
-@NOT_YET
 def test_kv_file_without_checksum_is_taken_with_one_warning(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
