@@ -32,6 +32,7 @@ from remoting.errors import LocalProtocolError
 from remoting.logs import STYLES
 from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import format_properties, parse_properties
+from remoting.state_file import StateFileError
 
 logger = logging.getLogger("broker")
 
@@ -180,6 +181,8 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}"
         raise SettingError(f"storePathRootDir={directory} cannot be used: {reason}") from None
+    except StateFileError as error:
+        raise SettingError(str(error)) from None
     except (ValueError, SettingError) as error:
         raise SettingError(f"{directory}/config/{SETTINGS}: {error}") from None
     config, unknown = apply_properties(config, flags)

@@ -2,7 +2,7 @@
 
 What is written survives the end of the process; only what is synced survives a power cut, and a name (a file
 made, renamed, removed) only once its directory is synced. Small files are replaced as a whole: written aside,
-synced, renamed; the previous version is kept as ``.bak``.
+synced, renamed; those with the broker's tables have a checksum and the version before beside them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
+
+from remoting import state_file
+from remoting.state_file import Loaded
 
 T = TypeVar("T")
 
@@ -158,8 +161,8 @@ def write_whole(disk: Disk, fd: int, data: bytes | memoryview, at: int) -> None:
         at += written
 
 
-def write_atomic(disk: Disk, path: Path, data: bytes, *, backup: bool = True) -> None:
-    """Replace ``path`` by ``data``; after a crash at any instant the old or the new content is there.
+def write_atomic(disk: Disk, path: Path, data: bytes) -> None:
+    """Replace ``path``, which checks itself, by ``data``; after a crash the old or the new content is there.
 
     Raises:
         OSError: If it cannot be written; the old content is untouched, unless only the last step failed,
@@ -174,12 +177,6 @@ def write_atomic(disk: Disk, path: Path, data: bytes, *, backup: bool = True) ->
             disk.sync(fd)
         finally:
             disk.close(fd)
-        if backup and disk.is_there(path):
-            link = path.with_name(path.name + ".bak.tmp")
-            if disk.is_there(link):
-                disk.remove(link)
-            disk.link(path, link)
-            disk.rename(link, path.with_name(path.name + ".bak"))
         disk.rename(scratch, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -188,28 +185,54 @@ def write_atomic(disk: Disk, path: Path, data: bytes, *, backup: bool = True) ->
     disk.sync_directory(path.parent)
 
 
-def load_or_backup(disk: Disk, path: Path, parse: Callable[[str], T]) -> T | None:
-    """Parse ``path``, or its ``.bak`` when it is missing, empty or broken; None if neither exists.
+def read_whole(disk: Disk, path: Path) -> bytes:
+    """Return all of a small file."""
+    fd = disk.open(path)
+    try:
+        return disk.read(fd, disk.size(fd), 0)
+    finally:
+        disk.close(fd)
+
+
+class StateStorage:
+    """The disk as small state files need it."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.link, self.rename, self.sync_directory = disk.link, disk.rename, disk.sync_directory
+
+    def content(self, path: Path) -> bytes:
+        return read_whole(self._disk, path)
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        self.discard(path)  # it may be a second name of another file
+        fd = self._disk.open(path, create=True)
+        try:
+            write_whole(self._disk, fd, data, 0)
+            self._disk.sync(fd)
+        finally:
+            self._disk.close(fd)
+
+    def discard(self, path: Path) -> None:
+        if self._disk.is_there(path):
+            self._disk.remove(path)
+
+
+def load_state(disk: Disk, path: Path, parse: Callable[[str], T], *, adopt: bool = True) -> Loaded[T]:
+    """Return what a state file holds.
 
     Raises:
-        ValueError: If a file exists but neither it nor its backup can be parsed.
+        StateFileError: If somebody has to decide, or neither file nor backup can be used.
+        OSError: If the disk refuses.
     """
-    failure: ValueError | None = None
-    for candidate in (path, path.with_name(path.name + ".bak")):
-        try:
-            fd = disk.open(candidate)
-        except FileNotFoundError:
-            continue
-        try:
-            data = disk.read(fd, disk.size(fd), 0)
-        finally:
-            disk.close(fd)
-        if not data.strip():
-            continue
-        try:
-            return parse(data.decode())
-        except ValueError as error:
-            failure = failure or ValueError(f"{candidate}: {error}")
-    if failure is not None:
-        raise failure
-    return None
+    return state_file.load(StateStorage(disk), path, lambda content: parse(content.decode()), adopt=adopt)
+
+
+def write_state(disk: Disk, path: Path, data: bytes, *, backup_too: bool = False) -> None:
+    """Replace a state file, its checksum and its backup.
+
+    Raises:
+        OSError: If it cannot be written; see :func:`remoting.state_file.replace`.
+    """
+    make_directories(disk, path.parent)
+    state_file.replace(StateStorage(disk), path, data, backup_too=backup_too)

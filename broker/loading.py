@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -9,24 +10,29 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from broker.config import BrokerConfig
-from broker.files import Disk, load_or_backup, make_directories
+from broker.files import Disk, load_state, make_directories
 from broker.group_configs import GroupConfigs
 from broker.groups import ClientTable
 from broker.locks import QueueLocks
 from broker.log_scan import Record
 from broker.offsets import ConsumerOffsets
+from broker.recovery import Checkpoint
 from broker.state import BrokerState
 from broker.state_files import DELAYS, GROUPS, OFFSETS, SETTINGS, TOPICS, StateFile, StateFiles, state_files
 from broker.stats import Stats
 from broker.steps import Steps
-from broker.store import MessageStore
+from broker.store import MessageStore, read_checkpoint
 from broker.tags import tags_code
 from broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
 from remoting.bodies import DelayOffsetTable
+from remoting.errors import RemoteProtocolError
 from remoting.lenient import FILE
 from remoting.message import Host
 from remoting.properties import parse_properties
 from remoting.route import DataVersion
+from remoting.state_file import Trust
+
+logger = logging.getLogger(__name__)
 
 #: Share of the machine's memory that the youngest part of the log is taken to fill.
 _HOT_SHARE: Final = 0.4
@@ -52,7 +58,7 @@ def load_broker(
         changed_settings: See :func:`read_changed_settings`; they are in ``config`` already.
 
     Raises:
-        StoreDamaged, ValueError: If what is on disk cannot be used.
+        StoreDamaged, ValueError: If what is on disk cannot be used, or somebody has to decide.
         OSError: If the disk refuses.
     """
     tables = directory / "config"
@@ -71,13 +77,13 @@ def load_broker(
         )
     )
     groups, offsets = GroupConfigs(), ConsumerOffsets()
-    load_or_backup(disk, tables / TOPICS, topics.load)
+    # Without a checksum it gets one when the log was compared with it, and not before.
+    trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
     topics.begin(now_ms=now_ms)
-    load_or_backup(disk, tables / GROUPS, groups.load)
-    load_or_backup(disk, tables / OFFSETS, offsets.load)
-    delays = load_or_backup(
-        disk, tables / DELAYS, lambda text: dict(DelayOffsetTable.decode(text.encode(), FILE).offsets)
-    )
+    _compare(topics, trust, read_checkpoint(disk, directory), tables / TOPICS)
+    groups_trust = load_state(disk, tables / GROUPS, groups.load).trust
+    offsets_trust = load_state(disk, tables / OFFSETS, offsets.load).trust
+    delays = load_state(disk, tables / DELAYS, _parse_delays)
     levels = config.delay_levels_ms
 
     def code_of(message: Record) -> int:
@@ -110,12 +116,20 @@ def load_broker(
         locks=QueueLocks(),
         store=store,
         stats=Stats(started_ms=now_ms, cluster_name=config.cluster_name),
-        delay_offsets=delays or {},
+        delay_offsets=delays.value or {},
         changed_settings=dict(changed_settings),
     )
     files = state_files(disk, tables, state)
+    for file, found in (
+        (files.groups, groups_trust),
+        (files.offsets, offsets_trust),
+        (files.delays, delays.trust),
+        (files.settings, Trust.CHECKED),
+    ):
+        if found in (Trust.CHECKED, Trust.ABSENT):
+            file.is_as_loaded()  # others are written anew, and what was damaged is set aside
     try:
-        _follow_log(state, files)
+        _follow_log(state, files, now_ms=now_ms)
     except BaseException:
         store.log.close()
         raise
@@ -129,21 +143,37 @@ def read_changed_settings(disk: Disk, directory: Path) -> dict[str, str]:
         ValueError: If the file cannot be read as settings.
         OSError: If the disk refuses.
     """
-    path = directory / "config" / SETTINGS
-    return load_or_backup(disk, path, parse_properties) or {}
+    return load_state(disk, directory / "config" / SETTINGS, parse_properties).value or {}
 
 
-def _follow_log(state: BrokerState, files: StateFiles) -> None:
+def _parse_delays(text: str) -> dict[int, int]:
+    try:
+        return dict(DelayOffsetTable.decode(text.encode(), FILE).offsets)
+    except RemoteProtocolError as error:
+        raise ValueError(f"{DELAYS}: {error}") from None
+
+
+def _compare(topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path) -> None:
+    """Have topics looked for in the log, unless the table is the one that the store knew last."""
+    counter = 0 if checkpoint is None else checkpoint.topics_counter
+    had = topics.data_version.counter
+    is_older = topics.is_older_than(counter)
+    if trust is Trust.CHECKED and is_older:
+        logger.error("topic table is older than the store file=%s counter=%s known=%s", path, had, counter)
+    if trust is not Trust.CHECKED or is_older:
+        topics.expect_unknown(trusted=trust in (Trust.CHECKED, Trust.BACKUP))
+
+
+def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     """Correct what refers to a part of the log that a power cut took."""
     store, topics = state.store, state.topics
-    for file in (files.groups, files.offsets, files.delays, files.settings):
-        file.is_as_loaded()
-    if topics.follow_log(lambda: store.log.max_offset):
+    if topics.follow_log(lambda: store.log.max_offset, store.queue_counts, now_ms=now_ms):
         save_now(files.topics)
     state.offsets.keep_within(
         lambda topic, queue_id: store.bounds(topic, queue_id)[1] if topic in topics else None
     )
-    save_now(files.offsets)
+    for file in (files.groups, files.offsets):
+        save_now(file)
     for level, offset in state.delay_offsets.items():
         state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
     save_now(files.delays)

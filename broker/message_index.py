@@ -259,7 +259,7 @@ class MessageIndex:
         places = sorted([(value, *found) for value, several in entries.items() for found in several])
         path = self._directory / f"{begin:020d}"
         head = _HEAD.pack(_MAGIC, begin, end, *times, len(places))
-        write_atomic(self._disk, path, head + b"".join(starmap(_ENTRY.pack, places)), backup=False)
+        write_atomic(self._disk, path, head + b"".join(starmap(_ENTRY.pack, places)))
         return IndexFile(path, begin, end, *times, len(places))
 
     # Searching -------------------------------------------------------------------------------------

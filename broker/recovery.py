@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import orjson
 
@@ -39,12 +40,14 @@ class Checkpoint:
         queue_entries: Sum of the weighed lengths of all queues then.
         log_min: Where the log begins; files below may be there still, or again.
         boot: The machine's start during which it was written.
+        topics_counter: Counter of the topic table's version on disk then; a table with a lower one is older.
     """
 
     log_offset: int = 0
     queue_entries: int = 0
     log_min: int = 0
     boot: str = ""
+    topics_counter: int = 0
 
     def write(self, disk: Disk, path: Path) -> None:
         members = {
@@ -52,8 +55,10 @@ class Checkpoint:
             "queueEntries": self.queue_entries,
             "logMin": self.log_min,
             "boot": self.boot,
+            "topics": self.topics_counter,
         }
-        write_atomic(disk, path, orjson.dumps(members), backup=False)
+        # Files of the log are removed as it says, so that a flipped bit must not pass.
+        write_atomic(disk, path, orjson.dumps(members | {"crc32": crc32(orjson.dumps(members))}))
 
     @classmethod
     def parse(cls, text: str) -> Checkpoint:
@@ -64,13 +69,17 @@ class Checkpoint:
         """
         try:
             members = orjson.loads(text)
+            found = members.pop("crc32", None)  # those of earlier versions have none
+            if found is not None and found != crc32(orjson.dumps(members)):
+                raise ValueError("the checkpoint is damaged, its checksum differs")
             return cls(
                 log_offset=int(members["logOffset"]),
                 queue_entries=int(members["queueEntries"]),
                 log_min=int(members["logMin"]),
                 boot=str(members["boot"]),
+                topics_counter=int(members.get("topics", 0)),
             )
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"checkpoint lacks a member: {error}") from None
 
 
@@ -81,7 +90,7 @@ class Recovery:
     Attributes:
         checkpoint: The last one written; None if there is none that can be read.
         boot: The machine's present start; empty if it does not say.
-        born_at: Log offset from which on messages of a topic count; None if the topic does not exist.
+        born_at: Log offset from which on messages of a topic count; None if none of them does.
         tags_code: Computes the entry's code of a message found in the log.
         queues: The outcome.
     """
@@ -154,7 +163,7 @@ class Recovery:
                 return False
             total += queue.weighed_length
             if born is None or queue.last_log_offset < born:
-                doomed.append(directory)  # of a topic that was deleted, though it may be there again
+                doomed.append(directory)  # of a topic that was deleted, even if it was made again
             else:
                 queue.remove_old_files()
                 self.queues[topic, int(directory.name)] = queue

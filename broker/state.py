@@ -207,7 +207,7 @@ class BrokerState:
         """The topic table of this version, and without the topics of so many deletions, is on disk."""
         for topic in [name for name, count in self.unsaved_topics.items() if count <= version.counter]:
             del self.unsaved_topics[topic]
-        self.store.confirm_deletions(deletions)
+        self.store.confirm_topics(version.counter, deletions)
 
     def ensure_group_topic(
         self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import StoreUnavailable
-from broker.files import Disk, write_atomic
+from broker.files import Disk, write_state
 from broker.state import BrokerState
 from broker.steps import Steps
 from broker.store import MessageStore
@@ -40,6 +40,7 @@ class StateFile:
         snapshot: Returns what encodes the table as it is now, later in a thread.
         before: What must have succeeded, in that thread, before the file may say so.
         saved: Called as a write begins; its result is called when that write is on disk.
+        backup_too: Returns, as a write begins, whether the backup must not stay as it is.
 
     Attributes:
         failure: Why the last write failed.
@@ -54,6 +55,7 @@ class StateFile:
         snapshot: Callable[[], Callable[[], bytes]],
         before: Callable[[], object] = lambda: None,
         saved: Callable[[], Callable[[], None]] = lambda: lambda: None,
+        backup_too: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = path.name
         self.failure: Failure = None
@@ -63,6 +65,7 @@ class StateFile:
         self._snapshot = snapshot
         self._before = before
         self._saved = saved
+        self._backup_too = backup_too
         self._on_disk: object = None
         self._waiting: list[Done] = []
 
@@ -82,8 +85,8 @@ class StateFile:
         if version != self._on_disk:
             try:
                 saved = self._saved()
-                encode = self._snapshot()
-                yield lambda: self._write(encode)
+                encode, backup_too = self._snapshot(), self._backup_too()
+                yield lambda: self._write(encode, backup_too=backup_too)
             except (OSError, StoreUnavailable) as error:
                 self.failure = error
             except Exception as error:  # one entry that cannot be encoded must not end the broker
@@ -94,9 +97,9 @@ class StateFile:
         for done in waiting:
             done(self.failure)
 
-    def _write(self, encode: Callable[[], bytes]) -> None:
+    def _write(self, encode: Callable[[], bytes], *, backup_too: bool) -> None:
         self._before()
-        write_atomic(self._disk, self._path, encode())
+        write_state(self._disk, self._path, encode(), backup_too=backup_too)
 
 
 class LogFlush:
@@ -181,6 +184,8 @@ def state_files(disk: Disk, directory: Path, state: BrokerState) -> StateFiles:
             version=lambda: state.topics.data_version,
             snapshot=state.topics.snapshot,
             saved=topics_saved,
+            # A backup that held a deleted topic would bring it back.
+            backup_too=lambda: store.has_unconfirmed_deletions,
         ),
         StateFile(
             disk,

@@ -21,7 +21,7 @@ import msgspec
 from broker.commit_log import CommitLog
 from broker.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
 from broker.errors import Refused, StoreUnavailable, refused_for
-from broker.files import DISK, Disk, load_or_backup, make_directories, remove_tree
+from broker.files import DISK, Disk, make_directories, read_whole, remove_tree
 from broker.log_scan import Record, read_record
 from broker.message_index import FILE_MESSAGES, MessageIndex
 from broker.recovery import Checkpoint, QueueKey, Recovery
@@ -31,6 +31,8 @@ from remoting.message import Host, StoredMessage, decode_message, encode_placed
 
 logger = logging.getLogger(__name__)
 
+#: Name of the file.
+CHECKPOINT: Final = "checkpoint"
 #: Queues of whose files the entries last read are kept, for who reads on behind them.
 _BLOCKS_MAX: Final = 256
 #: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
@@ -101,6 +103,18 @@ class CheckpointWork:
     checkpoint: Checkpoint
 
 
+def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint | None:
+    """Return a store's last checkpoint; None if there is none to be read, and queues are built anew."""
+    try:
+        content = read_whole(disk, directory / CHECKPOINT)
+        return Checkpoint.parse(content.decode())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        logger.warning("checkpoint ignored error=%s", error)
+        return None
+
+
 def _nothing() -> None:
     return None
 
@@ -119,11 +133,12 @@ class MessageStore:
         log_directory: Where the commit log is instead.
         store_host: Goes into each record and so into message ids: what clients can dial.
         tags_code: Computes the entry's code of a message found in the log.
-        born_at: Log offset from which on messages of a topic count; None if the topic does not exist.
+        born_at: Log offset from which on messages of a topic count; None if none of them does.
         index_messages: Messages of one index file.
 
     Attributes:
         deletions: Number of topics deleted since the start.
+        queue_counts: Topic to the number of queues that it must have for all its messages to be in one.
         index: Finds messages by their keys.
 
     Raises:
@@ -148,13 +163,14 @@ class MessageStore:
         self._disk = disk
         self._born_at = born_at
         self._queue_root = directory / "consumequeue"
-        self._checkpoint_path = directory / "checkpoint"
+        self._checkpoint_path = directory / CHECKPOINT
         self._queue_file_size = queue_file_size
         self._file_size = log_file_size
         self._store_host = store_host
         self._boot = boot
         self.deletions = 0
         self._confirmed = 0
+        self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
         self._queue_failure: str | None = None
@@ -163,7 +179,9 @@ class MessageStore:
         self._queues_from = 0  # files of queues are removed that lead to the log below
         make_directories(disk, directory)
         disk.sync_directory(directory)  # an earlier process may have left names that are not durable
-        checkpoint = self._read_checkpoint()
+        checkpoint = read_checkpoint(disk, directory)
+        if checkpoint is not None:
+            self._topics_counter = checkpoint.topics_counter
         self.log = CommitLog(
             log_directory or directory / "commitlog",
             file_size=log_file_size,
@@ -183,6 +201,9 @@ class MessageStore:
         )
         recovery.run()
         self._queues = recovery.queues
+        self.queue_counts: dict[str, int] = {}
+        for topic, queue_id in self._queues:
+            self.queue_counts[topic] = max(self.queue_counts.get(topic, 0), queue_id + 1)
         self._begin()
         self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
 
@@ -476,9 +497,19 @@ class MessageStore:
         self.deletions += 1
         self._doomed[topic] = self.deletions
 
-    def confirm_deletions(self, number: int) -> None:
-        """Say that the table on disk lacks what the first ``number`` deletions took; its files may go."""
-        self._confirmed = max(self._confirmed, number)
+    @property
+    def has_unconfirmed_deletions(self) -> bool:
+        return self.deletions > self._confirmed
+
+    def confirm_topics(self, counter: int, deletions: int) -> None:
+        """Note which topic table is on disk.
+
+        Args:
+            counter: Of its version; later checkpoints name it.
+            deletions: It lacks the topics of so many deletions; their files may go.
+        """
+        self._topics_counter = max(self._topics_counter, counter)
+        self._confirmed = max(self._confirmed, deletions)
 
     def remove_old_files(self, *, before: float, count_max: int = sys.maxsize) -> Steps:
         """Remove the oldest log files, if last written before an instant (Unix s), and queue files to them.
@@ -542,6 +573,7 @@ class MessageStore:
             queue_entries=sum(queue.weighed_length for queue in self._queues.values()),
             log_min=self.log.min_offset,
             boot=self._boot,
+            topics_counter=self._topics_counter,
         )
         if checkpoint == self._checkpointed and not self._doomed:
             return None
@@ -599,13 +631,6 @@ class MessageStore:
                 self.finish_checkpoint(work)
         finally:
             self.log.close()
-
-    def _read_checkpoint(self) -> Checkpoint | None:
-        try:
-            return load_or_backup(self._disk, self._checkpoint_path, Checkpoint.parse)
-        except ValueError as error:
-            logger.warning("checkpoint ignored error=%s", error)
-            return None
 
     # Parts ---------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Times are Unix ms and come in as arguments.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 
@@ -22,6 +22,8 @@ from remoting.route import DataVersion, TopicConfig
 logger = logging.getLogger(__name__)
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+#: Topics that one log line names.
+_NAMED_MAX: Final = 100
 #: Source: TopicFilterType.
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -120,6 +122,8 @@ class TopicConfigs:
     """The broker's topic table.
 
     A topic is born where the log ends then: what lies before in the log under its name is a deleted one's.
+    The table says up to where the log had been written, too: what lies before, of a topic that it lacks, is a
+    deleted one's for good. Behind, or if nobody vouches for the table, topics are found in the log.
 
     Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
     millisecond therefore still differ, and a version never repeats within one store.
@@ -129,6 +133,8 @@ class TopicConfigs:
         self._start = {config.topic_name: config for config in start.configs()}
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
+        self._known_until = 0
+        self._unknown_from: int | None = None
         self._log_end: Callable[[], int] = lambda: 0
         self._version = DataVersion()
         self._reserved = _SYSTEM | {
@@ -154,19 +160,69 @@ class TopicConfigs:
         return self._configs.get(topic)
 
     def born_at(self, topic: str) -> int | None:
-        """Return the log offset from which on messages of a topic count; None if it does not exist."""
-        return self._births.get(topic, 0) if topic in self._configs else None
+        """Return the log offset from which on messages of a topic count; None if none of them does."""
+        return self._births.get(topic, 0) if topic in self._configs else self._unknown_from
 
-    def follow_log(self, log_end: Callable[[], int]) -> bool:
-        """Date births by this log from now on; return whether one had to be corrected, and must be saved.
+    def expect_unknown(self, *, trusted: bool) -> None:
+        """Have the log count for topics that the table lacks, until :meth:`follow_log`.
+
+        Args:
+            trusted: The table is older than the log, but as it was written: what it lacked then was deleted.
+        """
+        self._unknown_from = self._known_until if trusted else 0
+
+    def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
+        """Date births by this log from now on; return whether the table was corrected, and must be saved.
 
         A power cut may have shortened the log: a topic born behind its end is as if born at it.
+
+        Args:
+            queue_counts: Topics that have messages, with the number of queues that it takes to hold them.
         """
         self._log_end = log_end
         births = {topic: min(born, log_end()) for topic, born in self._births.items()}
-        corrected = births != self._births
+        corrected = births != self._births or self._known_until > log_end()
         self._births = births
+        if self._unknown_from is not None:
+            self._take_found(queue_counts, born=min(self._unknown_from, log_end()), now_ms=now_ms)
+            self._unknown_from = None
+            corrected = True
         return corrected
+
+    def _take_found(self, queue_counts: Mapping[str, int], *, born: int, now_ms: int) -> None:
+        """Take topics that the log has and the table lacks, and queues likewise."""
+        found, widened = [], []
+        for topic, count in queue_counts.items():
+            config = self._configs.get(topic)
+            if config is None:
+                self._births[topic] = born
+                config = TopicConfig(topic_name=topic, read_queue_nums=0, write_queue_nums=0)
+                found.append(topic)
+            elif topic not in self._start and config.read_queue_nums < count:
+                widened.append(topic)
+            else:
+                continue
+            self._configs[topic] = replace(
+                config,
+                read_queue_nums=max(config.read_queue_nums, count),
+                write_queue_nums=max(config.write_queue_nums, count),
+            )
+        if found:
+            logger.warning("topics found in the log count=%s topics=%s", len(found), _names(found))
+        if widened:
+            logger.warning("queues found in the log count=%s topics=%s", len(widened), _names(widened))
+        if found or widened:
+            self._bump(now_ms)
+
+    def is_older_than(self, counter: int) -> bool:
+        """Say whether a table with this counter has been on disk since; versions to come are younger."""
+        older = self._version.counter < counter
+        if older:
+            known = self._version
+            self._version = DataVersion(
+                state_version=known.state_version, timestamp=known.timestamp, counter=counter
+            )
+        return older
 
     def is_system(self, topic: str) -> bool:
         """Say whether requests 17 and 215 must leave this topic alone."""
@@ -274,7 +330,8 @@ class TopicConfigs:
     def snapshot(self) -> Callable[[], bytes]:
         """Return what encodes ``topics.json`` as it is now, at any later time and in any thread."""
         configs, version, births = tuple(self._configs.values()), self._version, dict(self._births)
-        return lambda: _encode(configs, version, bornAt=births)
+        log_end = self._log_end()
+        return lambda: _encode(configs, version, bornAt=births, logEnd=log_end)
 
     def load(self, text: str) -> None:
         """Take over a stored ``topics.json``; topics of the start that it lacks stay.
@@ -294,6 +351,7 @@ class TopicConfigs:
                 for name, value in table.items()
             }
             births = {name: as_int(value, "bornAt", limit=INT64_MAX) for name, value in born.items()}
+            known_until = as_int(members.get("logEnd") or 0, "logEnd", limit=INT64_MAX)
         except (RemoteProtocolError, AttributeError) as error:
             raise ValueError(f"topics.json: {error}") from None
         if DEFAULT_TOPIC not in self._start:
@@ -301,6 +359,7 @@ class TopicConfigs:
             stored.pop(DEFAULT_TOPIC, None)
         self._configs = self._start | stored
         self._births = {name: offset for name, offset in births.items() if name in self._configs}
+        self._known_until = known_until
         self._version = version
 
     def _bump(self, now_ms: int) -> None:
@@ -327,6 +386,11 @@ def _within_bounds(config: TopicConfig) -> TopicConfig:
         config.write_queue_nums,
     )
     return replace(config, read_queue_nums=read, write_queue_nums=write)
+
+
+def _names(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - _NAMED_MAX} more" if len(topics) > _NAMED_MAX else ""
+    return ",".join(topics[:_NAMED_MAX]) + more
 
 
 def retry_topic(group: str) -> str:

@@ -7,9 +7,11 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+from remoting import state_file
 from remoting.bodies import MessageQueue
+from remoting.state_file import StateFileError
 
 from .errors import ClientError
 from .operation import Deliver, Operation, Signal, wait
@@ -59,7 +61,8 @@ class BrokerOffsets:
 class OwnOffsets:
     """Offsets of a broadcast member, in a file of its own if one is named.
 
-    The file is one JSON object, ``topic@broker name@queue id`` to offset; it is replaced as a whole.
+    The file is one JSON object, ``topic@broker name@queue id`` to offset; it is replaced as a whole, with a
+    checksum and the version before beside it.
     """
 
     def __init__(self, file: str) -> None:
@@ -95,7 +98,8 @@ class OwnOffsets:
             return
         self._writing = True
         try:
-            yield Deliver(lambda path: _write(path, json.dumps(known, sort_keys=True)), path)
+            text = json.dumps(known, sort_keys=True).encode()
+            yield Deliver(lambda path: state_file.replace(_STORAGE, path, text), path)
             self._kept = known
         except OSError as error:
             raise ClientError(f"offsets not kept in {path}: {error}") from error
@@ -115,17 +119,46 @@ def _read(path: Path) -> dict[str, int]:
         ClientError: If it cannot be read: beginning anew would skip or repeat messages.
     """
     try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
+        return state_file.load(_STORAGE, path, _parse).value or {}
+    except (OSError, StateFileError) as error:
         raise ClientError(f"offsets in {path} cannot be read: {error}") from error
+
+
+def _parse(content: bytes) -> dict[str, int]:
+    found = json.loads(content)
     if not isinstance(found, dict) or not all(type(offset) is int for offset in found.values()):
-        raise ClientError(f"offsets in {path}: not an object of numbers")
+        raise ValueError("not an object of numbers")
     return found
 
 
-def _write(path: Path, text: str) -> None:
-    aside = path.with_name(path.name + ".new")
-    aside.write_text(text)
-    os.replace(aside, path)
+class _Storage:
+    """The disk as small state files need it."""
+
+    content = staticmethod(Path.read_bytes)
+    link = staticmethod(os.link)
+    rename = staticmethod(os.replace)
+
+    @staticmethod
+    def write_new(path: Path, data: bytes) -> None:
+        path.unlink(missing_ok=True)
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @staticmethod
+    def discard(path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    @staticmethod
+    def sync_directory(path: Path) -> None:
+        if os.name == "nt":
+            return  # directories cannot be opened there
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+_STORAGE: Final = _Storage()

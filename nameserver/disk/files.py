@@ -108,16 +108,9 @@ class Files:
         """Within one directory, over what is there."""
         os.rename(old, new)
 
-    def keep_as(self, path: Path, other: Path) -> None:
-        """Have ``other`` name what ``path`` names now, over what is there; nothing if ``path`` is not there.
-
-        By a link: at every instant there is a file under both names.
-        """
-        spare = other.with_name(f"{other.name}.tmp")
-        self.unlink(spare)
-        with suppress(FileNotFoundError):
-            os.link(path, spare)
-            self.rename(spare, other)
+    def link(self, path: Path, new: Path) -> None:
+        """Give a file a second name, which must not exist."""
+        os.link(path, new)
 
     def unlink(self, path: Path) -> None:
         """Nothing if it is not there."""
@@ -157,13 +150,8 @@ def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> 
         view = view[written:]
 
 
-def replace_file(
-    files: Files, path: Path, parts: Iterable[bytes | bytearray], *, backup: Path | None = None
-) -> None:
+def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -> None:
     """Have ``path`` hold ``parts``, durably: whoever reads it finds the old or the new content.
-
-    Args:
-        backup: Keeps the old content.
 
     Raises:
         OSError: The old content is there; after a failed sync of the directory perhaps the new one.
@@ -177,8 +165,6 @@ def replace_file(
                 write_all(file, offset, part)
                 offset += len(part)
             file.sync()
-        if backup is not None:
-            files.keep_as(path, backup)
         files.rename(temporary, path)
     except OSError:
         files.unlink(temporary)

@@ -42,7 +42,7 @@ class Independent(Local):
         """Make one with the KV configuration found in its file; call :meth:`start` on the loop.
 
         Raises:
-            FileError: If the KV file and its ``.bak`` are both broken.
+            FileError: If the KV file cannot be used, or its owner has to decide.
         """
         super().__init__(settings, effects, boot_id=boot_id, keeps_routes=False)
         self._kv_path = Path(settings.current.kv_path)

@@ -77,7 +77,7 @@ class Replicated(Local):
 
         Raises:
             RaftStartError: If the raft settings are wrong.
-            FileError: If the KV file and its ``.bak`` are both broken.
+            FileError: If the KV file cannot be used, or its owner has to decide.
         """
         super().__init__(settings, effects, boot_id=boot_id, keeps_routes=True)
         raft = raft_config(settings.current) if raft is None else raft

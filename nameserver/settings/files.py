@@ -1,25 +1,25 @@
 """The nameserver's own small files: the KV configuration, and settings changed at run time.
 
-Both are written whole: to a temporary file beside the target, synced, with the previous version kept as
-``.bak``, then renamed. A reader therefore finds the old or the new text, never half of one, and a file
-that an editor broke falls back to ``.bak``. Formats are RocketMQ's, so a file can be carried over.
+Both are written whole, with a checksum and the previous version beside them (:mod:`remoting.state_file`). A
+reader therefore finds the old or the new text, never half of one, and damage is noticed. Formats are
+RocketMQ's, so a file can be carried over.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
 import orjson
 
-from nameserver.disk.files import DISK, make_directories, replace_file
+from nameserver.disk.files import DISK, make_directories, write_all
+from remoting import state_file
 from remoting.properties import escape_properties, parse_properties
-
-logger = logging.getLogger(__name__)
+from remoting.state_file import StateFileError
 
 FILE_SIZE_MAX: Final = 64 * 1024 * 1024
 """Bytes of a file that are accepted; more is not ours."""
@@ -31,7 +31,7 @@ _Content = TypeVar("_Content")
 
 
 class FileError(Exception):
-    """A file and its ``.bak`` exist and neither can be read; starting empty would lose what they hold."""
+    """A file cannot be used, or its owner has to decide; starting empty would lose what it holds."""
 
 
 KvTable = Mapping[str, Mapping[str, str | None]]
@@ -42,7 +42,7 @@ def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:
     """Return the KV configuration, empty if there is none yet.
 
     Raises:
-        FileError: If the file and its ``.bak`` are both broken.
+        FileError: If it cannot be used, nor its ``.bak``, or its checksum differs.
 
     Source: KVConfigManager.load, RocketMQ 5.3; ``{"configTable":{"NAMESPACE":{"key":"value"}}}``.
     """
@@ -67,7 +67,7 @@ def load_settings_file(path: Path) -> dict[str, str]:
     """Return settings changed at run time, empty if there are none.
 
     Raises:
-        FileError: If the file and its ``.bak`` are both broken.
+        FileError: If it cannot be used, nor its ``.bak``, or its checksum differs.
     """
     return _load(path, _parse_settings)
 
@@ -115,39 +115,47 @@ def write_atomic(path: Path, content: bytes) -> None:
         OSError: If a step fails; the target is then unchanged.
     """
     make_directories(DISK, path.parent)
-    replace_file(DISK, path, [content], backup=path.with_name(f"{path.name}.bak"))
+    state_file.replace(_STORAGE, path, content)
 
 
 # -- reading ----------------------------------------------------------------------------------------------
 
 
+class _Storage:
+    """The disk as small state files need it."""
+
+    rename, discard, sync_directory = DISK.rename, DISK.unlink, DISK.sync_directory
+
+    @staticmethod
+    def content(path: Path) -> bytes:
+        size = path.stat().st_size
+        if size > FILE_SIZE_MAX:
+            raise ValueError(f"{path.name} has {size} bytes, at most {FILE_SIZE_MAX} are read")
+        return DISK.read(path)
+
+    @staticmethod
+    def write_new(path: Path, data: bytes) -> None:
+        DISK.unlink(path)  # what a crash has left
+        with closing(DISK.open(path, write=True, new=True)) as file:
+            write_all(file, 0, data)
+            file.sync()
+
+    @staticmethod
+    def link(path: Path, new: Path) -> None:
+        DISK.link(path, new)
+
+
+_STORAGE: Final = _Storage()
+
+
 def _load(path: Path, parse: Callable[[bytes], dict[str, _Content]]) -> dict[str, _Content]:
-    """Parse the file, else its ``.bak``; a missing or empty file holds nothing, as in RocketMQ."""
+    """Parse the file, or its backup in its place; a missing file holds nothing, as in RocketMQ."""
     try:
-        content = _read(path)
-        return parse(content) if content.strip() else {}
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        broken = error
+        return state_file.load(_STORAGE, path, parse).value or {}
+    except StateFileError as error:
+        raise FileError(str(error)) from error
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}") from None
-    backup = path.with_name(f"{path.name}.bak")
-    try:
-        parsed = parse(_read(backup))
-    except (OSError, ValueError) as error:
-        raise FileError(
-            f"{path} cannot be read ({broken}), nor its .bak ({error}); mend or remove it"
-        ) from error
-    logger.warning("file is broken, backup used file=%s error=%s", path, broken)
-    return parsed
-
-
-def _read(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > FILE_SIZE_MAX:
-        raise ValueError(f"{path.name} has {size} bytes, at most {FILE_SIZE_MAX} are read")
-    return path.read_bytes()
 
 
 def _parse_kv(content: bytes) -> dict[str, dict[str, str | None]]:

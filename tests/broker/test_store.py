@@ -382,7 +382,7 @@ def test_messages_of_a_deleted_topic_stay_away_from_the_queues_of_the_new_one(
     put(store, 5)
     put(store, 5, queue_id=1)
     store.delete_topic("T")
-    store.confirm_deletions(1)
+    store.confirm_topics(0, 1)
     born = store.log.max_offset
     put(store, 2, first=50)
     store.close()
@@ -541,7 +541,7 @@ def test_records_of_deleted_topics_get_no_queue(open_store: OpenStore) -> None:
     put(store, 3, topic="U")
     checkpoint(store)
     store.delete_topic("U")
-    store.confirm_deletions(1)
+    store.confirm_topics(0, 1)
     assert store.bounds("U", 0) == (0, 0)
     again = open_store(births={"T": 0})
     assert again.queues_of("U") == ()
@@ -554,7 +554,7 @@ def test_deleted_topic_does_not_cost_a_rebuild(open_store: OpenStore, tmp_path: 
     put(store, 3, topic="U")
     checkpoint(store)
     store.delete_topic("U")
-    store.confirm_deletions(1)
+    store.confirm_topics(0, 1)
     store.close()
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)

@@ -20,7 +20,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 #: Programs; what begins with one is a command line.
 PROGRAMS = ("mqadmin", "mqnamesrv", "mqbroker", "python3", "curl")
 #: Of other programs.
-NOT_OURS = {"ulimit -n"}
+NOT_OURS = {"ulimit -n", "sha256sum -c"}
 
 
 @cache

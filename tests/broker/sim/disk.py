@@ -247,6 +247,8 @@ class SimulatedDisk(Disk):
 
     def link(self, path: Path, new: Path) -> None:
         self._call(path, grows=True)
+        if new.name in self._directory(new.parent).names:
+            raise _error(errno.EEXIST)
         self._directory(new.parent).change(None, new.name, self._node(path))
 
     def rename(self, path: Path, new: Path) -> None:

@@ -41,14 +41,25 @@ def test_saved_kv_file_loads_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b" \n"], ids=["missing", "empty", "blank"])
-def test_missing_or_empty_file_holds_nothing(tmp_path: Path, content: bytes | None) -> None:
+def test_file_that_was_never_written_may_be_missing_or_empty(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "kvConfig.json"
-    save_kv_file(path, TABLE)
-    save_kv_file(path, TABLE)
-    path.unlink()
     if content is not None:
         path.write_bytes(content)
     assert load_kv_file(path) == {}
+    assert [record.levelname for record in caplog.records] == ([] if content is None else ["WARNING"])
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n"], ids=["missing", "empty", "blank"])
+def test_missing_or_empty_file_falls_back_to_its_backup(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "kvConfig.json"
+    save_kv_file(path, TABLE)
+    save_kv_file(path, {})
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert load_kv_file(path) == TABLE
 
 
 def test_previous_version_is_kept_beside_it(tmp_path: Path) -> None:
@@ -56,7 +67,8 @@ def test_previous_version_is_kept_beside_it(tmp_path: Path) -> None:
     save_kv_file(path, {"a": {"k": "old"}})
     save_kv_file(path, {"a": {"k": "new"}})
     assert load_kv_file(tmp_path / "kvConfig.json.bak") == {"a": {"k": "old"}}
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["kvConfig.json", "kvConfig.json.bak"]
+    names = ["kvConfig.json", "kvConfig.json.bak", "kvConfig.json.bak.sha256", "kvConfig.json.sha256"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names  # the backup's was made by loading it above
 
 
 @pytest.mark.parametrize(
@@ -73,9 +85,10 @@ def test_broken_file_falls_back_to_its_backup(
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert load_kv_file(path) == {"a": {"k": "old"}}
-    assert [record.getMessage().split(" file=")[0] for record in caplog.records] == [
-        "file is broken, backup used"
-    ]
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert record.getMessage().startswith(f"state file damaged file={path} damage=")
+    assert record.getMessage().endswith(f" used={path}.bak")
 
 
 def test_broken_file_and_backup_are_an_error_not_an_empty_table(tmp_path: Path) -> None:
@@ -84,7 +97,7 @@ def test_broken_file_and_backup_are_an_error_not_an_empty_table(tmp_path: Path) 
     with pytest.raises(FileError, match=r"kvConfig\.json"):
         load_kv_file(path)
     (tmp_path / "kvConfig.json.bak").write_bytes(b"{")
-    with pytest.raises(FileError, match="mend or remove"):
+    with pytest.raises(FileError, match="restore one of them, or remove both"):
         load_kv_file(path)
 
 
@@ -128,7 +141,8 @@ def test_files_are_their_owners_and_no_name_put_there_is_followed(tmp_path: Path
     assert path.read_bytes() == b"new"
     assert elsewhere.read_bytes() == b"mine"
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
-    assert modes == {"kvConfig.json": 0o600, "kvConfig.json.bak": 0o600}
+    names = ("kvConfig.json", "kvConfig.json.bak", "kvConfig.json.sha256")
+    assert modes == dict.fromkeys(names, 0o600)
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 

@@ -1,0 +1,278 @@
+"""Small state files with a checksum beside each and the version before, so that damage is noticed.
+
+``NAME`` keeps the format of its owner. ``NAME.bak`` is the version before. ``NAME.sha256`` lists the digests
+of both, in the format of sha256sum::
+
+    9f86...  topics.json
+    60303...  topics.json.bak
+
+The list is durable before a new content gets its name, and the old content is still in it. A process or a
+machine may therefore end at any step: the file that is found is one of the two. ``none`` in place of the
+second digest says that there was no file before.
+
+Nothing here opens a file itself: broker, nameserver and client each have their own way to the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar
+
+logger = logging.getLogger(__name__)
+
+BACKUP: Final = ".bak"
+CHECKSUM: Final = ".sha256"
+#: A file whose content could not be used, when another one takes its place.
+DAMAGED: Final = ".damaged"
+_NONE: Final = "none"
+_LINE: Final = re.compile(r"([0-9a-f]{64}|none)  .+")
+_EMPTY: Final = "empty"
+#: Characters of a log line or refusal that say what is wrong with a content.
+_DAMAGE_LENGTH_MAX: Final = 200
+
+T = TypeVar("T")
+
+
+class StateFileError(ValueError):
+    """A state file cannot be used; the message is one line that says what to do."""
+
+
+class Storage(Protocol):
+    """The way to the disk. Everything raises OSError if it cannot be done."""
+
+    def content(self, path: Path) -> bytes:
+        """Return all of a file.
+
+        Raises:
+            FileNotFoundError: It is not there.
+            ValueError: It is larger than its owner allows.
+        """
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Make a file whose content is durable, in place of what is there; its name is not durable yet."""
+
+    def link(self, path: Path, new: Path) -> None:
+        """Give a file a second name, which must not exist."""
+
+    def rename(self, path: Path, new: Path) -> None:
+        """Rename a file within its directory, over what is there."""
+
+    def discard(self, path: Path) -> None:
+        """Remove a file; nothing if it is not there."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+
+
+class Trust(Enum):
+    """How far the content of a file can be believed."""
+
+    CHECKED = "its checksum was right"
+    BACKUP = "the version before, whose checksum was right"
+    UNCHECKED = "it had no checksum"
+    ABSENT = "there is none"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[T]):
+    """What a file held, None if there is none."""
+
+    value: T | None
+    trust: Trust
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """Return the path of a file that belongs to another one."""
+    return path.with_name(path.name + suffix)
+
+
+def load(storage: Storage, path: Path, parse: Callable[[bytes], T], *, adopt: bool = True) -> Loaded[T]:
+    """Return what a file holds; log what was wrong with it.
+
+    A file that cannot be read gives way to its backup, with an ERROR. One that can be read, but is not what
+    was written, was edited or damaged: only its owner can tell which. One without a checksum is taken, with
+    a WARNING, and gets one.
+
+    Args:
+        parse: Raises ValueError if the content is none; it has changed nothing then.
+        adopt: Whether a file without checksum gets one at once. Its owner does without if it has to look
+            further first: until then another start must not take the file for checked.
+
+    Raises:
+        StateFileError: If somebody has to decide, or neither file nor backup can be used.
+        OSError: If the disk refuses.
+    """
+    sums = beside(path, CHECKSUM)
+    known = _listed(storage, sums)
+    content, damage = _content(storage, path)
+    if content is None and not damage:
+        if known is not None and known[1] is None:
+            return Loaded(None, Trust.ABSENT)  # the first write ended before the file got its name
+        damage = "missing"
+        if known is None and _content(storage, beside(path, BACKUP)) == (None, ""):
+            return Loaded(None, Trust.ABSENT)
+    elif content is not None:
+        if known is not None and _digest(content) in known:
+            try:
+                return Loaded(parse(content), Trust.CHECKED)
+            except ValueError as error:
+                raise StateFileError(f"{path} is as it was written, but cannot be read: {error}") from error
+        value, damage = _parsed(content, parse)
+        if not damage:
+            if known is not None:
+                raise StateFileError(
+                    f"{path} is not what was written, its checksum differs: if you edited it, remove "
+                    f"{sums.name}; if not, it is damaged: restore it, or move it away to use "
+                    f"{path.name}{BACKUP}"
+                )
+            logger.warning("state file without checksum taken file=%s", path)
+            if adopt:
+                _adopt(storage, path, content)
+            return Loaded(value, Trust.UNCHECKED)
+    return _load_backup(storage, path, parse, known, damage)
+
+
+def _load_backup(
+    storage: Storage,
+    path: Path,
+    parse: Callable[[bytes], T],
+    known: tuple[str | None, str | None] | None,
+    damage: str,
+) -> Loaded[T]:
+    backup = beside(path, BACKUP)
+    content, why = _content(storage, backup)
+    if content is not None:
+        if known is not None and _digest(content) not in known:
+            why = "not what was written"
+        else:
+            value, why = _parsed(content, parse)
+            if not why:
+                logger.error("state file damaged file=%s damage=%s used=%s", path, damage, backup)
+                if known is not None:
+                    return Loaded(value, Trust.BACKUP)
+                _adopt(storage, path, content)  # or the next write would keep the damaged one as backup
+                return Loaded(value, Trust.UNCHECKED)
+    if known is None and damage == _EMPTY and content is None and not why:
+        logger.warning("state file without checksum taken file=%s holds=nothing", path)
+        return Loaded(None, Trust.UNCHECKED)
+    raise StateFileError(
+        f"{path} cannot be used ({damage}), nor {backup.name} ({why or 'missing'}): restore one of them, or "
+        f"remove both and {path.name}{CHECKSUM} to start without what they held"
+    )
+
+
+def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = False) -> None:
+    """Have a file hold ``data``, durably; the content before becomes the backup.
+
+    Args:
+        backup_too: The backup shall hold the new content, too.
+
+    Raises:
+        OSError: If it cannot be written; the old content is there then, unless only the last step failed,
+            which makes the new name durable.
+    """
+    sums, backup, scratch = beside(path, CHECKSUM), beside(path, BACKUP), beside(path, ".tmp")
+    try:
+        known = _listed(storage, sums)
+    except StateFileError:
+        known = (None, None)  # the list is damaged: nothing in it counts
+    content, why = _content(storage, path)
+    before = None if content is None else _digest(content)
+    is_good = content is not None and (known is None or before in known)
+    if not is_good:
+        # What is damaged must not take the place of the backup.
+        other, _ = _content(storage, backup)
+        before = None if other is None else _digest(other)
+    try:
+        storage.write_new(scratch, data)
+        _write_sums(storage, path, _digest(data), before)
+        if is_good:
+            _keep_as(storage, path, backup)
+        elif content is not None or why:
+            _keep_as(storage, path, beside(path, DAMAGED))
+        storage.rename(scratch, path)
+    except OSError:
+        with suppress(OSError):
+            storage.discard(scratch)
+        raise
+    storage.sync_directory(path.parent)
+    if backup_too:
+        replace(storage, path, data)  # a file of its own: a link would share its damage
+
+
+def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -> None:
+    """Have the list of digests say that the file holds the one or the other, durably."""
+    sums = beside(path, CHECKSUM)
+    aside = beside(sums, ".tmp")
+    storage.write_new(aside, f"{digest}  {path.name}\n{before or _NONE}  {path.name}{BACKUP}\n".encode())
+    storage.rename(aside, sums)
+    storage.sync_directory(path.parent)
+
+
+def _adopt(storage: Storage, path: Path, content: bytes) -> None:
+    """List the digest of a content that came without, unless there is a list by now or the disk refuses."""
+    sums = beside(path, CHECKSUM)
+    aside = beside(sums, ".new")
+    backup, _ = _content(storage, beside(path, BACKUP))
+    before = _NONE if backup is None else _digest(backup)
+    with suppress(OSError):
+        storage.write_new(aside, f"{_digest(content)}  {path.name}\n{before}  {path.name}{BACKUP}\n".encode())
+        with suppress(FileExistsError):
+            storage.link(aside, sums)
+        storage.discard(aside)
+
+
+def _keep_as(storage: Storage, path: Path, other: Path) -> None:
+    """Have ``other`` name what ``path`` names; at every instant there is a file under both names."""
+    spare = beside(other, ".tmp")
+    storage.discard(spare)
+    storage.link(path, spare)
+    storage.rename(spare, other)
+
+
+def _content(storage: Storage, path: Path) -> tuple[bytes | None, str]:
+    """Return what a file holds, and what is wrong if it may not be read; (None, "") if it is not there."""
+    try:
+        return storage.content(path), ""
+    except FileNotFoundError:
+        return None, ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _parsed(content: bytes, parse: Callable[[bytes], T]) -> tuple[T | None, str]:
+    """Return what a content says, or what is wrong with it."""
+    if not content.strip(b" \t\r\n\0"):
+        return None, _EMPTY if not content.strip() else "nothing but zeros"
+    try:
+        return parse(content), ""
+    except ValueError as error:
+        return None, " ".join(str(error).split())[:_DAMAGE_LENGTH_MAX]
+
+
+def _listed(storage: Storage, sums: Path) -> tuple[str | None, str | None] | None:
+    """Return the digests of the file and of its backup; None if there is no list.
+
+    Raises:
+        StateFileError: If the list cannot be read.
+    """
+    content, damage = _content(storage, sums)
+    if content is None and not damage:
+        return None
+    found = [_LINE.fullmatch(line) for line in (content or b"").decode("latin-1").splitlines()]
+    if len(found) != 2 or found[0] is None or found[1] is None:
+        file = sums.name.removesuffix(CHECKSUM)
+        raise StateFileError(f"{sums} is damaged: check {file}, then remove {sums.name} to take it as it is")
+    digests = [None if match[1] == _NONE else match[1] for match in found if match is not None]
+    return digests[0], digests[1]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,342 @@
+"""State files of a broker that were damaged, edited or lost while it was stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import pytest
+
+from remoting.command import RemotingCommand
+from remoting.message import decode_messages
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+MESSAGES: Final = 5
+
+
+class WireLike(Protocol):
+    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
+    def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
+    def pull(self, topic: str, offset: int, *, queue_id: int = 0) -> int: ...
+    def answer(self, opaque: int) -> RemotingCommand: ...
+
+
+class BrokerLike(Protocol):
+    log: Path
+    store: Path
+
+    def wire(self) -> WireLike: ...
+    def stop(self) -> int: ...
+
+
+class StartLike(Protocol):
+    def __call__(self, *flags: str, store: Path | None = None) -> BrokerLike: ...
+
+
+def half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def empty(content: bytes) -> bytes:
+    return b""
+
+
+def flip(inside: bytes) -> Callable[[bytes], bytes]:
+    """Return what flips the lowest bit of the first byte of ``inside``; a name stays a valid name."""
+
+    def flipped(content: bytes) -> bytes:
+        at = content.index(inside)
+        return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+    return flipped
+
+
+def damage(path: Path, how: Callable[[bytes], bytes]) -> bytes:
+    """Damage a file; return what it held."""
+    good = path.read_bytes()
+    path.write_bytes(how(good))
+    assert path.read_bytes() != good
+    return good
+
+
+def body(topic: str, number: int) -> bytes:
+    return f"{topic} {number}".encode()
+
+
+def fill(broker: BrokerLike, *topics: str) -> None:
+    """Send to each topic in turn; the table is written for each, so the last one is in no backup."""
+    wire = broker.wire()
+    for topic in topics:
+        for number in range(MESSAGES):
+            assert wire.send_message(topic, body(topic, number), queue_id=number % 4).code == 0
+
+
+def assert_all_there(broker: BrokerLike, *topics: str) -> None:
+    wire = broker.wire()
+    for topic in topics:
+        found = []
+        for queue_id in range(4):
+            answer = wire.answer(wire.pull(topic, 0, queue_id=queue_id))
+            assert answer.code == 0, (topic, queue_id, answer.remark)
+            found += [message.body for message in decode_messages(answer.body)]
+        assert sorted(found) == [body(topic, number) for number in range(MESSAGES)]
+
+
+def refusal(store: Path) -> str:
+    """Start a broker that must not start; return its only line besides the log's."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "broker", "--listen", "127.0.0.1:0", "--store", str(store), "-n", ""],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()  # empty once it has ended
+        process.kill()
+        _, log = process.communicate()
+    assert ready == "", log
+    assert process.returncode in (1, 2), log
+    assert "Traceback" not in log
+    lines = [line for line in log.splitlines() if line.startswith("mqbroker: ")]
+    assert len(lines) == 1, log
+    return lines[0]
+
+
+def lines(broker: BrokerLike, level: str) -> list[str]:
+    return [line for line in broker.log.read_text().splitlines() if f" {level} " in line]
+
+
+@pytest.mark.parametrize("how", [half, empty], ids=["half", "empty"])
+def test_damaged_topic_table_is_named_and_no_message_is_lost(
+    start_broker: StartLike, how: Callable[[bytes], bytes]
+) -> None:
+    first = start_broker()
+    fill(first, "Early", "Late")
+    assert first.stop() == 0
+    table = first.store / "config" / "topics.json"
+    good = damage(table, how)
+    second = start_broker()
+    (error,) = [line for line in lines(second, "ERROR") if "topics.json" in line]
+    assert str(table) in error
+    assert "topics.json.bak" in error
+    assert_all_there(second, "Early", "Late")
+    # A topic that is created again goes on where it was.
+    assert second.wire().send_message("Late", b"more").ext_fields["queueOffset"] == "2"
+    assert second.stop() == 0
+    # The operator puts the good file back.
+    table.write_bytes(good)
+    assert "topics.json.sha256" in refusal(first.store)
+    table.with_name("topics.json.sha256").unlink()
+    third = start_broker()
+    wire = third.wire()
+    for topic in ("Early", "Late"):
+        for queue_id in range(4):
+            assert wire.answer(wire.pull(topic, 0, queue_id=queue_id)).code == 0
+
+
+def test_flipped_bit_in_a_topics_name_refuses_the_start_until_somebody_decides(
+    start_broker: StartLike,
+) -> None:
+    first = start_broker()
+    fill(first, "Early", "Late")
+    assert first.stop() == 0
+    table = first.store / "config" / "topics.json"
+    good = damage(table, lambda content: content.replace(b'"Late"', b'"Mate"'))
+    line = refusal(first.store)
+    assert str(table) in line
+    assert "remove topics.json.sha256" in line
+    damaged = table.read_bytes()
+    table.write_bytes(good)
+    second = start_broker()
+    assert_all_there(second, "Early", "Late")
+    assert second.stop() == 0
+    # Whoever takes the damaged file for an edited one loses no message either.
+    table.write_bytes(damaged)
+    table.with_name("topics.json.sha256").unlink()
+    third = start_broker()
+    (found,) = [line for line in lines(third, "WARNING") if "topics found in the log" in line]
+    assert "topics=Late" in found
+    assert_all_there(third, "Early", "Late")
+
+
+def test_topic_table_and_backup_both_damaged_refuse_and_topics_come_from_the_log(
+    start_broker: StartLike,
+) -> None:
+    first = start_broker()
+    fill(first, "Early", "Late")
+    assert first.stop() == 0
+    names = ("topics.json", "topics.json.bak")
+    for name in names:
+        damage(first.store / "config" / name, half)
+    line = refusal(first.store)
+    assert all(name in line for name in (*names, "topics.json.sha256"))
+    for name in (*names, "topics.json.sha256"):
+        (first.store / "config" / name).unlink()
+    second = start_broker()
+    (warning,) = [line for line in lines(second, "WARNING") if "topics found in the log" in line]
+    assert "Early" in warning
+    assert "Late" in warning
+    assert_all_there(second, "Early", "Late")
+
+
+@pytest.mark.parametrize("rebuilt", [False, True], ids=["queue files", "queues built anew"])
+def test_deleted_topic_does_not_come_back_with_the_backup(start_broker: StartLike, rebuilt: bool) -> None:
+    first = start_broker()
+    fill(first, "Early", "Gone", "Late")
+    assert first.wire().call(215, {"topic": "Gone"}).code == 0
+    assert first.stop() == 0
+    damage(first.store / "config" / "topics.json", half)
+    if rebuilt:
+        (first.store / "checkpoint").unlink()
+    second = start_broker()
+    assert_all_there(second, "Early", "Late")
+    assert "Gone" not in json.loads(second.wire().call(21).body)["topicConfigTable"]
+    wire = second.wire()
+    assert wire.send_message("Gone", b"again").ext_fields["queueOffset"] == "0"
+
+
+def commit(broker: BrokerLike, offset: int, group: str = "Readers") -> None:
+    ext = {"consumerGroup": group, "topic": "Early", "queueId": "0", "commitOffset": str(offset)}
+    assert broker.wire().call(15, ext).code == 0
+
+
+def committed(broker: BrokerLike, group: str = "Readers") -> RemotingCommand:
+    return broker.wire().call(14, {"consumerGroup": group, "topic": "Early", "queueId": "0"})
+
+
+def test_flipped_bit_in_a_groups_name_does_not_make_its_offset_zero(start_broker: StartLike) -> None:
+    first = start_broker()
+    fill(first, "Early")
+    commit(first, 2)
+    assert first.stop() == 0
+    table = first.store / "config" / "consumerOffset.json"
+    good = damage(table, flip(b"Readers"))
+    line = refusal(first.store)
+    assert str(table) in line
+    assert "remove consumerOffset.json.sha256" in line
+    table.write_bytes(good)
+    assert committed(start_broker()).ext_fields == {"offset": "2"}
+
+
+@pytest.mark.parametrize("how", [half, empty], ids=["half", "empty"])
+@pytest.mark.parametrize("name", ["consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"])
+def test_other_damaged_tables_are_named_and_the_backup_is_used(
+    start_broker: StartLike, name: str, how: Callable[[bytes], bytes]
+) -> None:
+    store: Path | None = None
+    for life in (1, 2):  # each table is written in both lives
+        broker = start_broker(store=store)
+        store = broker.store
+        fill(broker, "Early") if life == 1 else None
+        commit(broker, life)
+        body = json.dumps({"groupName": "Mine", "retryMaxTimes": life}).encode()
+        assert broker.wire().call(200, body=body).code == 0
+        wire = broker.wire()
+        wire.answer(send_delayed(wire, life))
+        while not_delivered(wire, life):
+            pass
+        assert broker.stop() == 0
+    assert store is not None
+    damage(store / "config" / name, how)
+    again = start_broker(store=store)
+    (error,) = [line for line in lines(again, "ERROR") if name in line]
+    assert f"{name}.bak" in error
+    if name == "consumerOffset.json":
+        assert committed(again).ext_fields == {"offset": "1"}  # some are delivered again, none is skipped
+    table = json.loads(again.wire().call(201).body)["subscriptionGroupTable"]
+    assert table["Mine"]["retryMaxTimes"] == (1 if name == "subscriptionGroup.json" else 2)
+    assert again.stop() == 0
+    assert (store / "config" / f"{name}.damaged").exists()
+
+
+def send_delayed(wire: WireLike, life: int) -> int:
+    ext = dict(
+        zip(
+            "abcdefghijkm",
+            ["P", "Early", "TBW102", "4", "0", "0", "1", "0", "DELAY\x011\x02", "0", "false", "false"],
+            strict=True,
+        )
+    )
+    return wire.send(RemotingCommand.request(310, ext, b"delayed %d" % life))  # type: ignore[attr-defined,no-any-return]
+
+
+def not_delivered(wire: WireLike, life: int) -> bool:
+    """Say whether the delayed message of a life still waits; the first queue had two messages before."""
+    answer = wire.call(30, {"topic": "Early", "queueId": "0"})
+    return int(answer.ext_fields["offset"]) < 2 + life
+
+
+def test_settings_changed_at_run_time_that_were_damaged_refuse_the_start(start_broker: StartLike) -> None:
+    first = start_broker()
+    assert first.wire().call(25, body=b"longPollingEnable=false\n").code == 0
+    assert first.stop() == 0
+    settings = first.store / "config" / "broker.properties"
+    good = damage(settings, flip(b"longPolling"))
+    assert "remove broker.properties.sha256" in refusal(first.store)
+    settings.write_bytes(good)
+    start_broker()
+
+
+def test_table_without_checksum_is_taken_with_one_warning(start_broker: StartLike) -> None:
+    first = start_broker()
+    fill(first, "Early")
+    assert first.stop() == 0
+    (first.store / "config" / "topics.json.sha256").unlink()
+    second = start_broker()
+    (warning,) = [line for line in lines(second, "WARNING") if "topics.json" in line]
+    assert "without checksum" in warning
+    assert_all_there(second, "Early")
+    assert second.stop() == 0
+    third = start_broker()
+    assert not any("checksum" in line for line in lines(third, "WARNING"))
+
+
+def test_lost_topic_table_is_named_and_the_backup_is_used(start_broker: StartLike) -> None:
+    first = start_broker()
+    fill(first, "Early", "Late")
+    assert first.stop() == 0
+    (first.store / "config" / "topics.json").unlink()
+    second = start_broker()
+    (error,) = [line for line in lines(second, "ERROR") if "topics.json" in line]
+    assert "missing" in error
+    assert_all_there(second, "Early", "Late")
+
+
+def test_older_topic_table_put_back_with_its_checksum_loses_no_topic(start_broker: StartLike) -> None:
+    first = start_broker()
+    fill(first, "Early")
+    assert first.stop() == 0
+    config = first.store / "config"
+    names = ("topics.json", "topics.json.bak", "topics.json.sha256")
+    saved = {name: (config / name).read_bytes() for name in names if (config / name).exists()}
+    second = start_broker()
+    fill(second, "Late")
+    assert second.stop() == 0
+    for name, content in saved.items():
+        (config / name).write_bytes(content)
+    third = start_broker()
+    (error,) = [line for line in lines(third, "ERROR") if "topics.json" in line]
+    assert "older" in error
+    assert_all_there(third, "Early", "Late")
+
+
+def test_flipped_bit_in_the_checkpoint_deletes_no_log_file(start_broker: StartLike) -> None:
+    flags = ("--set", "maxMessageSize=100000", "--set", "mappedFileSizeCommitLog=170000")
+    first = start_broker(*flags)
+    wire = first.wire()
+    for number in range(12):
+        assert wire.send_message("Many", b"%04d" % number + b"x" * 60_000).code == 0
+    assert first.stop() == 0
+    logs = sorted(path.name for path in (first.store / "commitlog").iterdir())
+    assert len(logs) > 2
+    damage(first.store / "checkpoint", lambda content: content.replace(b'"logMin":0', b'"logMin":340000'))
+    second = start_broker(*flags)
+    assert sorted(path.name for path in (first.store / "commitlog").iterdir()) == logs
+    wire = second.wire()
+    answer = wire.answer(wire.pull("Many", 0))
+    assert next(iter(decode_messages(answer.body))).body.startswith(b"0000")
