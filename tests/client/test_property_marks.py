@@ -10,10 +10,7 @@ from client.errors import InvalidArgument
 from client.messages import Message, wire_properties
 from tests.client.conftest import Process
 
-REFUSED = pytest.mark.xfail(strict=True, reason="client and broker refuse 0x01 inside a property's value")
 
-
-@REFUSED
 @pytest.mark.faults
 def test_a_value_with_0x01_arrives_as_it_was_sent(nameserver: Process, broker: Process) -> None:
     properties = {"Trace": "pinpoint\x01trace\x01", "colour": "red"}
