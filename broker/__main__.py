@@ -15,11 +15,10 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
 
-from broker.config import LIVE_KEYS, BrokerConfig, apply_properties
+from broker.command_line import parse_command_line
+from broker.config import IMPORTANT_KEYS, LIVE_KEYS, BrokerConfig, apply_properties
 from broker.ending import UNORDERLY, end_at_signals
 from broker.errors import SettingError, StoreUnusable
 from broker.files import DISK
@@ -29,25 +28,11 @@ from broker.server import BrokerServer
 from broker.state_files import SETTINGS
 from remoting.addresses import is_loopback, is_unspecified, split_address
 from remoting.errors import LocalProtocolError
-from remoting.logs import STYLES
 from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import format_properties, parse_properties
 from remoting.state_file import StateFileError
 
 logger = logging.getLogger("broker")
-
-_OWN_SETTINGS = """\
-settings of our own, in the file or by --set (-p prints all settings with their defaults):
-  bindAddress, advertisePort    what --listen and --advertise set
-  timerDivisor                  number from 1 on (default 1) by which registerNameServerPeriod and its bounds
-                                of 10 and 60 s, and the lease of 120 s, are divided; for benchmarks that
-                                shorten all timers alike
-  indexFileMessages             messages of one file of the index by key (default 20000)
-  recoverDamagedLog             refuse (default): do not start when valid messages follow a damaged one;
-                                skip: start and give up what is damaged
-  maxConnections                open client connections (default 16384)
-  httpListen                    what --http sets
-"""
 
 
 def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
@@ -60,7 +45,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     """
     write_stderr_in_thread()
     try:
-        arguments = _parser().parse_args(argv)
+        arguments, words = parse_command_line(argv)
     except SettingError as error:
         return _complain(error)
     set_up_logging(level=arguments.log_level.upper(), style=arguments.log_format)
@@ -68,8 +53,12 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         config, changed = _settings(arguments)
     except SettingError as error:
         return _complain(error)
-    if arguments.print_config:
-        sys.stdout.write(format_properties(config.to_properties()))
+    for word in words:
+        logger.warning("word on the command line ignored word=%r hint=--set KEY=VALUE sets something", word)
+    if arguments.print_config or arguments.print_important:
+        values = config.to_properties()
+        shown = values.keys() if arguments.print_config else IMPORTANT_KEYS
+        sys.stdout.write(format_properties({key: values[key] for key in shown}))
         return 0
     write_stdout_in_thread()
     directory = _directory(config)
@@ -198,65 +187,6 @@ def _address(flag: str, text: str) -> tuple[str, str]:
     except LocalProtocolError as error:
         raise SettingError(f"{flag}: {error}") from None
     return host, str(port)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Ends with one line instead of the usage, as a bad setting in a file does."""
-
-    def error(self, message: str) -> NoReturn:
-        raise SettingError(message)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="mqbroker",
-        description="A message broker that speaks Apache RocketMQ's protocol.",
-        epilog=_OWN_SETTINGS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "-n",
-        "--namesrv",
-        metavar="HOST:PORT;...",
-        help="nameservers, separated by semicolons (default: environment NAMESRV_ADDR)",
-    )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address to bind (default: 127.0.0.1:10911)")
-    parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="address that clients dial (default: the bound one)"
-    )
-    parser.add_argument(
-        "--http",
-        metavar="HOST:PORT",
-        help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
-    )
-    parser.add_argument("--name", help="broker name (default: broker-a)")
-    parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
-    parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
-    parser.add_argument("--store", metavar="DIR", help="data directory (default: ./data/BROKERNAME)")
-    parser.add_argument("-c", "--config", metavar="FILE", help="settings in RocketMQ's properties format")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one setting by its name in the file; wins over the file; may be repeated",
-    )
-    parser.add_argument("-p", "--print-config", action="store_true", help="print all settings and exit")
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="least severe log line written to stderr (default: info)",
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=STYLES,
-        default="text",
-        help="lines of text, or one JSON object a line; UTC (default: text)",
-    )
-    parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
-    return parser
 
 
 if __name__ == "__main__":

@@ -228,6 +228,16 @@ class BrokerConfig:
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
 #: Keys that request 25 may change: an allow-list, never a path or an address.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
+#: Keys that ``-m`` prints. Source: ImportantField in BrokerConfig and MessageStoreConfig, RocketMQ 5.3.
+IMPORTANT_KEYS: Final = frozenset(
+    {
+        *("namesrvAddr", "brokerIP1", "listenPort", "brokerName", "brokerClusterName", "brokerId"),
+        *("autoCreateTopicEnable", "autoCreateSubscriptionGroup", "traceTopicEnable"),
+        *("rejectTransactionMessage", "aclEnable", "storePathRootDir", "storePathCommitLog"),
+        *("flushIntervalCommitLog", "deleteWhen", "fileReservedTime", "maxTransferBytesOnMessageInMemory"),
+        *("maxTransferCountOnMessageInMemory", "brokerRole", "flushDiskType", "cleanFileForciblyEnable"),
+    }
+)
 
 
 def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[BrokerConfig, tuple[str, ...]]:

@@ -44,6 +44,7 @@ from remoting.route import TopicConfig
 
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2
+_UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 _VERSION_3_4_9: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
@@ -337,7 +338,8 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
     with_key = join_properties(_spell({PROPERTY_UNIQ_KEY: batch_key}), common) if batch_key else common
     drafts = []
     for item in items:
-        own = f"{PROPERTY_UNIQ_KEY}{NAME_END}" in item.properties
+        # A value may hold the name and the mark, too.
+        own = _UNIQUE_MARK in item.properties and PROPERTY_UNIQ_KEY in decode_properties(item.properties)
         text = _bounded(join_properties(item.properties, common if own else with_key))
         drafts.append(
             msgspec.structs.replace(

@@ -103,12 +103,14 @@ class Stats:
     Attributes:
         cluster_name: Key of the statistics of the whole broker, as RocketMQ has it.
         refused: Sends that were refused, by :class:`broker.errors.Refused`.
+        put_bytes: Bytes that the messages of ``put`` take in the log.
         now: Loop time of the last sample; what is counted is dated by it.
     """
 
     started_ms: int = 0
     cluster_name: str = ""
     put: Rate = field(default_factory=Rate)
+    put_bytes: int = 0
     got: Rate = field(default_factory=Rate)
     get_found: Rate = field(default_factory=Rate)
     get_missed: Rate = field(default_factory=Rate)
@@ -131,6 +133,7 @@ class Stats:
     def stored(self, topic: str, count: int, size: int) -> None:
         """Messages of one topic were stored."""
         self.put.total += count
+        self.put_bytes += size
         self.count(BROKER_PUT_NUMS, self.cluster_name, count)
         self.count(TOPIC_PUT_NUMS, topic, count)
         self.count(TOPIC_PUT_SIZE, topic, size)

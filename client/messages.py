@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from remoting.message import (
-    NAME_END,
-    PAIR_END,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_WAIT,
+    is_separable,
 )
 
 from .errors import InvalidArgument
@@ -86,9 +85,10 @@ def wire_properties(message: Message) -> dict[str, str]:
     """
     properties = dict(message.properties)
     for name, value in message.properties.items():
-        if not name or not value or NAME_END in name + value or PAIR_END in name + value:
+        if not name or not value or not is_separable(name, value):
             raise InvalidArgument(
-                f"property {name!r}={value!r}: name and value must not be empty nor hold the separators"
+                f"property {name!r}={value!r}: name and value must not be empty,"
+                " the name must not hold 0x01 or 0x02, the value not 0x02"
             )
         if is_reserved(name):
             raise InvalidArgument(

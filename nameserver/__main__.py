@@ -64,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _set_up_logging(
             os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"), os.environ.get("MQNAMESRV_LOG_FORMAT", "text")
         )
+        for word in line.words:
+            log.warning("word on the command line ignored word=%r hint=--KEY VALUE sets something", word)
         write_stdout_in_thread()
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)

@@ -458,15 +458,24 @@ def decode_batch(data: bytes) -> list[BatchItem]:
 def encode_properties(properties: Mapping[str, str]) -> str:
     """Join properties to text, each pair closed, as 5.x writes them.
 
+    A value may hold ``NAME_END``: the first one of a pair ends the name.
+
     Raises:
-        LocalProtocolError: If a name or value holds a separator.
+        LocalProtocolError: If a name holds a separator, or a value the one between pairs.
     """
     text = "".join([f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items()])
     if text.count(NAME_END) != len(properties) or text.count(PAIR_END) != len(properties):
         for name, value in properties.items():
-            if NAME_END in name + value or PAIR_END in name + value:
-                raise LocalProtocolError(f"property {name!r} holds a separator, 0x01 or 0x02")
+            if not is_separable(name, value):
+                raise LocalProtocolError(
+                    f"property {name[:80]!r} holds a separator: 0x02, or 0x01 in its name"
+                )
     return text
+
+
+def is_separable(name: str, value: str) -> bool:
+    """Say whether a property is read back as it was written."""
+    return NAME_END not in name and PAIR_END not in name and PAIR_END not in value
 
 
 def decode_properties(text: str) -> dict[str, str]:

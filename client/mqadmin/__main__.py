@@ -41,6 +41,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     )
     for command in module.COMMANDS
 }
+#: Subcommands are found whatever their case. Source: MQAdminStartup.findSubCommand.
+_BY_NAME: Final[Mapping[str, Command]] = {name.lower(): command for name, command in COMMANDS.items()}
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
 _INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
@@ -68,7 +70,7 @@ def main(
         print(f"mqadmin {version('routekeeper')}", file=out)
         return 0
     name = arguments[1] if arguments[0] == "help" else arguments[0]
-    command = COMMANDS.get(name)
+    command = _BY_NAME.get(name.lower())
     if command is None:
         print(f"The sub command {name} not exist.", file=out)
         return 1

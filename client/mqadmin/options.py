@@ -155,7 +155,7 @@ class Command:
 
 
 def parse(command: Command, argv: Sequence[str]) -> Arguments:
-    """Read a command line: ``-t x``, ``-tx``, ``--topic x``, ``--topic=x``.
+    """Read a command line: ``-t x``, ``-tx``, ``--topic x``, ``--topic=x``, and long names behind one dash.
 
     Raises:
         UsageError: If an option is unknown, repeated in a group, without its value, or missing.
@@ -164,11 +164,14 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     for option in command.all_options:
         by_name[option.flag] = option
         by_name["--" + option.long.strip()] = option
+        by_name.setdefault("-" + option.long.strip(), option)
     values: dict[str, str] = {}
     rest = list(argv)
     while rest:
         token = rest.pop(0)
-        name, mark, inline = token.partition("=") if token.startswith("--") else (token, "", "")
+        name, mark, inline = token.partition("=")
+        if name[2:] == "":  # a short name: the rest is its value
+            name, mark, inline = token, "", ""
         found = by_name.get(name)
         if found is None and len(token) > 2 and not token.startswith("--"):
             found, mark, inline = by_name.get(token[:2]), "=", token[2:].removeprefix("=")

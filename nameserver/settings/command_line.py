@@ -18,11 +18,13 @@ class CommandLine:
         flags: Settings by key.
         config_file: Of ``-c``.
         print_config: ``-p``: print all settings and exit 0.
+        words: Those that belong to no flag; RocketMQ leaves them alone.
     """
 
     flags: Mapping[str, str]
     config_file: str | None
     print_config: bool
+    words: tuple[str, ...] = ()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,9 +40,15 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     """
     parser = _Parser(prog="mqnamesrv", description="RocketMQ nameserver", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("-c", dest="config_file", metavar="FILE", help="properties file")
-    parser.add_argument("-p", dest="print_config", action="store_true", help="print all settings and exit")
-    parser.add_argument("-n", dest="ignored", metavar="ADDRESSES", help=argparse.SUPPRESS)
+    parser.add_argument("-c", "--configFile", dest="config_file", metavar="FILE", help="properties file")
+    parser.add_argument(
+        "-p",
+        "--printConfigItem",
+        dest="print_config",
+        action="store_true",
+        help="print all settings and exit",
+    )
+    parser.add_argument("-n", "--namesrvAddr", dest="ignored", metavar="ADDRESSES", help=argparse.SUPPRESS)
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="address for RocketMQ's protocol (default 127.0.0.1:9876)"
     )
@@ -58,9 +66,17 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
             parser.add_argument(*names, dest=key, metavar=metavar, help=help_)
     for key in INERT:
         parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
-    given = vars(parser.parse_args(argv))
+    arguments, words = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in words):
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    given = vars(arguments)
     flags = {key: text for key, text in given.items() if (key in BY_KEY or key in INERT) and text is not None}
     if given["listen"] is not None:
         host, port = read_address("--listen", given["listen"])
         flags |= {"bindAddress": host, "listenPort": str(port)}
-    return CommandLine(flags=flags, config_file=given["config_file"], print_config=given["print_config"])
+    return CommandLine(
+        flags=flags,
+        config_file=given["config_file"],
+        print_config=given["print_config"],
+        words=tuple(words),
+    )

@@ -130,9 +130,10 @@ def test_last_of_equal_properties_wins_and_halves_are_dropped() -> None:
     assert m.decode_properties("A\x011\x02A\x012\x02B\x01\x02\x01c\x02D\x02") == {"A": "2"}
 
 
-def test_separator_inside_a_property_is_refused() -> None:
+@pytest.mark.parametrize("properties", [{"A": "x\x02y"}, {"A\x01B": "x"}, {"A\x02B": "x"}])
+def test_separator_that_would_change_a_property_is_refused(properties: dict[str, str]) -> None:
     with pytest.raises(LocalProtocolError):
-        m.encode_properties({"A": "x\x02y"})
+        m.encode_properties(properties)
 
 
 def test_ids_and_hashes_are_those_of_java() -> None:

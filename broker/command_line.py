@@ -1,0 +1,112 @@
+"""The command line of ``mqbroker``: its own flags, and RocketMQ's names for them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from broker.errors import SettingError
+from remoting.logs import STYLES
+
+_OWN_SETTINGS = """\
+settings of our own, in the file or by --set (-p prints all settings with their defaults):
+  bindAddress, advertisePort    what --listen and --advertise set
+  timerDivisor                  number from 1 on (default 1) by which registerNameServerPeriod and its bounds
+                                of 10 and 60 s, and the lease of 120 s, are divided; for benchmarks that
+                                shorten all timers alike
+  indexFileMessages             messages of one file of the index by key (default 20000)
+  recoverDamagedLog             refuse (default): do not start when valid messages follow a damaged one;
+                                skip: start and give up what is damaged
+  maxConnections                open client connections (default 16384)
+  httpListen                    what --http sets
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with one line instead of the usage, as a bad setting in a file does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(message)
+
+
+def parse_command_line(argv: Sequence[str] | None) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """Return the flags, and the words that belong to none of them: RocketMQ leaves those alone.
+
+    Raises:
+        SettingError: If a flag is unknown or lacks its value.
+    """
+    parser = _parser()
+    arguments, words = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in words):
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    return arguments, tuple(words)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mqbroker",
+        description="A message broker that speaks Apache RocketMQ's protocol.",
+        epilog=_OWN_SETTINGS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-n",
+        "--namesrv",
+        "--namesrvAddr",
+        metavar="HOST:PORT;...",
+        help="nameservers, separated by semicolons (default: environment NAMESRV_ADDR)",
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address to bind (default: 127.0.0.1:10911)")
+    parser.add_argument(
+        "--advertise", metavar="HOST:PORT", help="address that clients dial (default: the bound one)"
+    )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
+    )
+    parser.add_argument("--name", help="broker name (default: broker-a)")
+    parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
+    parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
+    parser.add_argument("--store", metavar="DIR", help="data directory (default: ./data/BROKERNAME)")
+    parser.add_argument(
+        "-c", "--config", "--configFile", metavar="FILE", help="settings in RocketMQ's properties format"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting by its name in the file; wins over the file; may be repeated",
+    )
+    parser.add_argument(
+        "-p",
+        "--print-config",
+        "--printConfigItem",
+        action="store_true",
+        help="print all settings and exit",
+    )
+    parser.add_argument(
+        "-m",
+        "--printImportantConfig",
+        action="store_true",
+        dest="print_important",
+        help="print the settings that RocketMQ takes for important, and exit",
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="least severe log line written to stderr (default: info)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=STYLES,
+        default="text",
+        help="lines of text, or one JSON object a line; UTC (default: text)",
+    )
+    parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
+    return parser

@@ -1,0 +1,73 @@
+"""mqbroker is started with Apache's command lines."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.broker.conftest import StartBroker
+from tests.golden.starts import RELEASES, keys_of, recorded_options, recorded_settings
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "broker", *argv], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
+def test_options_of_apache_are_read(release: str, tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("traceOn=false\n")
+    values = {"n": "127.0.0.1:1;127.0.0.1:2", "c": str(file)}
+    options = [option for option in recorded_options(release) if option.program == "mqbroker"]
+    assert {option.short for option in options} == {"h", "n", "c", "p", "m"}
+    for spelling in ("-{0.short}", "--{0.long}"):
+        given: list[str] = []
+        for option in options:
+            if option.argument:
+                given += [spelling.format(option), values[option.short]]
+        for option in options:
+            if option.argument:
+                continue
+            done = run(spelling.format(option), *given)
+            assert (done.returncode, done.stderr) == (0, ""), option
+            if option.short == "h":
+                assert done.stdout.startswith("usage: mqbroker"), option
+                continue
+            assert "namesrvAddr=127.0.0.1:1;127.0.0.1:2\n" in done.stdout, option
+            assert ("traceOn=false\n" in done.stdout) == (option.short == "p"), option
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_settings_that_apache_takes_for_important_are_printed(release: str) -> None:
+    important, all_of_them = run("-m"), run("-p")
+    assert important.returncode == 0
+    ours = keys_of(important.stdout)
+    both = keys_of(recorded_settings(release, "mqbroker", "-m")) & keys_of(all_of_them.stdout)
+    assert both <= ours < keys_of(all_of_them.stdout)
+    assert ours <= set().union(*(keys_of(recorded_settings(of, "mqbroker", "-m")) for of in RELEASES))
+
+
+@pytest.mark.faults
+def test_a_stray_word_is_left_alone_and_named(start_broker: StartBroker) -> None:
+    broker = start_broker("autoCreateTopicEnable=false", "other")
+    assert broker.wire().send_message("MadeBySend", b"x").code == 0
+    assert broker.stop() == 0
+    log = broker.log.read_text()
+    assert re.search(r"WARNING .*ignored word='?autoCreateTopicEnable=false'? .*--set", log)
+    assert re.search(r"WARNING .*ignored word='?other", log)
+
+
+@pytest.mark.slow
+def test_an_unknown_flag_is_refused_beside_stray_words() -> None:
+    done = run("word", "--no-such-flag", "x", "-p")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--no-such-flag" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,32 @@
+"""Property values that hold 0x01 arrive as they were sent; names that hold it are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.blocking import Client
+from client.config import ClientConfig, ConsumeFrom, PullConsumerConfig
+from client.errors import InvalidArgument
+from client.messages import Message, wire_properties
+from tests.client.conftest import Process
+
+
+@pytest.mark.faults
+def test_a_value_with_0x01_arrives_as_it_was_sent(nameserver: Process, broker: Process) -> None:
+    properties = {"Trace": "pinpoint\x01trace\x01", "colour": "red"}
+    with Client(ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)) as client:
+        client.producer("senders").send(Message(topic="Traced", body=b"x", properties=properties))
+        config = PullConsumerConfig(group="readers_of_traced", consume_from=ConsumeFrom.FIRST_OFFSET)
+        with client.pull_consumer(config, {"Traced": "*"}) as consumer:
+            (received,) = consumer.poll(count=1, timeout_s=30.0)
+    assert {name: received.properties[name] for name in properties} == properties
+    assert received.forward_to("Other").properties == properties
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("a\x01b", "v"), ("a\x02b", "v"), ("a", "v\x02"), ("", "v"), ("a", "")]
+)
+def test_properties_that_would_be_read_as_others_are_refused(name: str, value: str) -> None:
+    message = Message(topic="T", body=b"x", properties={name: value})
+    with pytest.raises(InvalidArgument, match="property"):
+        wire_properties(message)
