@@ -204,7 +204,12 @@ def test_a_part_that_is_closed_says_so_while_its_client_goes_on(config: ClientCo
         consumer = started.pull_consumer("g2", {"T": "*"})
         consumer.start()
         consumer.close()
-        for use in (lambda: consumer.subscribe("T"), lambda: consumer.seek(QUEUE, 0), consumer.commit):
+        uses: tuple[Callable[[], object], ...] = (
+            lambda: consumer.subscribe("T"),
+            lambda: consumer.seek(QUEUE, 0),
+            consumer.commit,
+        )
+        for use in uses:
             with pytest.raises(ClientClosed, match="closed"):
                 use()
         assert started.producer("g").send(message()).status.name == "SEND_OK"

@@ -47,7 +47,7 @@ _PLAUSIBLE: Final = {
     "i": "TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01u\x02",
     "compressed": "false",
     "bodyCrc32": "0",
-    "attributes": "+a=b",
+    "attributes": "+message.type=NORMAL",
     "msgId": "7F00000100002A9F0000000000000000",
     "batch": "false",
     "m": "false",
