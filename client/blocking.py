@@ -133,9 +133,10 @@ class Client:
 
     def start(self) -> None:
         """Start the background threads: route, nameserver and heartbeat refresh. Done by ``with``."""
+        self._check_open()
         if not self._started:
             self._started = True
-            self.run(self.core.start())
+            self.perform(self.core.start())
 
     def close(self) -> None:
         """Close consumers and producers, end the background threads, close the connections."""
@@ -143,7 +144,7 @@ class Client:
             return  # a fork has nothing to close: it is the parent who is a member
         _open_clients.pop(id(self), None)
         try:
-            self.run(self.core.close())
+            self.perform(self.core.close())
         finally:
             if self._pool is not None:
                 self._pool.shutdown(wait=True)
@@ -157,7 +158,24 @@ class Client:
                     thread.join(timeout=self._at_most(self.core.config.shutdown_s))
 
     def run(self, operation: Operation[T]) -> T:
-        """Run one operation to its end; return its result or raise what it raises."""
+        """Run one operation to its end; return its result or raise what it raises.
+
+        Raises:
+            ClientClosed: If the client is closed; nothing was done.
+        """
+        try:
+            self._check_open()
+        except ClientClosed:
+            operation.close()
+            raise
+        return self.perform(operation)
+
+    def _check_open(self) -> None:
+        if self.core.closing and os.getpid() == self._pid:
+            raise ClientClosed("the client is closed, make a new one")
+
+    def perform(self, operation: Operation[T]) -> T:
+        """As :meth:`run`, also for what is left to be done once the client is closed."""
         if os.getpid() != self._pid:
             operation.close()
             raise ForkedClient(self._pid, os.getpid())
@@ -245,7 +263,7 @@ class Client:
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(self._send_threads, thread_name_prefix="client")
                 try:
-                    future = self._pool.submit(self.run, operation)
+                    future = self._pool.submit(self.perform, operation)
                 except RuntimeError:  # closed meanwhile
                     raise ClientClosed("the client is closed") from None
             except BaseException:
@@ -279,7 +297,7 @@ class Client:
         with self.between_steps:
             answer = self.core.peer_request(request)
         # in the thread that reads: the broker waits for this one, and heartbeats can wait as long
-        return self.run(answer) if isinstance(answer, Generator) else answer
+        return self.perform(answer) if isinstance(answer, Generator) else answer
 
     def _perform(self, effect: Effect) -> Any:
         match effect:
@@ -346,7 +364,7 @@ class Client:
 
     def _background(self, effect: Spawn) -> None:
         try:
-            self.run(effect.operation)
+            self.perform(effect.operation)
         except Exception:  # a thread's boundary: one failed operation must not go unseen
             log.exception("background operation failed name=%s", effect.name)
         finally:
