@@ -21,7 +21,6 @@ from tests.client.conftest import Process
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.one_core
-@pytest.mark.xfail(strict=True, reason="close waits shutdown_s for each hanging worker")
 def test_close_has_one_deadline_for_all_hanging_workers(
     nameserver: Process, broker: Process, eventually: Callable[..., None]
 ) -> None:
@@ -49,7 +48,6 @@ def test_close_has_one_deadline_for_all_hanging_workers(
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="close waits for every send that waits for a thread, one timeout each")
 def test_close_waits_no_longer_for_sends_in_threads_and_each_has_an_outcome(
     new_peer: Callable[..., Any], answers: Any, route_body: Any
 ) -> None:
