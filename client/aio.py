@@ -40,7 +40,7 @@ from .callbacks import check_callback, check_hooks, gives_coroutine
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
 from .core import PEER_REQUESTS, ClientCore
-from .errors import ClientClosed, ForkedClient
+from .errors import ClientClosed, ClientError, ForkedClient, WrongLoop
 from .fetch import http_fetch
 from .operation import (
     Clock,
@@ -83,6 +83,7 @@ class Client:
             self._transport.on_request(code, self._peer_request)
         self._pid = os.getpid()
         self._started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut_off = False  # the loop ends, and the client was not closed
@@ -100,32 +101,62 @@ class Client:
 
         The task that calls this is the one to call :meth:`close`.
         """
+        self._check_use()
         if self._started:
             return
         self._started = True
         await self._group.__aenter__()
         try:
-            await self.run(self.core.start())
+            await self.perform(self.core.start())
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Close consumers and producers, end the background tasks, close the connections."""
-        if not self._started or self.core.closing or os.getpid() != self._pid:
+        if self.core.closing or os.getpid() != self._pid:
             return  # a fork has nothing to close: it is the parent who is a member
+        self._check_loop()
         try:
-            await self.run(self.core.close())
+            await self.perform(self.core.close())
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
             await self._transport.close()
-            # The tasks have caught what they met; without this the body's exception would come out in a
-            # group.
-            await self._group.__aexit__(None, None, None)
+            if self._started:
+                # The tasks have caught what they met; without this the body's exception would come out in a
+                # group.
+                await self._group.__aexit__(None, None, None)
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run one operation to its end; return its result or raise what it raises."""
+        """Run one operation to its end; return its result or raise what it raises.
+
+        Raises:
+            ClientClosed: If the client is closed; nothing was done.
+            WrongLoop: If it began under another event loop; nothing was done.
+        """
+        try:
+            self._check_use()
+        except ClientError:
+            operation.close()
+            raise
+        return await self.perform(operation)
+
+    def _check_use(self) -> None:
+        if os.getpid() == self._pid:
+            self._check_loop()
+            if self.core.closing:
+                raise ClientClosed("the client is closed, make a new one")
+
+    def _check_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise WrongLoop
+
+    async def perform(self, operation: Operation[T]) -> T:
+        """As :meth:`run`, also for what is left to be done once the client is closed."""
         if os.getpid() != self._pid:
             operation.close()
             raise ForkedClient(self._pid, os.getpid())
@@ -191,7 +222,7 @@ class Client:
         self, addr: str, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         answer = self.core.peer_request(request)
-        return self.run(answer) if isinstance(answer, Generator) else answer
+        return self.perform(answer) if isinstance(answer, Generator) else answer
 
     @staticmethod
     def _now() -> Instant:
@@ -252,13 +283,16 @@ class Client:
         if self.core.closing or self._cut_off:
             effect.operation.close()
             raise ClientClosed("the client is closed")
+        if not self._started:
+            effect.operation.close()
+            raise ClientClosed("the client was not started: use 'async with', or await its start()")
         task = self._group.create_task(self._background(effect), name=effect.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _background(self, effect: Spawn) -> None:
         try:
-            await self.run(effect.operation)
+            await self.perform(effect.operation)
         except asyncio.CancelledError:
             if not (self.core.closing or self._cut_off):
                 self._cut_off = True
@@ -275,7 +309,7 @@ class Client:
         self.core.deadline_s = asyncio.get_running_loop().time() + within_s
         try:
             async with asyncio.timeout(within_s + 0.1):
-                await self.run(self.core.close())
+                await self.perform(self.core.close())
         except (TimeoutError, RemotingError) as error:
             log.warning("client not closed at the end of its loop error=%r", error)
         finally:

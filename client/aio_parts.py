@@ -38,6 +38,8 @@ class Client(Protocol):
 
     async def run(self, operation: Operation[T]) -> T: ...
 
+    async def perform(self, operation: Operation[T]) -> T: ...
+
 
 def _awaited(
     operation: Callable[Concatenate[Any, P], Operation[T]],
@@ -103,11 +105,11 @@ class Producer:
 
     async def flush(self) -> None:
         """Send what :meth:`put` has taken, and return once the result of each is known."""
-        await self._client.run(self._linger.flush())
+        await self._client.perform(self._linger.flush())
 
     async def close(self) -> None:
         """Send what :meth:`put` has taken, leave the group."""
-        await self._client.run(self._client.core.close_producer(self.core.config.group, self.core))
+        await self._client.perform(self._client.core.close_producer(self.core.config.group, self.core))
 
 
 async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[BaseException]:
@@ -146,7 +148,11 @@ class Consumer:
         return self.core.assigned
 
     start = _awaited(GroupMember.start)
-    close = _awaited(GroupMember.close)
+
+    async def close(self) -> None:
+        """Stop pulling, let calls of the listener end, store offsets, leave the group."""
+        await self._client.perform(self.core.close())
+
     subscribe = _awaited(GroupMember.subscribe)
     unsubscribe = _awaited(GroupMember.unsubscribe)
     seek = _awaited(GroupMember.seek)

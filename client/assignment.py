@@ -178,8 +178,8 @@ class Assignment:
         Raises:
             InvalidArgument: If the offset is none, or the queue is not consumed by this member.
         """
-        if offset < 0:
-            raise InvalidArgument(f"offset={offset}, allowed from 0")
+        if type(offset) is not int or offset < 0:
+            raise InvalidArgument(f"offset={offset!r}, allowed from 0")
         if queue not in self.queues or self._leaving(queue):
             raise InvalidArgument(f"{queue} is not consumed by this member now")
         yield from self._begin(queue, offset)

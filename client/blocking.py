@@ -36,7 +36,7 @@ import threading
 import time
 import weakref
 from collections.abc import Generator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Self, TypeVar, assert_never
 
 from remoting import wall_clock
@@ -76,6 +76,8 @@ from .tls import secured
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+#: Seconds that threads get to end that nothing holds.
+_MOMENT_S: Final = 1.0
 _serials: Final = itertools.count(secrets.randbits(31))
 
 
@@ -122,6 +124,7 @@ class Client:
         self._places = threading.BoundedSemaphore(send_async_max)
         self._places_max = send_async_max
         self._pool: ThreadPoolExecutor | None = None
+        self._sends: set[Future[Any]] = set()
         self._started = False
         _close_at_the_end(self)
 
@@ -134,31 +137,59 @@ class Client:
 
     def start(self) -> None:
         """Start the background threads: route, nameserver and heartbeat refresh. Done by ``with``."""
+        self._check_open()
         if not self._started:
             self._started = True
-            self.run(self.core.start())
+            self.perform(self.core.start())
 
     def close(self) -> None:
-        """Close consumers and producers, end the background threads, close the connections."""
+        """Close consumers and producers, end the background threads, close the connections.
+
+        Listeners, sends in threads and the client's own threads have ``shutdown_s`` together. Sends that are
+        left then fail, and say what became of them.
+        """
         if self.core.closing or os.getpid() != self._pid:
             return  # a fork has nothing to close: it is the parent who is a member
         _open_clients.pop(id(self), None)
+        deadline_s = time.monotonic() + self.core.config.shutdown_s
         try:
-            self.run(self.core.close())
+            self.perform(self.core.close())
         finally:
-            if self._pool is not None:
-                self._pool.shutdown(wait=True)
-            self._transport.close()
+            left = wait(tuple(self._sends), timeout=self._left_s(deadline_s)).not_done
+            if left:
+                log.warning("sends cut off, the client was closed sends=%d", len(left))
+            self._transport.close(timeout_s=self._left_s(deadline_s))
             if self._membership is not None:
-                self._membership.close()
+                self._membership.close(timeout_s=self._left_s(deadline_s))
+            if self._pool is not None:
+                self._pool.shutdown(wait=True)  # those that were cut off end at once
+            # What does not hang in a listener ends within a moment, also if the listeners took all the time.
+            deadline_s = max(deadline_s, time.monotonic() + self._left_s(time.monotonic() + _MOMENT_S))
             with self._spawning:
                 threads = tuple(self._threads)
             for thread in threads:
                 if thread is not threading.current_thread():
-                    thread.join(timeout=self._at_most(self.core.config.shutdown_s))
+                    thread.join(timeout=self._left_s(deadline_s))
 
     def run(self, operation: Operation[T]) -> T:
-        """Run one operation to its end; return its result or raise what it raises."""
+        """Run one operation to its end; return its result or raise what it raises.
+
+        Raises:
+            ClientClosed: If the client is closed; nothing was done.
+        """
+        try:
+            self._check_open()
+        except ClientClosed:
+            operation.close()
+            raise
+        return self.perform(operation)
+
+    def _check_open(self) -> None:
+        if self.core.closing and os.getpid() == self._pid:
+            raise ClientClosed("the client is closed, make a new one")
+
+    def perform(self, operation: Operation[T]) -> T:
+        """As :meth:`run`, also for what is left to be done once the client is closed."""
         if os.getpid() != self._pid:
             operation.close()
             raise ForkedClient(self._pid, os.getpid())
@@ -246,7 +277,7 @@ class Client:
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(self._send_threads, thread_name_prefix="client")
                 try:
-                    future = self._pool.submit(self.run, operation)
+                    future = self._pool.submit(self.perform, operation)
                 except RuntimeError:  # closed meanwhile
                     raise ClientClosed("the client is closed") from None
             except BaseException:
@@ -255,8 +286,13 @@ class Client:
         except RemotingError:
             operation.close()
             raise
-        future.add_done_callback(lambda _: self._places.release())
+        self._sends.add(future)
+        future.add_done_callback(self._sent)
         return future
+
+    def _sent(self, future: Future[Any]) -> None:
+        self._sends.discard(future)
+        self._places.release()
 
     def serve_brokers(self) -> None:
         """Send heartbeats over connections of their own, whose threads read what brokers ask of us.
@@ -280,7 +316,7 @@ class Client:
         with self.between_steps:
             answer = self.core.peer_request(request)
         # in the thread that reads: the broker waits for this one, and heartbeats can wait as long
-        return self.run(answer) if isinstance(answer, Generator) else answer
+        return self.perform(answer) if isinstance(answer, Generator) else answer
 
     def _perform(self, effect: Effect) -> Any:
         match effect:
@@ -310,6 +346,9 @@ class Client:
                 return http_fetch(effect)
             case _:
                 assert_never(effect)
+
+    def _left_s(self, deadline_s: float) -> float:
+        return max(0.0, min(deadline_s, self.core.deadline_s) - time.monotonic())
 
     def _at_most(self, timeout_s: float) -> float:
         """Return a timeout, or less if the program ends before that."""
@@ -347,7 +386,7 @@ class Client:
 
     def _background(self, effect: Spawn) -> None:
         try:
-            self.run(effect.operation)
+            self.perform(effect.operation)
         except Exception:  # a thread's boundary: one failed operation must not go unseen
             log.exception("background operation failed name=%s", effect.name)
         finally:

@@ -16,7 +16,7 @@ from remoting.errors import RemotingError
 
 from .admin import Admin as AdminOperations
 from .callbacks import check_not_awaited
-from .config import ProducerConfig
+from .config import ProducerConfig, check_timeout
 from .consumer import PushConsumerCore
 from .core import ClientCore
 from .errors import ClientClosed
@@ -41,6 +41,8 @@ class Client(Protocol):
     def start(self) -> None: ...
 
     def run(self, operation: Operation[T]) -> T: ...
+
+    def perform(self, operation: Operation[T]) -> T: ...
 
     def submit(self, operation: Operation[T], *, wait_s: float = ...) -> Future[T]: ...
 
@@ -100,6 +102,8 @@ class Producer:
             ClientClosed: If the client is closed.
             TooManyRequests: If too many sends wait all the time; nothing was sent.
         """
+        if timeout_s is not None:
+            check_timeout(timeout_s)
         wait_s = self.core.config.send_timeout_s if timeout_s is None else timeout_s
         return self._client.submit(
             self.core.send(message, queue=queue, select=select, timeout_s=timeout_s), wait_s=wait_s
@@ -130,11 +134,11 @@ class Producer:
 
     def flush(self) -> None:
         """Send what :meth:`put` has taken, and return once the result of each is known."""
-        self._client.run(self._linger.flush())
+        self._client.perform(self._linger.flush())
 
     def close(self) -> None:
         """Send what :meth:`put` has taken, leave the group."""
-        self._client.run(self._client.core.close_producer(self.core.config.group, self.core))
+        self._client.perform(self._client.core.close_producer(self.core.config.group, self.core))
 
 
 def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[BaseException]:
@@ -176,7 +180,10 @@ class Consumer:
         self._client.start()
         self._client.run(self.core.start())
 
-    close = _performed(GroupMember.close)
+    def close(self) -> None:
+        """Stop pulling, let calls of the listener end, store offsets, leave the group."""
+        self._client.perform(self.core.close())
+
     subscribe = _performed(GroupMember.subscribe)
     unsubscribe = _performed(GroupMember.unsubscribe)
     seek = _performed(GroupMember.seek)

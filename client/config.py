@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, Literal
 
 from remoting.addresses import address_fault
+from remoting.bodies import MessageQueue
 from remoting.bounds import is_address
 from remoting.codes import DEFAULT_TOPIC, RETRY_PREFIX, HeaderCodec
 from remoting.logs import shortened
@@ -320,7 +321,8 @@ def check_topic(topic: str, *, sizes_only: bool = False) -> str:
     Raises:
         InvalidArgument: If it is not; the text names the value and what is allowed.
     """
-    limit = GROUP_TOPIC_LENGTH_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
+    is_text = isinstance(topic, str)
+    limit = GROUP_TOPIC_LENGTH_MAX if is_text and topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
     _check_name("topic", topic, limit, sizes_only=sizes_only)
     return topic
 
@@ -335,7 +337,45 @@ def check_group(group: str) -> str:
     return group
 
 
+def check_text(what: str, text: object) -> None:
+    """Refuse what is no text, or cannot be sent as UTF-8.
+
+    Raises:
+        InvalidArgument: If it is such.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{what} of type {type(text).__name__}, allowed is text")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"{what}={text!r}: {error.reason} in UTF-8") from None
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Refuse what is no timeout of a request; one that is over already is one.
+
+    Raises:
+        InvalidArgument: If it is none.
+    """
+    if not isinstance(timeout_s, int | float) or not timeout_s <= 3600:
+        raise InvalidArgument(f"timeout_s={timeout_s!r}, allowed are seconds up to 3600")
+
+
+def check_queue(queue: object) -> None:
+    """Refuse what is no queue.
+
+    Raises:
+        InvalidArgument: If it is none.
+    """
+    if not isinstance(queue, MessageQueue):
+        raise InvalidArgument(f"queue={queue!r}, allowed is a MessageQueue")
+    check_text("broker name", queue.broker_name)
+
+
 def _check_name(what: str, name: str, limit: int, *, sizes_only: bool = False) -> None:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{what}={name!r} of type {type(name).__name__}, allowed is text")
     fault = fault_of(name, length_max=limit)
     if fault is NameFault.BLANK:
         raise InvalidArgument(f"the specified {what} is blank")

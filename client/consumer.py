@@ -115,7 +115,7 @@ class PushConsumerCore(GroupMember):
         Raises:
             InvalidArgument: If there are none, or one is malformed.
         """
-        if not subscriptions:
+        if isinstance(subscriptions, Mapping) and not subscriptions:
             raise InvalidArgument("a consumer needs at least 1 subscription, got 0")
         super().__init__(
             core,

@@ -54,6 +54,16 @@ class ClientClosed(NotApplied):
     """The client was shut down; nothing was sent."""
 
 
+class WrongLoop(ClientError):
+    """The asyncio client is used under another event loop than the one it began under; nothing was done.
+
+    Its connections and tasks belong to that loop. Make a client in each loop.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("client of one event loop is used under another one: make one in each loop")
+
+
 class ForkedClient(ClientError):
     """The client was made before this process was forked off; nothing was done.
 

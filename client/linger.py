@@ -15,7 +15,7 @@ import msgspec
 
 from remoting.errors import RemotingError
 
-from .callbacks import check_not_awaited, discarded, never_runs
+from .callbacks import discarded, never_runs
 from .core import ClientCore
 from .errors import ClientClosed, ClientError, InvalidArgument, OutcomeUnknown
 from .operation import Clock, Deliver, Instant, Operation, Signal, Spawn, wait
@@ -174,8 +174,7 @@ class LingerCore:
             InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
             ClientClosed: If the producer is closed; nothing was taken.
         """
-        if select is not None:
-            check_not_awaited("select", select)
+        self._producer.check_use(message, queue, select, None)
         if message.delay_level:
             raise InvalidArgument(f"delay_level={message.delay_level}, in a batch only 0 is allowed")
         instant: Instant = yield Clock()
@@ -217,7 +216,7 @@ class LingerCore:
         """
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._producer.closed = True
         self._batches.flush()
         self._ripe.notify()
         instant: Instant = yield Clock()

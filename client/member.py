@@ -12,9 +12,10 @@ from remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemoteProtocolError, RemotingError, ResponseError
 from remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
+from remoting.logs import shortened
 
 from .assignment import Assignment
-from .config import GroupConfig
+from .config import GroupConfig, check_queue, check_text
 from .core import ClientCore
 from .errors import ClientClosed, InvalidArgument
 from .namespace import Namespace
@@ -68,6 +69,13 @@ class GroupMember:
         Raises:
             InvalidArgument: If a subscription is malformed.
         """
+        if not isinstance(subscriptions, Mapping):
+            raise InvalidArgument(
+                f"subscriptions={shortened(repr(subscriptions))}, allowed is a mapping of topics to tag"
+                " expressions, such as {'Orders': '*'}"
+            )
+        for topic in subscriptions:
+            check_text("topic", topic)
         self._namespace = Namespace(core.config.namespace)
         config = replace(config, group=self._namespace.inside(config.group))
         self.config = config
@@ -155,7 +163,10 @@ class GroupMember:
         Raises:
             InvalidArgument: If topic or expression is none; nothing changed.
             NoNameserver: If no nameserver answered; nothing changed.
+            ClientClosed: If the consumer is closed.
         """
+        self._check_open()
+        check_text("topic", topic)
         instant: Instant = yield Clock()
         topic = self._namespace.inside(topic)
         wanted = subscription(topic, expression, instant.wall_ms)
@@ -169,7 +180,10 @@ class GroupMember:
 
         Raises:
             InvalidArgument: If it is not subscribed.
+            ClientClosed: If the consumer is closed.
         """
+        self._check_open()
+        check_text("topic", topic)
         stored = self._namespace.inside(topic)
         if stored not in self.subscriptions or stored == self._retry_topic:
             raise InvalidArgument(f"topic {topic!r} is not subscribed by group {self.config.group!r}")
@@ -181,7 +195,10 @@ class GroupMember:
 
         Raises:
             InvalidArgument: If the offset is none, or the queue is not assigned to this member.
+            ClientClosed: If the consumer is closed.
         """
+        self._check_open()
+        check_queue(queue)
         yield from self._assignment.seek(self._namespace.queue_inside(queue), offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:

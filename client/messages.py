@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,8 +15,11 @@ from remoting.message import (
     is_separable,
 )
 
+from .config import check_text
 from .errors import InvalidArgument
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_BLANK: Final = re.compile(r"\s")
 #: Largest delay level that a broker reads; how many levels it has is its own matter.
 _DELAY_LEVEL_MAX: Final = 2**31 - 1
 #: Names of properties that clients and brokers write. Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.
@@ -65,6 +69,46 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+def check_message(message: object) -> None:
+    """Refuse what is no message, or has no topic, before anything else is looked at.
+
+    Raises:
+        InvalidArgument: If it is none.
+    """
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"a message of type {type(message).__name__}, allowed is Message")
+    check_text("topic", message.topic)
+
+
+def plain_body(message: Message, size_max: int) -> bytes:
+    """Return the body of a message that can be sent.
+
+    Raises:
+        InvalidArgument: If it cannot.
+    """
+    body = message.body
+    if not isinstance(body, bytes):
+        if not isinstance(body, bytearray | memoryview):
+            raise InvalidArgument(
+                f"message body of type {type(body).__name__}, allowed are bytes: encode text"
+            )
+        body = bytes(body)
+    check_size(body, size_max)
+    return body
+
+
+def check_size(body: bytes, size_max: int) -> None:
+    """Refuse bodies of a size that is not allowed.
+
+    Raises:
+        InvalidArgument: If it is one.
+    """
+    if not body:
+        raise InvalidArgument("message body of 0 bytes, at least 1 is needed")
+    if len(body) > size_max:
+        raise InvalidArgument(f"message body of {len(body)} bytes, at most {size_max} are allowed")
+
+
 def is_reserved(name: str) -> bool:
     """Say whether users cannot give a property this name."""
     return name in RESERVED_PROPERTIES or name.startswith(TRANSIENT_PREFIX)
@@ -83,8 +127,14 @@ def wire_properties(message: Message) -> dict[str, str]:
     Raises:
         InvalidArgument: If a name is reserved, or a name, a value or the delay level cannot be carried.
     """
+    if not isinstance(message.properties, Mapping):
+        raise InvalidArgument(
+            f"properties of type {type(message.properties).__name__}, allowed is a mapping of text to text"
+        )
     properties = dict(message.properties)
-    for name, value in message.properties.items():
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(f"property {name!r}={value!r}: name and value are text, others not allowed")
         if not name or not value or not is_separable(name, value):
             raise InvalidArgument(
                 f"property {name!r}={value!r}: name and value must not be empty,"
@@ -94,13 +144,43 @@ def wire_properties(message: Message) -> dict[str, str]:
             raise InvalidArgument(
                 f"property {name!r} is reserved for RocketMQ: choose another name, or the attribute for it"
             )
-    if not 0 <= message.delay_level <= _DELAY_LEVEL_MAX:
-        raise InvalidArgument(f"delay_level={message.delay_level}, allowed 0..{_DELAY_LEVEL_MAX}")
+        check_text(f"name of property {name!r}", name)
+        check_text(f"value of property {name!r}", value)
+    _check_integer("flag", message.flag, -(2**31), 2**31 - 1)
+    _check_integer("delay_level", message.delay_level, 0, _DELAY_LEVEL_MAX)
     if message.tags:
+        _check_words("tags", message.tags)
         properties[PROPERTY_TAGS] = message.tags
     if message.keys:
-        properties[PROPERTY_KEYS] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+        properties[PROPERTY_KEYS] = _joined(message.keys)
     if message.delay_level:
         properties[PROPERTY_DELAY] = str(message.delay_level)
     properties[PROPERTY_WAIT] = "true" if message.wait_store else "false"
     return properties
+
+
+def _check_integer(name: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidArgument(f"{name}={value!r}, allowed {low}..{high}")
+
+
+def _check_words(name: str, words: str) -> None:
+    check_text(name, words)
+    if _CONTROL.search(words) is not None:
+        raise InvalidArgument(f"{name}={words!r}, control characters are not allowed")
+
+
+def _joined(keys: Sequence[str]) -> str:
+    """Return the keys as one text."""
+    if isinstance(keys, str):
+        _check_words("keys", keys)
+        return keys
+    try:
+        words = tuple(keys)
+    except TypeError:
+        raise InvalidArgument(f"keys of type {type(keys).__name__}, allowed is a sequence of text") from None
+    for key in words:
+        _check_words("key", key)
+        if not key or _BLANK.search(key) is not None:
+            raise InvalidArgument(f"key {key!r}, allowed is text without blanks, at least 1 character")
+    return " ".join(words)

@@ -30,12 +30,12 @@ from remoting.message import (
 )
 
 from .callbacks import check_not_awaited, discarded
-from .config import ProducerConfig, check_topic
+from .config import ProducerConfig, check_queue, check_timeout, check_topic
 from .directory import Directory
-from .errors import InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
+from .errors import ClientClosed, InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
 from .latency import NO_ANSWER_S, SlowBrokers
 from .messages import Message as Message
-from .messages import wire_properties
+from .messages import check_message, check_size, plain_body, wire_properties
 from .namespace import Namespace
 from .operation import Clock, Instant, Invoke, Oneway, Operation
 from .retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
@@ -126,6 +126,7 @@ class ProducerCore:
         self._ids = ids
         self._turn = QueueTurn(rng)
         self._slow = SlowBrokers()
+        self.closed = False
 
     def send(
         self,
@@ -147,9 +148,19 @@ class ProducerCore:
             NoRoute, NoNameserver: If there is no queue to send to; nothing was sent.
             SendNotApplied: If certainly no broker stored it.
             SendOutcomeUnknown: If one may have stored it.
+            ClientClosed: If the producer is closed; nothing was sent.
         """
-        if select is not None:
-            check_not_awaited("select", select)
+        # Now, not with the first step: a send that waits for a thread is sent although the end has begun.
+        self.check_use(message, queue, select, timeout_s)
+        return self._send_one(message, queue, select, timeout_s)
+
+    def _send_one(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        select: QueueSelector | None,
+        timeout_s: float | None,
+    ) -> Operation[SendResult]:
         instant: Instant = yield Clock()
         topic = self._namespace.inside(message.topic)
         prepared = self._prepare(message, topic, instant.wall_ms, {})
@@ -183,6 +194,10 @@ class ProducerCore:
             InvalidArgument: If they differ in topic or waiting, are delayed, are too large, or are none.
             As :meth:`send` otherwise.
         """
+        if not messages:
+            raise InvalidArgument("a batch of 0 messages, at least 1 is needed")
+        for message in messages:
+            self.check_use(message, queue, None, timeout_s)
         instant: Instant = yield Clock()
         prepared = self._prepare_batch(messages, instant.wall_ms)
         topic = self._namespace.inside(messages[0].topic)
@@ -197,8 +212,7 @@ class ProducerCore:
         Raises:
             As :meth:`send`, for what can be known at once.
         """
-        if select is not None:
-            check_not_awaited("select", select)
+        self.check_use(message, queue, select, None)
         instant: Instant = yield Clock()
         topic = self._namespace.inside(message.topic)
         prepared = self._prepare(message, topic, instant.wall_ms, {})
@@ -223,9 +237,37 @@ class ProducerCore:
 
         Raises:
             NoRoute, NoNameserver: If there are none.
+            ClientClosed: If the producer is closed.
         """
+        self._check_open()
         info = yield from self._publish_info(self._namespace.inside(topic))
         return tuple(map(self._namespace.queue_outside, info.queues))
+
+    def check_use(
+        self,
+        message: object,
+        queue: object,
+        select: QueueSelector | None,
+        timeout_s: float | None,
+    ) -> None:
+        """Refuse a send that cannot be made, before its message is looked into.
+
+        Raises:
+            InvalidArgument: If an argument is not of its kind.
+            ClientClosed: If the producer is closed.
+        """
+        self._check_open()
+        check_message(message)
+        if queue is not None:
+            check_queue(queue)
+        if select is not None:
+            check_not_awaited("select", select)
+        if timeout_s is not None:
+            check_timeout(timeout_s)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClientClosed(f"the producer of group {self.config.group!r} is closed, make a new one")
 
     def _select(self, select: QueueSelector, info: PublishInfo, message: Message) -> MessageQueue:
         queues = (
@@ -346,12 +388,11 @@ class ProducerCore:
         """Encode a message for the topic that is stored under this name."""
         check_topic(topic)
         config = self.config
-        _check_size(message.body, config.message_size_max)
+        body, sys_flag = plain_body(message, config.message_size_max), 0
         properties = {**wire_properties(message), **reserved}
         message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
         if self._namespace.name:
             properties[PROPERTY_INSTANCE_ID] = self._namespace.name
-        body, sys_flag = message.body, 0
         if len(body) > config.compress_above:
             method = _COMPRESSION[config.compress_type]
             body = compress_body(body, method=method, level=config.compress_level)
@@ -372,8 +413,6 @@ class ProducerCore:
         return _Prepared(RequestCode.SEND_MESSAGE_V2, body, arguments, message_id)
 
     def _prepare_batch(self, messages: Sequence[Message], wall_ms: int) -> _Prepared:
-        if not messages:
-            raise InvalidArgument("a batch of 0 messages, at least 1 is needed")
         first = messages[0]
         if first.topic.startswith(RETRY_PREFIX):
             raise InvalidArgument(f"a batch to the retry topic {first.topic!r} is not allowed")
@@ -396,17 +435,17 @@ class ProducerCore:
             InvalidArgument: If it cannot be sent.
         """
         check_topic(self._namespace.inside(message.topic))
-        _check_size(message.body, self.config.message_size_max)
+        body = plain_body(message, self.config.message_size_max)
         properties = wire_properties(message)
         message_id = properties[PROPERTY_UNIQ_KEY] = self._ids.next(wall_ms)
-        item = BatchItem(flag=message.flag, body=message.body, properties=encode_properties(properties))
+        item = BatchItem(flag=message.flag, body=body, properties=encode_properties(properties))
         return EncodedItem(message_id, encode_batch((item,)))
 
     def _prepare_items(
         self, topic: str, wait_store: bool, items: Sequence[EncodedItem], wall_ms: int
     ) -> _Prepared:
         body = b"".join(item.data for item in items)
-        _check_size(body, self.config.message_size_max)
+        check_size(body, self.config.message_size_max)
         properties = {PROPERTY_WAIT: _flag(wait_store)}
         if self._namespace.name:
             properties[PROPERTY_INSTANCE_ID] = self._namespace.name
@@ -482,13 +521,6 @@ def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Mes
     if not isinstance(queue, MessageQueue):
         raise InvalidArgument(f"select returned {discarded(queue)}, allowed a MessageQueue")
     return queue
-
-
-def _check_size(body: bytes, limit: int) -> None:
-    if not body:
-        raise InvalidArgument("message body of 0 bytes, at least 1 is needed")
-    if len(body) > limit:
-        raise InvalidArgument(f"message body of {len(body)} bytes, at most {limit} are allowed")
 
 
 def _flag(value: bool) -> str:

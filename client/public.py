@@ -39,6 +39,7 @@ from .errors import (
     OutcomeUnknown,
     SendNotApplied,
     SendOutcomeUnknown,
+    WrongLoop,
 )
 from .producer import Message, SendResult, SendStatus, by_hash
 from .queue_reader import ReceivedMessage
@@ -84,6 +85,7 @@ __all__ = [
     "TlsConfig",
     "TooManyRequests",
     "TopicConfig",
+    "WrongLoop",
     "by_hash",
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from remoting.bodies import MessageQueue
 
@@ -16,6 +17,9 @@ from .process_queue import ProcessQueue
 from .queue_reader import BrokenMessage, ReceivedMessage, Taken
 
 log = logging.getLogger(__name__)
+
+#: Seconds that no driver can wait; a year is less.
+_FOR_EVER_S: Final = 1 << 25
 
 
 class PullConsumerCore(GroupMember):
@@ -61,8 +65,12 @@ class PullConsumerCore(GroupMember):
             InvalidArgument: If ``count`` is not at least 1.
             ClientClosed: If the consumer is closed, also meanwhile.
         """
-        if count < 1:
-            raise InvalidArgument(f"count={count}, allowed from 1")
+        if type(count) is not int or count < 1:
+            raise InvalidArgument(f"count={count!r}, allowed from 1")
+        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s < _FOR_EVER_S):
+            raise InvalidArgument(
+                f"timeout_s={timeout_s!r}, allowed are seconds below {_FOR_EVER_S}, and None"
+            )
         self._consumed()
         instant: Instant = yield Clock()
         deadline_s = None if timeout_s is None else instant.now_s + timeout_s
@@ -85,7 +93,9 @@ class PullConsumerCore(GroupMember):
 
         Raises:
             RemotingError: If a queue's offset was not stored; others may be.
+            ClientClosed: If the consumer is closed.
         """
+        self._check_open()
         self._consumed()
         for queue, process in tuple(self._queues.items()):
             if not process.dropped:

@@ -38,7 +38,7 @@ from remoting.message import (
     tag_hash,
 )
 
-from .config import check_group, check_topic
+from .config import check_group, check_text, check_topic
 from .core import ClientCore
 from .directory import ensure_success
 from .errors import InvalidArgument, NoRoute, describe
@@ -155,6 +155,7 @@ def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionDa
         InvalidArgument: If topic or expression is none.
     """
     check_topic(topic)
+    check_text(f"tag expression of topic {topic!r}", expression)
     try:
         tags = parse_subscription(expression)
     except LocalProtocolError as error:

@@ -145,14 +145,20 @@ class BlockingClient:
         if connection is not None:
             self._drop(connection, "it was closed here")
 
-    def close(self) -> None:
-        """Close all connections; requests that wait fail as lost."""
+    def close(self, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Close all connections; requests that wait fail as lost.
+
+        Args:
+            timeout_s: How long to wait for all threads that serve peers' requests together.
+        """
+        deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closed = True
             connections = list(self._connections.values())
         for connection in connections:
             self._drop(connection, "the client was closed")
-            connection.join()
+        for connection in connections:
+            connection.join(max(0.0, deadline - time.monotonic()))
 
     def _drop(self, connection: _Connection, reason: str) -> None:
         with self._lock:
@@ -321,9 +327,9 @@ class _Connection:
         with self._writing:
             self._writer.close()
 
-    def join(self) -> None:
+    def join(self, timeout_s: float) -> None:
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=TIMEOUT_S)
+            self._thread.join(timeout=timeout_s)
 
     def _check_open(self, *, sent: bool) -> None:
         if self._lost is not None:

@@ -1,0 +1,200 @@
+"""Lines of a client about trouble that goes on: one when it starts, one a minute, one when it is over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from client.blocking import Client
+from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from client.producer import Message
+from client.queue_reader import ReceivedMessage
+from remoting.bodies import ConsumerIdList
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from tests.client.conftest import Process
+
+NOTHING_THERE = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"}
+
+
+class Script:
+    """A nameserver and broker in one peer, with 8 queues and no message, whose pulls and routes may fail."""
+
+    def __init__(self, peer: Any, routes: Callable[[RemotingCommand], Any]) -> None:
+        self.failing: set[int] = set()
+        self.asked: dict[int, int] = {}
+        self._routes = routes
+        peer.answer = self.answer
+
+    def answer(self, request: RemotingCommand) -> Any:
+        self.asked[request.code] = self.asked.get(request.code, 0) + 1
+        if request.code in self.failing:
+            return request.reply(1, remark="[NO_QUORUM] of the test")
+        match request.code:
+            case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                return request.reply(body=ConsumerIdList(consumer_ids=("me",)).encode())
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                return request.reply(22, remark="Not found")
+            case RequestCode.PULL_MESSAGE:
+                return request.reply(19, ext_fields=NOTHING_THERE)
+        return self._routes(request)
+
+
+def warnings(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and word in record.getMessage()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="failed pulls are INFO: nothing is seen")
+def test_pulls_that_fail_are_told_when_it_starts_and_when_it_is_over(
+    new_peer: Callable[..., Any],
+    answers: Any,
+    route_body: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    peer = new_peer()
+    script = Script(peer, answers({"T": route_body(queues=8, broker_a=peer.addr)}))
+    script.failing.add(RequestCode.PULL_MESSAGE)
+    config = ClientConfig(nameservers=(peer.addr,), client_id="me", shutdown_s=1.0)
+    with Client(config) as started:
+        group = ConsumerConfig(group="g", consume_from=ConsumeFrom.FIRST_OFFSET)
+        started.consume(group, {"T": "*"}, lambda messages: None)
+        eventually(lambda: script.asked.get(RequestCode.PULL_MESSAGE, 0) >= 24, "each queue failed thrice")
+        assert len(warnings(caplog, "pull")) == 1
+        script.failing.clear()
+        eventually(lambda: len(warnings(caplog, "pull")) == 2, "the end of the trouble is told")
+        count = script.asked[RequestCode.PULL_MESSAGE]
+        eventually(lambda: script.asked[RequestCode.PULL_MESSAGE] >= count + 24, "pulls go on")
+    assert len(warnings(caplog, "pull")) == 2
+    assert "pulls work again broker=broker-a" in warnings(caplog, "pull")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="one WARNING for each topic and period, without end")
+def test_route_refreshes_that_fail_are_told_when_it_starts_and_when_it_is_over(
+    new_peer: Callable[..., Any],
+    answers: Any,
+    route_body: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topics = [f"T{number}" for number in range(5)]
+    peer = new_peer()
+    script = Script(peer, answers({topic: route_body(broker_a=peer.addr) for topic in topics}))
+    config = ClientConfig(nameservers=(peer.addr,), route_refresh_s=0.05, shutdown_s=1.0)
+    with Client(config) as started:
+        producer = started.producer("g")
+        for topic in topics:
+            producer.send(Message(topic=topic, body=b"x"))
+        peer.hang_up.add(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        requests = len(peer.requests)
+        eventually(lambda: len(peer.requests) > requests + 40, "many refreshes failed")
+        assert len(warnings(caplog, "route")) == 1
+        peer.hang_up.clear()
+        eventually(lambda: len(warnings(caplog, "route")) == 2, "the end of the trouble is told")
+        count = script.asked[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+        eventually(lambda: script.asked[RequestCode.GET_ROUTEINFO_BY_TOPIC] > count + 40, "refreshes go on")
+    assert len(warnings(caplog, "route")) == 2
+    assert "routes are refreshed again" in warnings(caplog, "route")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="a WARNING a second for each queue, without end")
+def test_a_consumer_that_cannot_learn_its_offsets_says_so_once(
+    new_peer: Callable[..., Any],
+    answers: Any,
+    route_body: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    peer = new_peer()
+    script = Script(peer, answers({"T": route_body(queues=8, broker_a=peer.addr)}))
+    script.failing.add(RequestCode.QUERY_CONSUMER_OFFSET)
+    config = ClientConfig(nameservers=(peer.addr,), client_id="me", shutdown_s=1.0)
+    with Client(config) as started:
+        group = ConsumerConfig(group="g", consume_from=ConsumeFrom.FIRST_OFFSET)
+        started.consume(group, {"T": "*"}, lambda messages: None)
+        eventually(
+            lambda: script.asked.get(RequestCode.QUERY_CONSUMER_OFFSET, 0) >= 24, "three rounds failed"
+        )
+        assert len(warnings(caplog, "start offset unknown")) == 1
+        script.failing.clear()
+        eventually(
+            lambda: len(warnings(caplog, "works again group=g")) == 1, "the end of the trouble is told"
+        )
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "broadcast",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.xfail(
+                strict=True, reason="each message that is dropped is a WARNING of its own"
+            ),
+        ),
+    ],
+)
+def test_a_listener_that_always_fails_writes_one_line_and_not_one_for_each_message(
+    broadcast: bool,
+    nameserver: Process,
+    broker: Process,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic, calls, lock = f"AlwaysFails{broadcast}", [0], threading.Lock()
+
+    def listen(messages: Sequence[ReceivedMessage]) -> None:
+        with lock:
+            calls[0] += 1
+        raise TypeError("of the user's own")
+
+    with Client(ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)) as started:
+        producer = started.producer("senders")
+        for number in range(200):
+            producer.put(Message(topic=topic, body=b"%d" % number))
+        producer.flush()
+        group = ConsumerConfig(
+            group=f"always_fails_{broadcast}", consume_from=ConsumeFrom.FIRST_OFFSET, broadcast=broadcast
+        )
+        started.consume(group, {topic: "*"}, listen)
+        eventually(lambda: calls[0] >= 200, "every message failed")
+    told = warnings(caplog, group.group)
+    assert len(told) == 1, told[:5]
+    assert caplog.text.count("Traceback") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="nobody looks at the future, and nothing is written")
+def test_messages_that_were_put_and_not_sent_are_told_while_the_program_runs(
+    new_peer: Callable[..., Any],
+    answers: Any,
+    route_body: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    peer = new_peer()
+    script = Script(peer, answers({"T": route_body(broker_a=peer.addr)}))
+    script.failing.add(RequestCode.SEND_BATCH_MESSAGE)
+    with Client(ClientConfig(nameservers=(peer.addr,))) as started:
+        producer = started.producer("g")
+        for _ in range(3):
+            producer.put(Message(topic="T", body=b"x"))
+            producer.flush()
+        assert len(warnings(caplog, "not sent")) == 1
+        script.failing.clear()
+        producer.put(Message(topic="T", body=b"x"))
+        producer.flush()
+        assert len(warnings(caplog, "sent again")) == 1
