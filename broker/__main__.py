@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import STYLES, set_up_logging
+from remoting.logs import STYLES, in_one_line, set_up_logging
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -28,6 +28,7 @@ from broker.server import BrokerServer
 from broker.state_files import SETTINGS
 from remoting.addresses import is_loopback, is_unspecified, split_address
 from remoting.errors import LocalProtocolError
+from remoting.files import SETTINGS_SIZE_MAX, read_regular
 from remoting.properties import format_properties, parse_properties
 
 logger = logging.getLogger("broker")
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     except SettingError as error:
         return _complain(error)
     except (BrokerError, ValueError) as error:
-        print(f"mqbroker: {error}", file=sys.stderr)
+        print(f"mqbroker: {in_one_line(error)}", file=sys.stderr)
         return 1
     except OSError as error:
         # The address cannot be bound, or the store's directory cannot be used.
@@ -115,7 +116,7 @@ async def _run(
 
 
 def _complain(error: Exception) -> int:
-    print(f"mqbroker: {error}", file=sys.stderr)
+    print(f"mqbroker: {in_one_line(error)}", file=sys.stderr)
     return 2
 
 
@@ -136,7 +137,8 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
     if arguments.config is not None:
         try:
             # Java reads properties files as ISO-8859-1.
-            values = parse_properties(Path(arguments.config).read_text(encoding="latin-1"))
+            content = read_regular(arguments.config, size_max=SETTINGS_SIZE_MAX)
+            values = parse_properties(content.decode("latin-1"))
         except OSError as error:
             raise SettingError(f"-c {arguments.config}: {error.strerror}") from None
         except ValueError as error:

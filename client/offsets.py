@@ -7,13 +7,17 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from remoting.bodies import MessageQueue
+from remoting.files import read_regular
 
 from .errors import ClientError
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
+
+#: Bytes of a file of offsets that are read: a hundred thousand queues take a tenth of it.
+_SIZE_MAX: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +119,7 @@ def _read(path: Path) -> dict[str, int]:
         ClientError: If it cannot be read: beginning anew would skip or repeat messages.
     """
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_regular(path, size_max=_SIZE_MAX))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

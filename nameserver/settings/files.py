@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import orjson
 
 from nameserver.disk.files import DISK, make_directories, replace_file
+from remoting.files import open_regular, read_regular
 from remoting.properties import escape_properties, parse_properties
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def load_token(path: Path) -> tuple[str, str]:
         FileError: If it cannot be read, or holds no token.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = file.read(TOKEN_SIZE_MAX + 1)
     except OSError as error:
@@ -124,7 +125,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 def _load(path: Path, parse: Callable[[bytes], dict[str, _Content]]) -> dict[str, _Content]:
     """Parse the file, else its ``.bak``; a missing or empty file holds nothing, as in RocketMQ."""
     try:
-        content = _read(path)
+        content = read_regular(path, size_max=FILE_SIZE_MAX)
         return parse(content) if content.strip() else {}
     except FileNotFoundError:
         return {}
@@ -134,20 +135,13 @@ def _load(path: Path, parse: Callable[[bytes], dict[str, _Content]]) -> dict[str
         raise FileError(f"{path} cannot be read: {error.strerror}") from None
     backup = path.with_name(f"{path.name}.bak")
     try:
-        parsed = parse(_read(backup))
+        parsed = parse(read_regular(backup, size_max=FILE_SIZE_MAX))
     except (OSError, ValueError) as error:
         raise FileError(
             f"{path} cannot be read ({broken}), nor its .bak ({error}); mend or remove it"
         ) from error
     logger.warning("file is broken, backup used file=%s error=%s", path, broken)
     return parsed
-
-
-def _read(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > FILE_SIZE_MAX:
-        raise ValueError(f"{path.name} has {size} bytes, at most {FILE_SIZE_MAX} are read")
-    return path.read_bytes()
 
 
 def _parse_kv(content: bytes) -> dict[str, dict[str, str | None]]:

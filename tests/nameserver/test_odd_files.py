@@ -45,7 +45,6 @@ def fifo(path: Path) -> Path:
     return path
 
 
-@pytest.mark.xfail(strict=True, reason="a FIFO is waited for without end")
 @pytest.mark.parametrize("name", ["identity.json", "kvConfig.json", "namesrv.properties", "lock"])
 def test_a_fifo_in_a_data_directory_is_refused(tmp_path: Path, name: str) -> None:
     odd = fifo(tmp_path / "data" / name)
@@ -70,7 +69,6 @@ def raft_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return address, data
 
 
-@pytest.mark.xfail(strict=True, reason="a FIFO is waited for without end")
 @pytest.mark.parametrize(
     "name", ["identity.json", "raft/journal-00000001", "raft/vote", "raft/standing", "raft/end"]
 )
@@ -85,7 +83,6 @@ def test_a_fifo_in_a_member_s_directory_is_refused(
     assert "not a regular file" in line
 
 
-@pytest.mark.xfail(strict=True, reason="a FIFO is waited for without end, a device read without end")
 @pytest.mark.parametrize("flag", ["-c", "--http-token-file", "--raft-secret-file", "--raft-tls-cert"])
 @pytest.mark.parametrize("kind", ["fifo", "device"])
 def test_a_file_that_a_flag_names_must_be_regular(tmp_path: Path, flag: str, kind: str) -> None:
@@ -100,7 +97,6 @@ def test_a_file_that_a_flag_names_must_be_regular(tmp_path: Path, flag: str, kin
     assert "not a regular file" in line
 
 
-@pytest.mark.xfail(strict=True, reason="any size is read")
 def test_a_settings_file_has_a_largest_size(tmp_path: Path) -> None:
     large = tmp_path / "large.properties"
     with large.open("wb") as file:
@@ -109,7 +105,6 @@ def test_a_settings_file_has_a_largest_size(tmp_path: Path) -> None:
     assert "bytes" in line
 
 
-@pytest.mark.xfail(strict=True, reason="values are printed whole")
 @pytest.mark.parametrize(
     "setting",
     [f"mode={VALUE}", f"listenPort={VALUE}", f"httpListen={VALUE}", f"orderMessageEnable={VALUE}"],
