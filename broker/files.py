@@ -17,6 +17,9 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+#: Too many files are open, here or on this machine: the disk is as good as before.
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
 #: Content of a file, valid within its context.
 Content = bytes | mmap.mmap
 

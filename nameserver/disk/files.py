@@ -24,8 +24,8 @@ from remoting.files import open_regular, read_regular
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-#: The disk is full, in the words of the file systems and limits we know.
-FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: There is no room now, in the words of the file systems and limits we know: of the disk, or of descriptors.
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
 #: Bytes of a file of ours that are read. A journal and a snapshot stay far below.
 FILE_SIZE_MAX: Final = 16 * 1024**3
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"

@@ -33,7 +33,6 @@ class StartLike(Protocol):
     def __call__(self, *flags: str) -> BrokerLike: ...
 
 
-@pytest.mark.xfail(strict=True, reason="it takes it for a broken disk and refuses messages for good")
 def test_messages_are_taken_again_once_there_are_descriptors(start_broker: StartLike) -> None:
     # Small files, so that messages need new ones.
     broker = start_broker(

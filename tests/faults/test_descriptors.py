@@ -65,7 +65,6 @@ def alone(tmp_path: Path, arguments: tuple[str, ...], *prefix: str) -> Iterator[
         yield cluster
 
 
-@pytest.mark.xfail(strict=True, reason="idle HTTP connections take the descriptors of its files")
 @pytest.mark.usefixtures("many_sockets")
 def test_idle_connections_leave_room_for_its_files(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     if shutil.which("prlimit") is None:
@@ -86,7 +85,6 @@ def test_idle_connections_leave_room_for_its_files(tmp_path: Path, arguments: tu
         assert "Too many open files" not in member.log()
 
 
-@pytest.mark.xfail(strict=True, reason="it takes it for a broken disk and ends with exit code 70")
 def test_a_process_without_descriptors_goes_on_once_there_are_some(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
