@@ -28,6 +28,8 @@ from broker.server import BrokerServer
 from broker.state_files import SETTINGS
 from remoting.addresses import is_loopback, is_unspecified, split_address
 from remoting.errors import LocalProtocolError
+from remoting.files import SETTINGS_SIZE_MAX, read_regular
+from remoting.logs import in_one_line
 from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import format_properties, parse_properties
 from remoting.state_file import StateFileError
@@ -107,7 +109,7 @@ async def _run(
 
 
 def _complain(error: Exception) -> int:
-    print(f"mqbroker: {error}", file=sys.stderr)
+    print(f"mqbroker: {in_one_line(error)}", file=sys.stderr)
     return 2
 
 
@@ -128,7 +130,8 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
     if arguments.config is not None:
         try:
             # Java reads properties files as ISO-8859-1.
-            values = parse_properties(Path(arguments.config).read_text(encoding="latin-1"))
+            content = read_regular(arguments.config, size_max=SETTINGS_SIZE_MAX)
+            values = parse_properties(content.decode("latin-1"))
         except OSError as error:
             raise SettingError(f"-c {arguments.config}: {error.strerror}") from None
         except ValueError as error:

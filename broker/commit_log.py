@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import StoreUnavailable, refused_for
-from broker.files import DISK, Content, Disk, make_directories, write_whole
+from broker.files import DISK, NO_DESCRIPTORS, Content, Disk, make_directories, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +205,10 @@ class CommitLog:
                 try:
                     self._disk.sync_directory(self.directory)
                 except OSError as error:
+                    if error.errno in NO_DESCRIPTORS:  # nothing was synced, and nothing is lost: try again
+                        raise StoreUnavailable(
+                            f"cannot open {self.directory.name}: {error.strerror}"
+                        ) from error
                     self.broken = f"sync of {self.directory.name} failed: {error.strerror}"
                     raise StoreUnavailable(self.broken) from error
                 self._names_synced = made

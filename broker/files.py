@@ -20,6 +20,9 @@ from remoting.state_file import Loaded
 
 T = TypeVar("T")
 
+#: Too many files are open, here or on this machine: the disk is as good as before.
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
 #: Content of a file, valid within its context.
 Content = bytes | mmap.mmap
 

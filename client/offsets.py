@@ -11,11 +11,15 @@ from typing import Final, Protocol
 
 from remoting import state_file
 from remoting.bodies import MessageQueue
+from remoting.files import read_regular
 from remoting.state_file import StateFileError
 
 from .errors import ClientError
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
+
+#: Bytes of a file of offsets that are read: a hundred thousand queues take a tenth of it.
+_SIZE_MAX: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +138,10 @@ def _parse(content: bytes) -> dict[str, int]:
 class _Storage:
     """The disk as small state files need it."""
 
-    content = staticmethod(Path.read_bytes)
+    @staticmethod
+    def content(path: Path) -> bytes:
+        return read_regular(path, size_max=_SIZE_MAX)
+
     link = staticmethod(os.link)
     rename = staticmethod(os.replace)
 

@@ -34,7 +34,8 @@ from nameserver.settings.files import FileError, load_settings_file, load_token
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from remoting.addresses import is_loopback, join_address
-from remoting.logs import STYLES, Style
+from remoting.files import SETTINGS_SIZE_MAX, read_regular
+from remoting.logs import STYLES, Style, in_one_line
 from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from remoting.properties import parse_properties
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 log.warning("token file warning=%s", warning)
         return _run(serve(LiveSettings(settings, stored), token=token))
     except _REFUSALS as error:
-        print(f"mqnamesrv: {error}", file=sys.stderr)
+        print(f"mqnamesrv: {in_one_line(error)}", file=sys.stderr)
         return _EXIT_SETTING
     except Exception:
         log.critical("nameserver failed", exc_info=True)
@@ -205,7 +206,8 @@ def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str
     if line.config_file is not None:
         try:
             # Java reads properties files as ISO-8859-1.
-            file = parse_properties(Path(line.config_file).read_text(encoding="latin-1"))
+            content = read_regular(line.config_file, size_max=SETTINGS_SIZE_MAX)
+            file = parse_properties(content.decode("latin-1"))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"-c {line.config_file} cannot be read: {why}") from None

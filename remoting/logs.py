@@ -22,6 +22,10 @@ LINE_CHARACTERS_MAX: Final = 4_096
 TEXT_CHARACTERS_MAX: Final = 200
 """Characters of a text of a stranger's making that stand within a message."""
 
+ERROR_HEAD: Final = 900
+ERROR_TAIL: Final = 300
+"""Characters at the beginning and at the end of a program's last line that are written."""
+
 TRACE_CHARACTERS_MAX: Final = 65_536
 """The same for a traceback: its own lines are ours, but the error's text may be anybody's."""
 
@@ -48,6 +52,16 @@ def _escape(match: re.Match[str]) -> str:
 def shortened(text: str, limit: int = TEXT_CHARACTERS_MAX) -> str:
     """Return text with at most ``limit`` characters, and behind it how many were left out, if any were."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
+
+
+def in_one_line(error: object) -> str:
+    """Return an error's text as the one line that ends a program, cut in its middle if it is far too long.
+
+    Its beginning says what was wrong, its end what is allowed; a value of somebody's making stands between.
+    """
+    text = printable(str(error))
+    left = len(text) - ERROR_HEAD - ERROR_TAIL
+    return text if left <= 0 else f"{text[:ERROR_HEAD]}... ({left} more characters) ...{text[-ERROR_TAIL:]}"
 
 
 class LineFormatter(logging.Formatter):

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from remoting.files import read_regular
 from remoting.properties import split_properties
 
 from ..errors import NotApplied, describe
 from ..operation import Operation
-from ..raft_group import ADDRESS, Done, Group, NoAnswer, http_address
+from ..raft_group import ADDRESS, SNAPSHOT_MAX, Done, Group, NoAnswer, http_address
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
 
 _HTTP_DEFAULT: Final = "127.0.0.1:9880"
+_TOKEN_SIZE_MAX: Final = 4096
 #: Routes that routeDiff compares one by one unless it is told which.
 _TOPICS_MAX: Final = 1000
 #: Differences of one kind that routeDiff prints before it counts the rest.
@@ -73,7 +75,7 @@ def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
     token = None
     if "k" in args:
         try:
-            token = Path(args.text("k")).read_text("ascii").strip()
+            token = read_regular(args.text("k"), size_max=_TOKEN_SIZE_MAX).decode("ascii").strip()
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
             raise NotApplied(f"token file {args.text('k')} cannot be read: {reason}") from None
@@ -241,7 +243,7 @@ def _snapshot_save(context: Context, args: Arguments) -> int:
 
 def _snapshot_restore(context: Context, args: Arguments) -> int:
     try:
-        image = Path(args.text("f")).read_bytes()
+        image = read_regular(args.text("f"), size_max=SNAPSHOT_MAX)
     except OSError as error:
         return context.fail(f"{args.text('f')} cannot be read: {error.strerror}")
     done = context.run(_group(context, args)[0].restore_snapshot(image))

@@ -13,6 +13,7 @@ import orjson
 from .files import DISK, File, Files, make_directories, replace_file
 
 IDENTITY: Final = "identity.json"
+IDENTITY_SIZE_MAX: Final = 64 * 1024
 
 
 class DirectoryError(Exception):
@@ -53,7 +54,7 @@ def hold_directory(root: Path, *, mode: str) -> None:
         lock_directory(DISK, root)
         if not path.exists():
             replace_file(DISK, path, [orjson.dumps({"format": 1, "mode": mode}) + b"\n"])
-        found = orjson.loads(DISK.read(path))["mode"]
+        found = orjson.loads(DISK.read(path, size_max=IDENTITY_SIZE_MAX))["mode"]
     except OSError as error:
         raise DirectoryError(f"data directory {root} cannot be used: {error.strerror}") from None
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -20,10 +20,14 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+from remoting.files import open_regular, read_regular
+
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-#: The disk is full, in the words of the file systems and limits we know.
-FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: There is no room now, in the words of the file systems and limits we know: of the disk, or of descriptors.
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+#: Bytes of a file of ours that are read. A journal and a snapshot stay far below.
+FILE_SIZE_MAX: Final = 16 * 1024**3
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _sync: Final = getattr(os, "fdatasync", os.fsync)
 
@@ -66,20 +70,20 @@ class Files:
     """The files of this machine. Everything blocks, and raises :class:`OSError`."""
 
     def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
-        """Open a file.
+        """Open a regular file.
 
         Args:
             write: Not only for reading.
             new: It must not exist yet.
             durable: What a write has taken is on the disk when it returns.
         """
-        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
+        flags = os.O_RDWR if write else os.O_RDONLY
         flags |= (os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW if new else 0) | (os.O_DSYNC if durable else 0)
-        return File(os.open(path, flags, FILE_MODE))
+        return File(open_regular(path, flags, FILE_MODE))
 
-    def read(self, path: Path) -> bytes:
-        """All of a file."""
-        return path.read_bytes()
+    def read(self, path: Path, *, size_max: int = FILE_SIZE_MAX) -> bytes:
+        """All of a regular file, which has ``size_max`` bytes at most."""
+        return read_regular(path, size_max=size_max)
 
     def names(self, directory: Path) -> list[str]:
         """What is in a directory, in order; nothing if there is none."""
@@ -101,7 +105,7 @@ class Files:
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
     def sync_directory(self, path: Path) -> None:
-        with closing(self.open(path)) as directory:
+        with closing(File(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))) as directory:
             os.fsync(directory.descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
@@ -122,7 +126,7 @@ class Files:
         Raises:
             BlockingIOError: Another process holds it.
         """
-        held = File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        held = File(open_regular(path, os.O_RDWR | os.O_CREAT, FILE_MODE))
         try:
             fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:

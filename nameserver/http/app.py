@@ -21,11 +21,12 @@ from nameserver.modes.interface import Consistency
 from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
 from remoting.addresses import host_port, is_loopback
+from remoting.transport.descriptors import http_connections
 
 from . import answers
 from .admin import RaftAdmin
 from .hosts import AllowedHosts
-from .listener import HttpConnections
+from .listener import RESERVE, HttpConnections
 from .metrics import Metrics
 from .openapi import TEXT, Answer, Serves, document, routes
 from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
@@ -66,7 +67,11 @@ class HttpServer:
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
         self._runner = web.AppRunner(self.application())
         self._listener: asyncio.Server | None = None
-        self._connections = HttpConnections(self._runner, _protocol_log)
+        places = http_connections()  # the wire's listener has raised the limit by now
+        reserve = min(RESERVE, places // 4)
+        self._connections = HttpConnections(
+            self._runner, _protocol_log, connections_max=places - reserve, reserve=reserve
+        )
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:

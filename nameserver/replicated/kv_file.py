@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from nameserver.commands import ImportKv
+from nameserver.disk.files import DISK
 from nameserver.modes.interface import NoQuorum, OutcomeUnknown
 from nameserver.modes.kept_file import KeptFile
 from nameserver.routes.kv import KV_BYTES_MAX, size_of
@@ -112,5 +113,5 @@ class KvFile(Part):
 
 
 def _save_if_other(path: Path, content: bytes) -> None:
-    if not path.exists() or path.read_bytes() != content:
+    if not path.exists() or DISK.read(path) != content:
         write_atomic(path, content)

@@ -10,6 +10,7 @@ from pathlib import Path
 from nameserver.commands import ENTRY_BYTES_MAX
 from nameserver.raft.types import RaftConfig, RaftStartError
 from nameserver.settings.declared import NamesrvSettings
+from remoting.files import SETTINGS_SIZE_MAX, open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -23,11 +24,14 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
     secret = None
     if path := settings.raft_secret_file:
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_regular) as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                secret = file.read().strip()
+                content = file.read(SETTINGS_SIZE_MAX + 1)
         except OSError as error:
             raise RaftStartError(f"raft: secret {path} cannot be read: {error.strerror}") from None
+        if len(content) > SETTINGS_SIZE_MAX:
+            raise RaftStartError(f"raft: secret {path} has more than {SETTINGS_SIZE_MAX} bytes")
+        secret = content.strip()
         if mode & (stat.S_IRGRP | stat.S_IROTH):
             warning = "raft secret %s can be read by others: its mode is %04o, 0600 is enough"
             logger.warning(warning, path, mode)

@@ -18,6 +18,7 @@ import orjson
 
 from nameserver.disk.files import DISK, make_directories, write_all
 from remoting import state_file
+from remoting.files import open_regular, read_regular
 from remoting.properties import escape_properties, parse_properties
 from remoting.state_file import StateFileError
 
@@ -88,7 +89,7 @@ def load_token(path: Path) -> tuple[str, str]:
         FileError: If it cannot be read, or holds no token.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = file.read(TOKEN_SIZE_MAX + 1)
     except OSError as error:
@@ -128,10 +129,7 @@ class _Storage:
 
     @staticmethod
     def content(path: Path) -> bytes:
-        size = path.stat().st_size
-        if size > FILE_SIZE_MAX:
-            raise ValueError(f"{path.name} has {size} bytes, at most {FILE_SIZE_MAX} are read")
-        return DISK.read(path)
+        return read_regular(path, size_max=FILE_SIZE_MAX)
 
     @staticmethod
     def write_new(path: Path, data: bytes) -> None:

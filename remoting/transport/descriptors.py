@@ -1,4 +1,4 @@
-"""How many connections fit the descriptors that the system grants this process."""
+"""How many connections fit the descriptors that the system grants this process: strangers get no others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,24 @@ from remoting.transport.limits import ServerLimits
 
 log = logging.getLogger(__name__)
 
-#: Descriptors kept for other use than connections: listeners, files, the loop's own, HTTP, peers.
-DESCRIPTORS_RESERVED: Final = 256
+#: Descriptors kept for other use than connections: listeners, files, the loop's own, members of a group and
+#: who has not proved to be one (64 at most).
+DESCRIPTORS_RESERVED: Final = 192
+#: Connections of HTTP, as many as its listener has places for; with few descriptors a quarter of the rest.
+HTTP_CONNECTIONS: Final = 2_112
+
+
+def share_descriptors(granted: int) -> tuple[int, int]:
+    """Return how many of so many descriptors connections of the protocol get, and those of HTTP. Pure."""
+    left = granted - min(DESCRIPTORS_RESERVED, granted // 4)
+    http = min(HTTP_CONNECTIONS, left // 4)
+    return max(1, left - http), max(1, http)
+
+
+def http_connections() -> int:
+    """Return how many connections of HTTP fit, once :func:`fit_descriptors` has raised the limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return HTTP_CONNECTIONS if soft == resource.RLIM_INFINITY else share_descriptors(soft)[1]
 
 
 def fit_descriptors(limits: ServerLimits) -> ServerLimits:
@@ -26,13 +42,13 @@ def fit_descriptors(limits: ServerLimits) -> ServerLimits:
             log.warning("descriptor limit stays soft=%s hard=%s error=%s", soft, hard, error)
     if soft == resource.RLIM_INFINITY:
         return limits
-    fitting = max(1, soft - DESCRIPTORS_RESERVED if soft > 2 * DESCRIPTORS_RESERVED else soft // 2)
+    fitting, http = share_descriptors(soft)
     if fitting >= limits.connections_max:
         return limits
     log.warning(
         "descriptor limit is short allowed=%s wanted=%s connections_max=%s",
         soft,
-        limits.connections_max + DESCRIPTORS_RESERVED,
+        limits.connections_max + http + DESCRIPTORS_RESERVED,
         fitting,
     )
     return replace(limits, connections_max=fitting)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from remoting.errors import RemotingError
+from remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 
 #: What a server's certificate must show: that a known authority made it for the host of its address, that
 #: such an authority made it, or nothing.
@@ -59,6 +60,7 @@ def load(*, ca_file: str, cert_file: str, key_file: str, check: Check) -> ssl.SS
     context.verify_mode = ssl.CERT_NONE if check == "nothing" else ssl.CERT_REQUIRED
     try:
         if ca_file:
+            read_regular(ca_file, size_max=CERTIFICATES_SIZE_MAX)  # the library would wait for a FIFO
             context.load_verify_locations(cafile=ca_file)
         elif check != "nothing":
             context.load_default_certs()
@@ -66,6 +68,8 @@ def load(*, ca_file: str, cert_file: str, key_file: str, check: Check) -> ssl.SS
         raise TlsError(f"ca_file {ca_file!r}: {reason(error)}") from None
     if cert_file:
         try:
+            for file in filter(None, (cert_file, key_file)):
+                read_regular(file, size_max=CERTIFICATES_SIZE_MAX)
             context.load_cert_chain(cert_file, key_file or None, password=no_password)
         except (OSError, ValueError) as error:
             raise TlsError(f"cert_file {cert_file!r} with key_file {key_file!r}: {reason(error)}") from None

@@ -30,6 +30,7 @@ from remoting.session import Broken, ClientSession, PeerRequest, Response
 from remoting.transport import split_address
 from remoting.transport.aio import RemotingClient
 from remoting.transport.blocking import BlockingClient
+from remoting.transport.descriptors import DESCRIPTORS_RESERVED, share_descriptors
 from remoting.transport.server import (
     Connection,
     DeferredReply,
@@ -440,6 +441,13 @@ def test_descriptor_shortage_is_named_and_lowers_the_limit(caplog: pytest.LogCap
     assert 0 < fitted.connections_max < 10**9
     assert "descriptor limit is short" in caplog.text
     assert fit_descriptors(ServerLimits(connections_max=16)).connections_max == 16
+
+
+@pytest.mark.parametrize("granted", [4, 64, 256, 1024, 65_536, 1 << 20])
+def test_connections_of_both_kinds_leave_descriptors_for_files(granted: int) -> None:
+    wire, http = share_descriptors(granted)
+    assert wire >= http >= 1
+    assert granted // 8 <= granted - wire - http or granted - wire - http >= DESCRIPTORS_RESERVED
 
 
 @pytest.mark.parametrize(

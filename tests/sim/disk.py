@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from nameserver.disk.files import File, Files
+from nameserver.disk.files import FILE_SIZE_MAX, File, Files
 
 SECTOR = 512
 """Bytes that reach a disk together or not at all."""
@@ -357,7 +357,7 @@ class DiskFiles(Files):
             names.change(**{path.name: Inode()})
         return DiskFile(self._here(), path, durable=durable)
 
-    def read(self, path: Path) -> bytes:
+    def read(self, path: Path, *, size_max: int = FILE_SIZE_MAX) -> bytes:
         return bytes(self._call("read").file(path).data)
 
     def names(self, directory: Path) -> list[str]:

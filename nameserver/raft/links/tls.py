@@ -16,6 +16,7 @@ from typing import Any
 
 from nameserver.raft.types import RaftStartError, needed_to_start
 from remoting.addresses import split_address
+from remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 from remoting.transport.tls import Pipe, TlsError, no_password, reason
 
 
@@ -55,6 +56,9 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
 
 
 def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContext:
+    for what, path in ((f"certificate {cert}", cert), (f"key {key}", key), (f"authority {ca}", ca)):
+        with needed_to_start(what, OSError):
+            read_regular(path, size_max=CERTIFICATES_SIZE_MAX)  # the library would wait for a FIFO
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # both ends check the name of a member: names_host

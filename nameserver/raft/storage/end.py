@@ -27,6 +27,7 @@ from .slots import BLOCK, Damaged
 END: Final = "end"
 _VALUE: Final = struct.Struct(">IQQQ")
 _BLOCKS: Final = 3
+_SIZE_MAX: Final = 64 * 1024
 
 
 class Position(NamedTuple):
@@ -63,7 +64,7 @@ class JournalEnd:
             Damaged: There is a file, and no block of it can be read.
         """
         try:
-            raw = self._files.read(self.path)
+            raw = self._files.read(self.path, size_max=_SIZE_MAX)
         except FileNotFoundError:
             return UNKNOWN
         values = ((_parse(raw[block * BLOCK : (block + 1) * BLOCK]), block) for block in range(_BLOCKS))

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from nameserver.disk.directory import IDENTITY, DirectoryError, check_mode, lock_directory
+from nameserver.disk.directory import IDENTITY, IDENTITY_SIZE_MAX, DirectoryError, check_mode, lock_directory
 from nameserver.disk.files import DISK, File, Files, make_directories, replace_file
 from nameserver.raft.consensus.members import Standing, cluster_id
 from nameserver.raft.types import RaftConfig, RaftStartError
@@ -236,7 +236,7 @@ class DataDirectory:
 
     def _load_identity(self) -> Identity:
         path = self._root / IDENTITY
-        raw = self._files.read(path)
+        raw = self._files.read(path, size_max=IDENTITY_SIZE_MAX)
         try:
             known = msgspec.json.decode(raw, type=dict[str, object])
             check_mode(self._root, known.get("mode", "raft"), "raft")

@@ -41,8 +41,8 @@ class Web:
 async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> AsyncIterator[Web]:
     made: list[HttpConnections] = []
 
-    def connections(*of: Any) -> HttpConnections:
-        made.append(HttpConnections(*of, **limits))
+    def connections(*of: Any, **fitting: int) -> HttpConnections:
+        made.append(HttpConnections(*of, **(fitting | limits)))
         return made[-1]
 
     monkeypatch.setattr("nameserver.http.app.HttpConnections", connections)

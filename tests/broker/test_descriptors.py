@@ -1,0 +1,58 @@
+"""A broker that runs out of file descriptors: no room now, not a broken disk."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+WITHIN_S = 30.0
+
+
+class WireLike(Protocol):
+    def send_message(self, topic: str, body: bytes) -> RemotingCommand: ...
+
+
+class BrokerLike(Protocol):
+    process: subprocess.Popen[str]
+    log: Path
+
+    def wire(self) -> WireLike: ...
+
+
+class StartLike(Protocol):
+    def __call__(self, *flags: str) -> BrokerLike: ...
+
+
+def test_messages_are_taken_again_once_there_are_descriptors(start_broker: StartLike) -> None:
+    # Small files, so that messages need new ones.
+    broker = start_broker(
+        "--set",
+        "maxMessageSize=4096",
+        "--set",
+        "mappedFileSizeCommitLog=70000",
+    )
+    wire = broker.wire()
+    assert wire.send_message("T", b"before").code == ResponseCode.SUCCESS
+    pid = broker.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    deadline = time.monotonic() + WITHIN_S
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # what is open stays open
+    while "Too many open files" not in broker.log.read_text():
+        assert time.monotonic() < deadline, broker.log.read_text()
+        wire.send_message("T", bytes(4000))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    deadline = time.monotonic() + WITHIN_S
+    while (answer := wire.send_message("T", b"after")).code != ResponseCode.SUCCESS:
+        assert time.monotonic() < deadline, answer.remark
+        time.sleep(0.05)
+    assert broker.process.poll() is None

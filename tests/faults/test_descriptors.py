@@ -1,0 +1,107 @@
+"""A nameserver that runs out of file descriptors: strangers take none that its files need, and it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import resource
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .cluster import CONDITION_S, Cluster, Member, make_members, running, split, until
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest.mark.timeout(180)]
+
+TOKEN = "a-token-for-the-administration"
+DESCRIPTORS = 1024
+IDLE_HTTP = 1061
+IDLE_WIRE = 800
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> tuple[str, ...]:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    return "--http-token-file", str(token)
+
+
+@pytest.fixture
+def many_sockets() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip(f"this process may open {hard} files, the test needs more")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def save_snapshot(connection: http.client.HTTPConnection) -> int:
+    """Ask for a snapshot, which begins a journal file, too; return the status."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    connection.request("POST", "/v1/raft/snapshot", b"{}", headers)
+    reply = connection.getresponse()
+    reply.read()
+    return reply.status
+
+
+def connected(member: Member) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection(*split(member.http), timeout=CONDITION_S)
+    connection.request("GET", "/healthz")
+    connection.getresponse().read()
+    return connection
+
+
+@contextlib.contextmanager
+def alone(tmp_path: Path, arguments: tuple[str, ...], *prefix: str) -> Iterator[Cluster]:
+    (member,) = make_members(tmp_path, size=1, arguments=arguments)
+    member.prefix = prefix
+    with running([member]) as cluster:
+        yield cluster
+
+
+@pytest.mark.usefixtures("many_sockets")
+def test_idle_connections_leave_room_for_its_files(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    if shutil.which("prlimit") is None:
+        pytest.skip("prlimit is not here")
+    with (
+        alone(tmp_path, arguments, "prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}") as cluster,
+        contextlib.ExitStack() as idle,
+    ):
+        (member,) = cluster.members
+        for address, count in ((member.http, IDLE_HTTP), (member.listen, IDLE_WIRE)):
+            for _ in range(count):
+                idle.enter_context(socket.create_connection(split(address), timeout=CONDITION_S))
+        with contextlib.closing(connected(member)) as connection:
+            for _ in range(3):
+                assert save_snapshot(connection) == 200
+        assert member.process is not None
+        assert member.process.poll() is None
+        assert "Too many open files" not in member.log()
+
+
+def test_a_process_without_descriptors_goes_on_once_there_are_some(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    with alone(tmp_path, arguments) as cluster:
+        (member,) = cluster.members
+        assert member.process is not None
+        pid = member.process.pid
+        with contextlib.closing(connected(member)) as connection:
+            before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # what is open stays open
+            try:
+                assert save_snapshot(connection) != 200
+                until(lambda: "journal full" in member.log(), "it says that there is no room")
+                assert member.process.poll() is None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+            until(lambda: save_snapshot(connection) == 200, "a snapshot is saved")
+        assert len(os.listdir(member.data / "raft")) > 0
+        assert member.process.poll() is None

@@ -1,0 +1,118 @@
+"""Files of a nameserver that are none, or far too large: it ends with one line that names them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_addresses
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+ENDS_S = 15.0
+MEMORY_MAX = 2 << 30
+VALUE = "x" * 120_000
+WHOLE_LINE_MAX = 2_000
+
+
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+
+
+def one_line_of(*arguments: str) -> str:
+    """Return the line with which a nameserver ends, with exit code 2."""
+    listen = () if "-c" in arguments else ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    command = [sys.executable, "-m", "nameserver", *listen, *arguments]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=ENDS_S, check=False, preexec_fn=limit_memory
+    )
+    assert ended.returncode == 2, ended.stderr[-2000:]
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1, ended.stderr[-2000:]
+    return lines[0]
+
+
+def fifo(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["identity.json", "kvConfig.json", "namesrv.properties", "lock"])
+def test_a_fifo_in_a_data_directory_is_refused(tmp_path: Path, name: str) -> None:
+    odd = fifo(tmp_path / "data" / name)
+    line = one_line_of("--data", str(tmp_path / "data"))
+    assert str(odd) in line or str(odd.parent) in line
+    assert "not a regular file" in line
+
+
+@pytest.fixture(scope="module")
+def raft_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The data directory of a member that has been up, and its address."""
+    (address,) = free_addresses(1)
+    data = tmp_path_factory.mktemp("raft") / "data"
+    command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", address, "--peers", address]
+    command += ["--listen", "127.0.0.1:0", "--http", "off", "--data", str(data)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("mqnamesrv ready")
+        process.terminate()
+        assert process.wait(ENDS_S) == 0
+    return address, data
+
+
+@pytest.mark.parametrize(
+    "name", ["identity.json", "raft/journal-00000001", "raft/vote", "raft/standing", "raft/end"]
+)
+def test_a_fifo_in_a_member_s_directory_is_refused(
+    tmp_path: Path, raft_data: tuple[str, Path], name: str
+) -> None:
+    address, made = raft_data
+    data = shutil.copytree(made, tmp_path / "data")
+    fifo(data / name)
+    line = one_line_of("--mode", "raft", "--raft", address, "--peers", address, "--data", str(data))
+    assert str(data) in line
+    assert "not a regular file" in line
+
+
+@pytest.mark.parametrize("flag", ["-c", "--http-token-file", "--raft-secret-file", "--raft-tls-cert"])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_file_that_a_flag_names_must_be_regular(tmp_path: Path, flag: str, kind: str) -> None:
+    odd = str(fifo(tmp_path / "odd")) if kind == "fifo" else "/dev/zero"
+    arguments = ["--data", str(tmp_path / "data"), flag, odd]
+    if flag != "-c":
+        arguments += ["--mode", "raft", "--raft", "127.0.0.1:1", "--peers", "127.0.0.1:1"]
+    if flag == "--raft-tls-cert":
+        arguments += ["--raft-tls-key", odd, "--raft-tls-ca", odd]
+    line = one_line_of(*arguments)
+    assert odd in line
+    assert "not a regular file" in line
+
+
+def test_a_settings_file_has_a_largest_size(tmp_path: Path) -> None:
+    large = tmp_path / "large.properties"
+    with large.open("wb") as file:
+        file.truncate(1 << 30)
+    assert str(large) in (line := one_line_of("-c", str(large)))
+    assert "bytes" in line
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [f"mode={VALUE}", f"listenPort={VALUE}", f"httpListen={VALUE}", f"orderMessageEnable={VALUE}"],
+    ids=["mode", "listenPort", "httpListen", "orderMessageEnable"],
+)
+def test_a_long_value_is_cut_in_the_line_that_refuses_it(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(setting)
+    line = one_line_of("-c", str(file), "--data", str(tmp_path / "data"))
+    assert setting.partition("=")[0][:4] in line or "--http" in line
+    assert len(line) < WHOLE_LINE_MAX
