@@ -30,7 +30,7 @@ from broker.stats import (
     WINDOWS_S,
 )
 from remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
-from remoting.output import lines_dropped
+from remoting.output import lines_dropped, lines_left_out
 
 #: Queues looked at before others have their turn.
 _TURN: Final = 500
@@ -215,19 +215,28 @@ def _add_lag(samples: Samples, state: BrokerState, topic: str, group: str, queue
 
 
 def encode(
-    samples: Samples, *, disk: tuple[int, int], requests: Mapping[int, int], connections: int
+    samples: Samples,
+    *,
+    disk: tuple[int, int],
+    requests: Mapping[int, int],
+    connections: int,
+    lines_suppressed: int,
 ) -> bytes:
     """Return everything in Prometheus' text format 0.0.4; in any thread.
 
     Args:
         disk: Size and free bytes of the log's file system; zeros if nobody can say.
         requests: Request code to how many came.
+        lines_suppressed: Log lines about peers that were not written.
     """
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
     samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")
     dropped = "Lines of stderr that were dropped: nobody read it in time."
     samples.add("mqbroker_log_lines_dropped_total", float(lines_dropped()), {}, help_=dropped)
+    left_out = "Lines about peers, and of events that came too often, that were not written."
+    suppressed = float(lines_suppressed + lines_left_out())
+    samples.add("mqbroker_log_lines_suppressed_total", suppressed, {}, help_=left_out)
     size, free = disk
     if size:
         for name, value, help_ in (

@@ -296,7 +296,14 @@ class BrokerServer:
         requests, connections = dict(self._server.stats.requests), len(self._server.connections)
         loop = asyncio.get_running_loop()
         disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
-        return await asyncio.to_thread(encode, samples, disk=disk, requests=requests, connections=connections)
+        return await asyncio.to_thread(
+            encode,
+            samples,
+            disk=disk,
+            requests=requests,
+            connections=connections,
+            lines_suppressed=self._server.stats.lines_suppressed,
+        )
 
     def _take_locks(self) -> None:
         places = [("storePathRootDir", self._directory)]

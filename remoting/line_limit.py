@@ -1,4 +1,4 @@
-"""How many log lines strangers may cause: so many for each peer, and so many in all; pure."""
+"""How many log lines strangers may cause: so many for each peer, for each event, and in all; pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ LINES_PER_PEER: Final = 10
 LINES_OVERALL: Final = 60
 """Lines about all peers in a window."""
 WINDOW_S: Final = 10.0
+EVENT_LINES: Final = 400
+"""Lines of one event in a window of an :class:`EventLimit`: more brokers than this rarely start at once."""
+EVENT_LINES_PER_SUBJECT: Final = 40
+"""Of these, lines that begin with the same value, as that of one broker."""
+EVENT_WINDOW_S: Final = 60.0
+EVENTS_MAX: Final = 1_000
+"""Events that are told apart; those beyond have one limit together."""
 
 
 class LineLimit:
@@ -83,3 +90,39 @@ class LimitedLog:
         """Say how many lines were left out in the window that is over, if any; to be called now and then."""
         if suppressed := self._limit.turn(self._clock()):
             self._logger.warning("lines about peers not written count=%d", suppressed)
+
+
+class EventLimit:
+    """Lets some lines of each event through in a window of time, and counts those that it does not.
+
+    An event is the text of a line without its values, so that one event hides no other.
+    """
+
+    def __init__(self) -> None:
+        self._limits: dict[str, LineLimit] = {}
+
+    def allow(self, event: str, subject: str, now: float) -> bool:
+        """Say whether one more line of an event may be written in this window.
+
+        Args:
+            subject: The line's first value.
+            now: Seconds.
+        """
+        if event not in self._limits and len(self._limits) >= EVENTS_MAX:
+            event = "others"
+        limit = self._limits.get(event)
+        if limit is None:
+            limit = self._limits[event] = LineLimit(
+                per_peer=EVENT_LINES_PER_SUBJECT, overall=EVENT_LINES, window_s=EVENT_WINDOW_S
+            )
+            limit.turn(now)
+        return limit.allow(subject)
+
+    def turn(self, now: float) -> list[tuple[str, int]]:
+        """Begin new windows where the last one is over; return events with how many lines were left out.
+
+        Args:
+            now: Seconds; ``math.inf`` ends all windows.
+        """
+        counts = [(event, limit.turn(now)) for event, limit in self._limits.items()]
+        return [(event, count) for event, count in counts if count]

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import atexit
 import io
+import itertools
 import logging
+import math
 import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from remoting.logs import LineFormatter, Style
+from remoting.line_limit import EventLimit
+from remoting.logs import LineFormatter, Style, shortened
 
 BYTES_MAX: Final = 4 << 20
 """Bytes that wait to be written, for each of stdout and stderr."""
 DRAIN_S: Final = 1.0
 """A program that ends waits so long for its last lines."""
+_TURN_S: Final = 1.0
+"""How often it is looked whether lines that were left out are to be told."""
 _PART_CHARACTERS_MAX: Final = 1 << 16
 """Of a line that has not ended; what is longer is written in parts."""
 
@@ -158,15 +164,37 @@ class ThreadedText(io.TextIOBase):
 
 
 class ThreadedHandler(logging.Handler):
-    """Gives log lines to an output thread; none is made while there is no room for it."""
+    """Gives log lines to an output thread; none is made while there is no room for it.
+
+    An event that is logged again and again is limited from INFO on, but for loggers named ``*.audit``, which
+    have limits of their own: what operators change must not be lost among others' lines.
+
+    Attributes:
+        left_out: Lines that the limit left out, since the start.
+    """
 
     def __init__(self, text: ThreadedText, formatter: LineFormatter) -> None:
         super().__init__()
+        self.left_out = 0
         self._text = text
+        self._limit = EventLimit()
+        self._turned = -math.inf
         self.setFormatter(formatter)
         text.output.report = self._report
 
     def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        if now - self._turned >= _TURN_S:
+            self._turned = now
+            self._tell_left_out(now)
+        if record.levelno >= logging.INFO and not record.name.endswith(".audit"):
+            subject = str(record.args[0]) if isinstance(record.args, tuple) and record.args else ""
+            if not self._limit.allow(str(record.msg), shortened(subject), now):
+                self.left_out += 1
+                return
+        self._write(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
         if self._text.output.is_full:
             self._text.output.drop()
             return
@@ -177,12 +205,24 @@ class ThreadedHandler(logging.Handler):
 
     def flush(self) -> None:
         """Wait a moment for what is not written yet; :func:`logging.shutdown` calls it."""
+        self._tell_left_out(math.inf)
         self._text.output.drain()
 
+    def _tell_left_out(self, now: float) -> None:
+        for event, count in self._limit.turn(now):
+            self._write(_warning("log lines left out count=%d event=%s", count, _words(event)))
+
     def _report(self, count: int) -> str:
-        level, text = logging.WARNING, "%d log lines were dropped"
-        record = logging.LogRecord(__name__, level, __file__, 0, text, (count,), None)
-        return self.format(record) + "\n"
+        return self.format(_warning("%d log lines were dropped", count)) + "\n"
+
+
+def _warning(text: str, *values: object) -> logging.LogRecord:
+    return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, values, None)
+
+
+def _words(event: str) -> str:
+    """Return the words with which a line begins, before its first value: ``broker left``."""
+    return shortened(" ".join(itertools.takewhile(lambda word: "=" not in word, event.split())) or event)
 
 
 def write_stderr_in_thread() -> None:
@@ -215,6 +255,11 @@ def set_up_logging(*, level: str | int, style: Style = "text") -> None:
 def lines_dropped() -> int:
     """Return how many lines of stderr were dropped since the start."""
     return sys.stderr.output.dropped if isinstance(sys.stderr, ThreadedText) else 0
+
+
+def lines_left_out() -> int:
+    """Return how many log lines were left out because their event was logged too often."""
+    return sum(handler.left_out for handler in logging.root.handlers if isinstance(handler, ThreadedHandler))
 
 
 def _writer(stream: TextIO) -> Callable[[bytes], None]:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from nameserver.modes.group import GroupStatus
 from nameserver.modes.interface import Consistency, Freshness
 from nameserver.wire.server import NameServer
-from remoting.output import lines_dropped
+from remoting.output import lines_dropped, lines_left_out
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 
@@ -69,7 +69,7 @@ class Metrics(Collector):
             ("connections_accepted_total", "Accepted.", stats.connections_accepted),
             ("connections_refused_total", "Refused: full.", stats.connections_refused),
             ("connections_shed_total", _SHED, stats.connections_shed),
-            ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed),
+            ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed + lines_left_out()),
             ("log_lines_dropped_total", "Lines of stderr that nobody read in time.", lines_dropped()),
             ("bad_frames_total", "Connections broken off.", stats.bad_frames),
             ("topics", "Topics listed.", view.topic_count),
@@ -92,7 +92,7 @@ class Metrics(Collector):
 
 
 _SHED: Final = "Closed because all connections together held too much."
-_SUPPRESSED: Final = "Lines about peers that were not written."
+_SUPPRESSED: Final = "Lines about peers, and of events that came too often, that were not written."
 
 
 def family(name: str, help_: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Metric:

@@ -124,7 +124,7 @@ def gathered(state: BrokerState) -> Figures:
             next(work)
     except StopIteration as end:
         samples: Samples = end.value
-    return figures(encode(samples, disk=(100, 75), requests={}, connections=0).decode())
+    return figures(encode(samples, disk=(100, 75), requests={}, connections=0, lines_suppressed=0).decode())
 
 
 def test_rates_are_those_of_the_last_minute(state: BrokerState) -> None:

@@ -73,7 +73,6 @@ def unregistration(number: int) -> RemotingCommand:
     return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields)
 
 
-@pytest.mark.xfail(strict=True, reason="each is a line")
 def test_connection_that_registers_and_unregisters_fills_no_log_and_hides_no_audit(tmp_path: Path) -> None:
     place = ("--http", "off", "--data", str(tmp_path / "data"))
     with logging_program(tmp_path, "nameserver", *place) as (addr, log), BlockingClient() as client:
@@ -89,7 +88,6 @@ def test_connection_that_registers_and_unregisters_fills_no_log_and_hides_no_aud
     assert log.count("change=PUT_KV_CONFIG") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="each is a line")
 def test_clients_that_come_and_go_fill_no_log_of_a_broker(tmp_path: Path) -> None:
     beat = HeartbeatData(client_id="c", consumers=(ConsumerData(group_name="G"),)).encode()
     with logging_program(tmp_path, "broker", "--store", str(tmp_path / "store")) as (addr, log):

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from remoting.line_limit import EVENT_LINES, EVENT_LINES_PER_SUBJECT, EVENT_WINDOW_S, EVENTS_MAX, EventLimit
 from remoting.output import OutputThread
 
 WAIT_S = 30.0
@@ -66,9 +67,9 @@ def test_lines_that_nobody_can_take_are_counted() -> None:
 PROGRAM = """
 import logging, sys, threading
 from remoting.output import lines_dropped, set_up_logging
-set_up_logging(level="INFO", style=sys.argv[1])
+set_up_logging(level="DEBUG", style=sys.argv[1])
 for number in range(30_000):
-    logging.info("%05d %s", number, "x" * 300)
+    logging.debug("%05d %s", number, "x" * 300)  # this level has no limit but the bytes
 assert 0 < lines_dropped() < 30_000
 print(lines_dropped(), flush=True)
 sys.stdin.readline()
@@ -111,3 +112,21 @@ def test_partial_lines_of_a_terminal_come_out_as_they_are_flushed() -> None:
         check=True,
     )
     assert done.stderr == b"half and \\u20ac\n"
+
+
+def test_one_event_and_one_subject_hide_no_other_and_what_is_left_out_is_told_once() -> None:
+    limit = EventLimit()
+    assert sum(limit.allow("left", "broker a", 0.0) for _ in range(1000)) == EVENT_LINES_PER_SUBJECT
+    rest = EVENT_LINES - EVENT_LINES_PER_SUBJECT
+    assert sum(limit.allow("left", f"broker {number}", 1.0) for number in range(1000)) == rest
+    assert limit.allow("registered", "broker a", 1.0)
+    assert limit.turn(EVENT_WINDOW_S - 1) == []
+    assert limit.turn(EVENT_WINDOW_S) == [("left", 2000 - EVENT_LINES)]
+    assert limit.turn(3 * EVENT_WINDOW_S) == []
+    assert limit.allow("left", "broker a", 3 * EVENT_WINDOW_S)
+
+
+def test_events_without_end_are_bounded_together() -> None:
+    limit = EventLimit()
+    allowed = sum(limit.allow(f"event {number}", "", 0.0) for number in range(EVENTS_MAX + 5000))
+    assert allowed == EVENTS_MAX + EVENT_LINES_PER_SUBJECT
