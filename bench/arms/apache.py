@@ -16,6 +16,7 @@ from bench.network import Network
 from bench.ports import free_ports
 from bench.processes import ClusterError, Record
 from bench.runfolder import Arm, Timer
+from bench.surroundings import cache_home
 from bench.timers import DOCUMENTED_MS, Timers, documented_timers
 
 RELEASE: Final = "5.3.3"
@@ -44,8 +45,7 @@ class Jars:
 
     @property
     def _kept(self) -> Path:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return base / "routekeeper" / "bench" / self.name
+        return cache_home() / "routekeeper" / "bench" / self.name
 
     def missing(self) -> str | None:
         """Return what this machine lacks to have them; None if nothing."""

@@ -38,6 +38,7 @@ import msgspec
 
 from bench.direct import OPENER
 from bench.micro.load import Plan
+from bench.surroundings import cache_home
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.fields import RegisterBrokerFields
@@ -183,7 +184,7 @@ def start_apache(stack: Stack, folder: Path, jars: Path) -> Target:
 def apache_jars() -> Path | None:
     """Find the jars that the interop tests keep in the user's cache."""
     base = os.environ.get("ROUTEKEEPER_INTEROP_CACHE")
-    cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(base) if base else cache_home()
     root = cache if base else cache / "routekeeper" / "apache"
     found = [mark.parent for mark in root.glob("5.3.3-*/complete")]
     return max(found, key=lambda folder: folder.stat().st_mtime) if found else None

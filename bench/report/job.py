@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bench.report import answers, storage
@@ -167,6 +169,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NoRuns as error:
         print(f"mqbench report: {error}", file=sys.stderr)
         return 2
+    except (OSError, PySparkException, Py4JError) as error:
+        print(f"mqbench report: {str(error).partition(chr(10))[0] or type(error).__name__}", file=sys.stderr)
+        return 1
     finally:
         signal.signal(signal.SIGINT, before)
     print(path)

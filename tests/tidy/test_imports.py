@@ -98,6 +98,7 @@ IO_MODULES = {
     "bench/report/job.py",
     "bench/report/picture.py",
     "bench/report/session.py",
+    "bench/report/start.py",
     "bench/micro/beside.py",
     "bench/micro/echo.py",
     "bench/micro/load.py",

@@ -1,0 +1,19 @@
+"""Start Spark and end it again: ``python -m bench.report.start`` shows whether a report can be made."""
+
+import signal
+
+from bench.report.session import interrupted, open_session
+
+
+def main() -> None:
+    """Run the smallest job there is."""
+    signal.signal(signal.SIGINT, interrupted)
+    spark = open_session(small=True)
+    try:
+        assert spark.range(1).count() == 1
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Settings of the shell and the system that are somebody else's: Spark, Java, locale, home, user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_FOREIGN: Final = re.compile(
+    "(SPARK|PYSPARK|HADOOP|HDFS|YARN|MAPRED|HIVE)_.*"
+    "|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
+    "|LC_.*|LANG|LANGUAGE"
+)
+"""Variables that name another Spark, cluster or Java, or a locale: in some locales the JVM cannot name every
+file, in Turkish it writes the names of its own settings differently."""
+
+
+def own_spark(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which PySpark starts the Spark that it brings, on this machine."""
+    kept = {name: value for name, value in environment.items() if _FOREIGN.fullmatch(name) is None}
+    return kept | {"LC_ALL": "C.UTF-8"}
+
+
+def nameless() -> str | None:
+    """Return what this user lacks for Spark, in one line, or None.
+
+    The JVM's login asks the system for the user's name, which ``docker run --user`` need not have.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return (
+            f"user {os.getuid()} has no entry in the system's list of users (/etc/passwd), which Spark "
+            "needs: add one, or run as another user"
+        )
+    return None
+
+
+def cache_home() -> Path:
+    """Return the folder in which programs keep what they can make again.
+
+    Of a user without a home, or with one that cannot be written, it is a folder of its own among the
+    temporary ones.
+    """
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # neither HOME nor an entry of the user
+        return _temporary()
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if (folder / "routekeeper").is_dir() or os.access(existing, os.W_OK | os.X_OK):
+        return folder
+    return _temporary()
+
+
+def _temporary() -> Path:
+    """Return the user's own temporary folder; another one's of that name is not trusted with programs."""
+    folder = Path(tempfile.gettempdir()) / f"routekeeper-cache-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="routekeeper-cache-"))
