@@ -17,10 +17,6 @@ from tests.golden.starts import HOME, RELEASES, recorded_settings
 Started = tuple[subprocess.Popen[str], str, Path]
 Start = Callable[[str], Started]
 
-DUMP = pytest.mark.xfail(strict=True, reason="rejectTransactionMessage=false and brokerName refuse the start")
-VALUE = pytest.mark.xfail(strict=True, reason="the value refuses the start")
-DOOR = pytest.mark.xfail(strict=True, reason="the setting is ignored with a WARNING")
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
@@ -51,7 +47,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.stdout.close()
 
 
-@DUMP
 @pytest.mark.faults
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_settings_that_apache_prints_start_a_broker(start: Start, tmp_path: Path, release: str) -> None:
@@ -74,7 +69,6 @@ def test_the_settings_that_apache_prints_start_a_broker(start: Start, tmp_path: 
         assert text.count("WARNING") < 8, "a whole dump takes a few lines"
 
 
-@VALUE
 @pytest.mark.faults
 def test_values_that_cannot_be_honoured_are_named(start: Start) -> None:
     process, line, log = start(
@@ -107,7 +101,7 @@ REFUSED = [
     [
         *("aclEnable=true", "brokerRole=SYNC_MASTER", "brokerRole=SLAVE", "brokerId=1"),
         *("storePathCommitLog=/a,/b", "brokerName=..", "brokerName=a/b", "brokerName=a b"),
-        *(pytest.param(setting, marks=DOOR) for setting in REFUSED),
+        *REFUSED,
     ],
 )
 def test_settings_whose_loss_breaks_a_promise_or_opens_a_door_refuse_the_start(

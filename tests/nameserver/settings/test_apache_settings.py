@@ -9,16 +9,10 @@ import pytest
 from nameserver.settings.declared import ConfigError
 from nameserver.settings.ranking import load_settings
 from remoting.properties import parse_properties
-from tests.golden.starts import HOME, recorded_settings
+from tests.golden.starts import HOME, RELEASES, recorded_settings
 
 
-@pytest.mark.parametrize(
-    "release",
-    [
-        "4.9.7",
-        pytest.param("5.3.3", marks=pytest.mark.xfail(strict=True, reason="a WARNING for each of 18 keys")),
-    ],
-)
+@pytest.mark.parametrize("release", RELEASES)
 def test_the_settings_that_apache_prints_are_taken(release: str, tmp_path: Path) -> None:
     text = recorded_settings(release, "mqnamesrv").replace(HOME, str(tmp_path))
     loaded = load_settings(file=parse_properties(text))
@@ -35,7 +29,6 @@ def test_a_few_unknown_keys_have_a_line_each() -> None:
     assert [warning.split()[2] for warning in loaded.warnings] == ["one", "two"]
 
 
-@pytest.mark.xfail(strict=True, reason="the setting is ignored with a WARNING")
 @pytest.mark.parametrize(
     "setting",
     [
