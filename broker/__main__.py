@@ -22,6 +22,7 @@ from broker.config import IMPORTANT_KEYS, LIVE_KEYS, BrokerConfig, apply_propert
 from broker.ending import UNORDERLY, end_at_signals
 from broker.errors import SettingError, StoreUnusable
 from broker.files import DISK
+from broker.foreign_settings import fit_settings
 from broker.loading import read_changed_settings
 from broker.registrar import AnnouncerFactory, Registrar
 from broker.server import BrokerServer
@@ -31,7 +32,7 @@ from remoting.errors import LocalProtocolError
 from remoting.files import SETTINGS_SIZE_MAX, read_regular
 from remoting.logs import in_one_line
 from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
-from remoting.properties import format_properties, parse_properties
+from remoting.properties import format_properties, name_unknown, parse_properties
 from remoting.state_file import StateFileError
 
 logger = logging.getLogger("broker")
@@ -136,8 +137,11 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
             raise SettingError(f"-c {arguments.config}: {error.strerror}") from None
         except ValueError as error:
             raise SettingError(f"-c {arguments.config}: {error}") from None
+        values, warnings = fit_settings(values)
+        for warning in warnings:
+            logger.warning("setting cannot be honoured reason=%s file=%s", warning, arguments.config)
         config, unknown = apply_properties(config, values)
-        for key in unknown:
+        for key in name_unknown(unknown):
             logger.warning("unknown setting ignored key=%s file=%s", key, arguments.config)
     changed: dict[str, str] = {}
     flags: dict[str, str] = {}

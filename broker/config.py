@@ -10,10 +10,10 @@ from typing import Any, Final
 from broker.errors import SettingError
 from broker.message_index import FILE_MESSAGES
 from broker.retention import parse_hours
-from broker.topics import name_fault
 from remoting.addresses import FORM, address_fault, split_address
 from remoting.bounds import ADDR_FORM, is_address
 from remoting.errors import LocalProtocolError
+from remoting.names import CHARACTERS, TOPIC_LENGTH_MAX
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
 REGISTER_PERIOD_MIN_MS: Final = 10_000
@@ -27,8 +27,34 @@ _DELAY_MAX_MS: Final = 366 * 86_400_000
 _DELAY_LEVELS_MAX: Final = 1024
 _DAMAGE_POLICIES: Final = ("refuse", "skip")
 
+#: Numbers that settings may have.
+RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "listenPort": (0, 65_535),
+    "advertisePort": (0, 65_535),
+    "haListenPort": (0, 65_535),
+    "brokerPermission": (0, 7),
+    "timerDivisor": (1, 1000),
+    "registerBrokerTimeoutMills": (1, 600_000),
+    "defaultTopicQueueNums": (1, 1024),
+    "maxMessageSize": (1, 15 * 1024 * 1024),
+    "maxTransferCountOnMessageInMemory": (1, 10_000),
+    "maxTransferBytesOnMessageInMemory": (1, 8 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": (20, 2**31 - 1),
+    "indexFileMessages": (1, 1_000_000),
+    "flushIntervalCommitLog": (1, 600_000),
+    "syncFlushTimeout": (1, 600_000),
+    "flushConsumerOffsetInterval": (1, 600_000),
+    "flushDelayOffsetInterval": (1, 600_000),
+    "shortPollingTimeMills": (1, 600_000),
+    "fileReservedTime": (1, 10_000_000),
+    "diskMaxUsedSpaceRatio": (10, 95),
+    "diskSpaceCleanForciblyRatio": (30, 85),
+    "maxConnections": (1, 10_000_000),
+}
+
 # What stands around a value and does not count; how numbers are spelled: not in digits of other scripts.
 _BLANKS: Final = " \t\r\n\f"
+_NAME: Final = re.compile(rf"[.{CHARACTERS}]{{1,{TOPIC_LENGTH_MAX}}}")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 
@@ -150,9 +176,11 @@ class BrokerConfig:
             SettingError: For the first fault found.
         """
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.cluster_name)):
-            fault = name_fault(name)
-            if fault is not None:
-                raise SettingError(f"{key}={name!r}: {fault.replace('specified topic', 'name')}")
+            if not _NAME.fullmatch(name) or not name.strip("."):
+                raise SettingError(
+                    f"{key}={name[:300]!r}: allowed are {CHARACTERS} and dots, {TOPIC_LENGTH_MAX} at most,"
+                    " not dots alone"
+                )
         if self.broker_id != 0:
             raise SettingError(
                 f"brokerId={self.broker_id}: only 0 (a master) can be served, slaves need replication"
@@ -175,29 +203,8 @@ class BrokerConfig:
             except LocalProtocolError:
                 fault = address_fault(self.http, form=f"{FORM}, or off")
                 raise SettingError(f"httpListen={self.http[:80]} {fault}") from None
-        for key, value, low, high in (
-            ("listenPort", self.listen_port, 0, 65_535),
-            ("advertisePort", self.advertise_port, 0, 65_535),
-            ("haListenPort", self.ha_listen_port, 0, 65_535),
-            ("brokerPermission", self.broker_permission, 0, 7),
-            ("timerDivisor", self.timer_divisor, 1, 1000),
-            ("registerBrokerTimeoutMills", self.register_timeout_ms, 1, 600_000),
-            ("defaultTopicQueueNums", self.default_topic_queue_nums, 1, 1024),
-            ("maxMessageSize", self.message_size_max, 1, 15 * 1024 * 1024),
-            ("maxTransferCountOnMessageInMemory", self.transfer_count_max, 1, 10_000),
-            ("maxTransferBytesOnMessageInMemory", self.transfer_bytes_max, 1, 8 * 1024 * 1024),
-            ("mappedFileSizeConsumeQueue", self.queue_file_size, 20, 2**31 - 1),
-            ("indexFileMessages", self.index_file_messages, 1, 1_000_000),
-            ("flushIntervalCommitLog", self.flush_interval_ms, 1, 600_000),
-            ("syncFlushTimeout", self.sync_flush_timeout_ms, 1, 600_000),
-            ("flushConsumerOffsetInterval", self.flush_offset_interval_ms, 1, 600_000),
-            ("flushDelayOffsetInterval", self.flush_delay_offset_interval_ms, 1, 600_000),
-            ("shortPollingTimeMills", self.short_polling_ms, 1, 600_000),
-            ("fileReservedTime", self.file_reserved_h, 1, 10_000_000),
-            ("diskMaxUsedSpaceRatio", self.disk_used_max_percent, 10, 95),
-            ("diskSpaceCleanForciblyRatio", self.disk_clean_forcibly_percent, 30, 85),
-            ("maxConnections", self.connections_max, 1, 10_000_000),
-        ):
+        for key, (low, high) in RANGES.items():
+            value = getattr(self, _FIELDS[key].name)
             if not low <= value <= high:
                 raise SettingError(f"{key}={value} is outside {low}..{high}")
         # A file must take the largest record and the padding after it; the rest is header, topic, properties.
@@ -213,10 +220,6 @@ class BrokerConfig:
             raise SettingError(
                 f"recoverDamagedLog={self.recover_damaged_log}: allowed are {', '.join(_DAMAGE_POLICIES)}"
             )
-        if not self.reject_transaction_message:
-            raise SettingError("rejectTransactionMessage=false: transactions are not supported")
-        if self.enable_property_filter:
-            raise SettingError("enablePropertyFilter=true: SQL92 filters are not supported")
         parse_hours(self.delete_when)
         self.delay_levels_ms  # noqa: B018 - raises when malformed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 #: Bytes of a request's properties text at most: reading so many takes some ms, and all settings are shorter.
@@ -34,6 +34,38 @@ def parse_properties(text: str) -> dict[str, str]:
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     return values
+
+
+#: Values that ask for a check of who speaks, or for encryption: neither server has them.
+_DOORS: Final = {
+    "aclEnable": ("true", "requests cannot be authenticated, allowed is false"),
+    "authenticationEnabled": ("true", "requests cannot be authenticated, allowed is false"),
+    "authorizationEnabled": ("true", "requests cannot be authorized, allowed is false"),
+    "tls.server.mode": ("enforcing", "TLS is not offered, allowed are disabled and permissive"),
+    "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
+}
+#: Names of unknown settings that have a line each; more of them come from a whole dump of settings.
+_LINES_MAX: Final = 10
+#: Names in one line otherwise.
+_NAMES_MAX: Final = 100
+
+
+def closed_door(key: str, value: str) -> str | None:
+    """Return why a setting must not be ignored: it closes a door that would stand open; None if it does not.
+
+    Args:
+        value: In small letters, without blanks around it.
+    """
+    closing, reason = _DOORS.get(key, (None, ""))
+    return reason if value == closing else None
+
+
+def name_unknown(keys: Collection[str]) -> tuple[str, ...]:
+    """Return the names of unknown settings for log lines: one a line, or a hundred if there are many."""
+    names = list(keys)
+    if len(names) <= _LINES_MAX:
+        return tuple(names)
+    return tuple(", ".join(names[at : at + _NAMES_MAX]) for at in range(0, len(names), _NAMES_MAX))
 
 
 def format_properties(values: Mapping[str, str]) -> str:

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from .declared import BY_KEY, INERT, RUNTIME_KEYS, NamesrvSettings, parse_values, refuse_raft_only, validate
+from remoting.properties import closed_door, name_unknown
+
+from .declared import (
+    BY_KEY,
+    INERT,
+    RUNTIME_KEYS,
+    ConfigError,
+    NamesrvSettings,
+    parse_values,
+    refuse_raft_only,
+    validate,
+)
 
 _ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
 
@@ -34,8 +45,13 @@ def load_settings(
     Raises:
         ConfigError: If a value is of the wrong kind, out of range, or contradicts another.
     """
+    for key, text in file.items():
+        value = text.strip().lower()
+        reason = closed_door(key, value)
+        if reason is not None:
+            raise ConfigError(f"{key}={value}: {reason}")
     unknown = [key for key in file if key not in BY_KEY and key not in INERT]
-    warnings = [f"unknown key {key} in the configuration file is ignored" for key in unknown]
+    warnings = [f"unknown key {key} in the configuration file is ignored" for key in name_unknown(unknown)]
     kept = {key: value for key, value in stored.items() if key in RUNTIME_KEYS}
     warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
     merged = {**file, **kept, **flags}

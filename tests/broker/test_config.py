@@ -42,6 +42,7 @@ def test_values_are_trimmed() -> None:
         ({"listenPort": "70000"}, "listenPort=70000 is outside 0..65535"),
         ({"brokerId": "1"}, "slaves need replication"),
         ({"brokerName": "bad name"}, "brokerName='bad name'"),
+        ({"brokerClusterName": ".."}, r"brokerClusterName='\.\.'"),
         ({"namesrvAddr": "127.0.0.1"}, "'127.0.0.1' is not host:port"),
         ({"namesrvAddr": "a:1;http://b:9876"}, "'http://b:9876' has a scheme"),
         ({"namesrvAddr": "a:0"}, "the port from 1 to 65535"),
@@ -60,7 +61,6 @@ def test_values_are_trimmed() -> None:
         ({"deleteWhen": "24"}, "'24' is no hour"),
         ({"deleteWhen": "04;"}, "'' is no hour"),
         ({"diskMaxUsedSpaceRatio": "99"}, "is outside 10..95"),
-        ({"rejectTransactionMessage": "false"}, "transactions are not supported"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
