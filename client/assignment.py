@@ -16,11 +16,12 @@ from .config import ConsumeFrom, GroupConfig
 from .core import ClientCore
 from .errors import InvalidArgument
 from .offsets import BrokerOffsets, Offsets, OwnOffsets
-from .operation import Clock, Instant, Invoke, Operation, Signal, Spawn, together, wait
+from .operation import Clock, Instant, Invoke, Operation, Signal, Spawn, read_clock, together, wait
 from .process_queue import ProcessQueue
 from .queue_reader import QueueReader, Taken
 from .rebalance import average_share, reassign
 from .route_cache import pick_read_addr
+from .trouble import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class Assignment:
         self._stored: dict[MessageQueue, int] = {}
         self._start_ms = 0
         self._watches = self._stopping = False
+        self._trouble = TroubleLog(log, "rebalance works again group=%s", config.group)
+        self._store_trouble = TroubleLog(log, "offsets are stored again group=%s", config.group)
 
     def start(self, start_ms: int) -> Operation[None]:
         """Begin to assign queues and to store their offsets."""
@@ -122,8 +125,10 @@ class Assignment:
                 try:
                     settled = (yield from self._balance(topic)) and settled
                 except RemotingError as error:
-                    self._tell("rebalance failed group=%s topic=%s error=%s", self.config.group, topic, error)
+                    yield from self._tell("rebalance failed topic=%s error=%s", topic, error)
                     settled = False
+            if settled:
+                self._trouble.worked((yield from read_clock()).now_s)
             period_s = min(config.rebalance_s, config.lock_s) if self._orderly else config.rebalance_s
             # what could not be settled (a broker that does not know us yet, a lock held) is tried again soon
             yield from wait(self.changed, seen, config.period(period_s) if settled else 1.0)
@@ -224,6 +229,7 @@ class Assignment:
             yield from self.store(queue, process, oneway=True, last=True)
         self.queues.pop(queue, None)
         self._stored.pop(queue, None)
+        self._store_trouble.forget(queue)
         if self._orderly:
             yield from self._unlock((queue,))
 
@@ -274,7 +280,7 @@ class Assignment:
             return (yield from self._reader.search_offset(queue, wall_ms))
         except RemotingError as error:
             # beginning at a guess would skip or repeat messages; the next rebalance asks again
-            self._tell("start offset unknown queue=%s error=%s", queue, error)
+            yield from self._tell("start offset unknown queue=%s error=%s", queue, error)
             return None
 
     def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
@@ -293,7 +299,7 @@ class Assignment:
                 if response.code == ResponseCode.SUCCESS:
                     held += LockBatchResponse.decode(response.body).locked
             except RemotingError as error:
-                self._tell("lock failed broker=%s error=%s", addr, error)
+                yield from self._tell("lock failed broker=%s error=%s", addr, error)
         return tuple(queue for queue in queues if queue in held)
 
     def _unlock(self, queues: Sequence[MessageQueue]) -> Operation[None]:
@@ -329,7 +335,16 @@ class Assignment:
         try:
             yield from self.commit(queue, process, oneway=oneway, last=last)
         except RemotingError as error:
-            log.info("offset not stored queue=%s offset=%d error=%s", queue, process.commit_offset, error)
+            instant: Instant = yield Clock()
+            self._store_trouble.failed(
+                instant.now_s,
+                "offset not stored group=%s queue=%s offset=%d error=%s",
+                *(self.config.group, queue, process.commit_offset, error),
+                source=queue,
+            )
+        else:
+            instant = yield Clock()
+            self._store_trouble.worked(instant.now_s, source=queue)
 
     def commit(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
@@ -353,6 +368,10 @@ class Assignment:
                 return
             self._stored[queue] = offset
 
-    def _tell(self, text: str, *values: object) -> None:
+    def _tell(self, text: str, *values: object) -> Operation[None]:
         """Warn of what failed, unless it was this member's own end that cut it off."""
-        log.log(logging.INFO if self._stopping or self._core.closing else logging.WARNING, text, *values)
+        text, values = text + " group=%s", (*values, self.config.group)
+        if self._stopping or self._core.closing:
+            log.info(text, *values)
+        else:
+            self._trouble.failed((yield from read_clock()).now_s, text, *values)

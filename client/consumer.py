@@ -19,12 +19,10 @@ from remoting.errors import RemotingError, ResponseError
 from remoting.fields import SendBackFields
 from remoting.message import (
     PROPERTY_DELAY,
-    PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_RETRY_TOPIC,
-    PROPERTY_TAGS,
     PROPERTY_WAIT,
     decode_message,
 )
@@ -59,8 +57,6 @@ _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
 #: How often a broker may refuse to take back a message that cannot be read, before it is left where it lies.
 _BROKEN_TRIES_MAX: Final = 16
-#: Properties that a message's attributes stand for.
-_OF_ATTRIBUTES: Final = frozenset({PROPERTY_WAIT, PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY})
 
 
 class ConsumeResult(Enum):
@@ -131,6 +127,7 @@ class PushConsumerCore(GroupMember):
             ProducerConfig(group=config.group, retry_times=2), core.directory, core.ids, core.rng
         )
         self._busy = 0
+        self._send_back_trouble = TroubleLog(log, "messages are sent back again group=%s", config.group)
         self._listener_trouble = TroubleLog(
             log, "listener works again group=%s", config.group, quiet_s=LINE_PERIOD_S
         )
@@ -233,10 +230,13 @@ class PushConsumerCore(GroupMember):
         else:
             self._listener_trouble.failed(
                 instant.now_s,
-                "listener failed, its messages come again group=%s queue=%s error=%r",
-                self.config.group,
-                queue,
-                failure,
+                "listener failed, its messages %s group=%s queue=%s error=%r",
+                *(
+                    "are dropped" if self.config.broadcast else "come again",
+                    self.config.group,
+                    queue,
+                    failure,
+                ),
                 error=None if isinstance(failure, NoResult) else failure,
             )
         if process.dropped:
@@ -244,7 +244,12 @@ class PushConsumerCore(GroupMember):
         if result is not ConsumeResult.RECONSUME_LATER:
             process.done(batch)
         elif self.config.broadcast:
-            log.warning("message dropped after a failure group=%s queue=%s", self.config.group, queue)
+            if failure is None:  # a failure was told already
+                self._listener_trouble.failed(
+                    instant.now_s,
+                    "messages dropped, a broadcast group cannot have them again group=%s queue=%s",
+                    *(self.config.group, queue),
+                )
             process.done(batch)
         elif self.config.orderly:
             yield from self._suspend(process, batch)
@@ -285,11 +290,9 @@ class PushConsumerCore(GroupMember):
                 yield from self._ask_back(queue, message)
                 process.done((message,))
                 return
-            except ResponseError as error:
-                refused += 1
-                log.warning("send back refused queue=%s error=%s", queue, error)
             except RemotingError as error:
-                log.warning("send back failed queue=%s error=%s", queue, error)
+                refused += isinstance(error, ResponseError)
+                yield from self._tell_send_back("send back failed queue=%s error=%s", queue, error)
             if self.stopping or process.dropped:
                 return  # the next owner of the queue meets it again
             yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
@@ -308,7 +311,7 @@ class PushConsumerCore(GroupMember):
             yield from self._ask_back(queue, message)
             return True
         except RemotingError as error:
-            log.warning("send back failed queue=%s error=%s", queue, error)
+            yield from self._tell_send_back("send back failed queue=%s error=%s", queue, error)
         again = self._resend(
             message, reconsume_times=message.reconsume_times + 1, times_max=self._reconsume_max()
         )
@@ -335,10 +338,18 @@ class PushConsumerCore(GroupMember):
             raise NoRoute(queue.topic, f"no master of broker {queue.broker_name} is known")
         response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
         ensure_success(response, addr)
+        instant: Instant = yield Clock()
+        self._send_back_trouble.worked(instant.now_s)
+
+    def _tell_send_back(self, line: str, *values: object) -> Operation[None]:
+        instant: Instant = yield Clock()
+        self._send_back_trouble.failed(instant.now_s, line + " group=%s", *values, self.config.group)
 
     def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[bool]:
         """Send a copy to the retry topic as one that was consumed so often; return success."""
-        properties = {name: value for name, value in message.properties.items() if name not in _OF_ATTRIBUTES}
+        # Tags and keys among them: other clients write what our users may not.
+        kept = message.properties.items()
+        properties = {name: value for name, value in kept if name not in (PROPERTY_WAIT, PROPERTY_DELAY)}
         properties[PROPERTY_RETRY_TOPIC] = message.topic
         properties[PROPERTY_RECONSUME_TIME] = str(reconsume_times)
         properties[PROPERTY_MAX_RECONSUME_TIMES] = str(times_max)
@@ -346,8 +357,6 @@ class PushConsumerCore(GroupMember):
         again = Message(
             topic=self._retry_topic,
             body=message.body,
-            tags=message.tags,
-            keys=message.keys,
             flag=message.flag,
             delay_level=3 + message.reconsume_times,
         )
@@ -355,7 +364,7 @@ class PushConsumerCore(GroupMember):
             yield from self._resender.resend(again, properties)
             return True
         except ClientError as error:
-            log.warning("send to the retry topic failed group=%s error=%s", self.config.group, error)
+            yield from self._tell_send_back("send to the retry topic failed error=%s", error)
             return False
 
     def _reconsume_max(self) -> int:

@@ -18,7 +18,8 @@ from remoting.fields import UnregisterClientFields
 from .config import ClientConfig
 from .directory import Directory, RouteSource, ask_nameservers
 from .errors import InvalidArgument
-from .operation import Clock, Instant, Invoke, Oneway, Operation, Signal, Spawn, together, wait
+from .operation import Clock, Instant, Invoke, Oneway, Operation, Signal, Spawn, read_clock, together, wait
+from .trouble import TroubleLog
 from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class ClientCore:
         self._closers: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
         self.deadline_s = math.inf
+        self._heartbeat_trouble = TroubleLog(log, "heartbeats work again")
         self._peer_handlers: dict[str, PeerHandler] = {}
 
     def stopping(self) -> bool:
@@ -200,12 +202,21 @@ class ClientCore:
             try:
                 response: RemotingCommand = yield Invoke(addr, request, self.config.call_timeout_s)
             except RemotingError as error:
-                log.info("heartbeat failed broker=%s error=%s", addr, error)
-                return
-            if response.code != 0:
-                log.warning(
-                    "heartbeat refused broker=%s code=%d remark=%s", addr, response.code, response.remark
+                now_s = (yield from read_clock()).now_s
+                self._heartbeat_trouble.failed(
+                    now_s, "heartbeat failed broker=%s error=%s", addr, error, source=addr
                 )
+                return
+            now_s = (yield from read_clock()).now_s
+            if response.code != 0:
+                self._heartbeat_trouble.failed(
+                    now_s,
+                    "heartbeat refused broker=%s code=%d remark=%s",
+                    *(addr, response.code, response.remark),
+                    source=addr,
+                )
+            else:
+                self._heartbeat_trouble.worked(now_s, source=addr)
 
         yield from self._each(self._heartbeat_addrs(consumers=bool(self._consumers)), tell, "heartbeat")
 

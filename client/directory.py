@@ -15,9 +15,10 @@ from remoting.route import TopicRouteData, decode_route
 
 from .config import ClientConfig, parse_nameservers
 from .errors import InvalidArgument, NoNameserver, NoRoute, describe
-from .operation import Clock, Fetch, FetchReply, Instant, Operation, Signal, invoke, wait
+from .operation import Clock, Fetch, FetchReply, Instant, Operation, Signal, invoke, read_clock, wait
 from .retry import NameserverChoice, tries_next_nameserver
 from .route_cache import PublishInfo, RouteCache, clamp_default_route
+from .trouble import TroubleLog
 
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
@@ -78,6 +79,7 @@ class Directory:
         self.kept = False
         #: The client has ended: what fails was cut off by that.
         self.closing = False
+        self._refresh_trouble = TroubleLog(log, "routes are refreshed again")
 
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
@@ -249,8 +251,14 @@ class Directory:
         except ResponseError as error:
             log.debug("route not found topic=%s error=%s", topic, error)
         except RemotingError as error:
-            level = logging.INFO if self.closing else logging.WARNING
-            log.log(level, "route refresh failed topic=%s error=%s", topic, error)
+            if self.closing:
+                log.info("route refresh failed topic=%s error=%s", topic, error)
+                return
+            now_s = (yield from read_clock()).now_s
+            line = "route refresh failed topic=%s error=%s"
+            self._refresh_trouble.failed(now_s, line, topic, error, source=topic)
+            return
+        self._refresh_trouble.worked((yield from read_clock()).now_s, source=topic)
 
     def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
         """Refresh all routes in use, every refresh period, until told to stop.

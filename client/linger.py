@@ -18,7 +18,7 @@ from remoting.errors import RemotingError
 from .callbacks import discarded, never_runs
 from .core import ClientCore
 from .errors import ClientClosed, ClientError, InvalidArgument, OutcomeUnknown
-from .operation import Clock, Deliver, Instant, Operation, Signal, Spawn, wait
+from .operation import Clock, Deliver, Instant, Operation, Signal, Spawn, read_clock, wait
 from .producer import EncodedItem, Message, ProducerCore, QueueSelector, SendResult, selected
 from .route_cache import MessageQueue
 from .trouble import LINE_PERIOD_S, TroubleLog
@@ -154,6 +154,7 @@ class LingerCore:
         self._closed = False
         self._workers = 0
         self._not_sent = self._unknown = 0  # messages since the end began
+        self._send_trouble = TroubleLog(log, "messages are sent again group=%s", config.group)
         self._callback_trouble = TroubleLog(
             log, "delivery callbacks work again group=%s", config.group, quiet_s=LINE_PERIOD_S
         )
@@ -280,8 +281,15 @@ class LingerCore:
                     key.topic, batch.items, wait_store=key.wait_store, queue=key.queue
                 )
                 outcomes = [*_single_results(result, batch)]
+                self._send_trouble.worked((yield from read_clock()).now_s, source=key.topic)
             except RemotingError as error:
                 outcomes = [error] * len(batch.items)
+                self._send_trouble.failed(
+                    (yield from read_clock()).now_s,
+                    "messages not sent group=%s topic=%s messages=%d error=%s",
+                    *(self._producer.config.group, key.topic, len(batch.items), error),
+                    source=key.topic,
+                )
             except Exception as error:  # a sender's boundary: its batches must not wait for ever
                 log.exception("batch failed topic=%s messages=%d", key.topic, len(batch.items))
                 outcomes = [OutcomeUnknown(f"batch failed: {error!r}")] * len(batch.items)

@@ -19,9 +19,10 @@ from .config import GroupConfig, check_queue, check_text
 from .core import ClientCore
 from .errors import ClientClosed, InvalidArgument
 from .namespace import Namespace
-from .operation import Clock, Instant, Operation, wait
+from .operation import Clock, Instant, Operation, read_clock, wait
 from .process_queue import ProcessQueue
 from .queue_reader import QueueReader, Taken, subscription
+from .trouble import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class GroupMember:
         self._queues = self._assignment.queues
         self._work, self._room = self._assignment.work, self._assignment.room
         self._turn = 0
+        self._pull_trouble: dict[str, TroubleLog] = {}
         self._started = False
         self.paused: set[MessageQueue] = set()
         self.stopping = False
@@ -317,6 +319,18 @@ class GroupMember:
         )
 
     def _pull_from(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
+        trouble = self._pull_trouble.setdefault(
+            queue.broker_name,
+            TroubleLog(log, "pulls work again broker=%s group=%s", queue.broker_name, self.config.group),
+        )
+        try:
+            yield from self._pull_on(queue, process, trouble)
+        finally:
+            trouble.forget(queue)
+
+    def _pull_on(
+        self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
+    ) -> Operation[None]:
         broker_id = 0
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
@@ -344,15 +358,27 @@ class GroupMember:
                 if error.code == ResponseCode.FLOW_CONTROL:
                     yield from self._core.pause(_PAUSE_ON_FLOW_CONTROL_S)
                     continue
-                log.info("pull refused queue=%s error=%s", queue, error)
+                trouble.failed(
+                    (yield from read_clock()).now_s,
+                    "pull refused group=%s queue=%s error=%s",
+                    *(self.config.group, queue, error),
+                    source=queue,
+                )
                 yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 continue
             except RemotingError as error:
                 if not (self.stopping or process.dropped):
-                    level = logging.ERROR if isinstance(error, RemoteProtocolError) else logging.INFO
-                    log.log(level, "pull failed queue=%s error=%s", queue, error)
+                    trouble.failed(
+                        (yield from read_clock()).now_s,
+                        "pull failed group=%s queue=%s error=%s",
+                        *(self.config.group, queue, error),
+                        source=queue,
+                        level=logging.ERROR if isinstance(error, RemoteProtocolError) else logging.WARNING,
+                    )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 continue
+            after = yield from read_clock()
+            trouble.worked(after.now_s, source=queue)
             if process.dropped or process.next_offset != offset:
                 continue  # given up or reset while the request was out
             broker_id = result.suggested_broker_id
@@ -392,7 +418,5 @@ class GroupMember:
             process.pulled((*result.messages, *result.broken), result.next_offset)
             if result.messages or result.broken:
                 self._work.notify()
-            elif result.code == ResponseCode.PULL_NOT_FOUND:
-                after: Instant = yield Clock()
-                if after.now_s - before.now_s < _LONG_POLL_MIN_S:
-                    yield from self._core.pause(_PAUSE_WITHOUT_LONG_POLL_S)
+            elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s - before.now_s < _LONG_POLL_MIN_S:
+                yield from self._core.pause(_PAUSE_WITHOUT_LONG_POLL_S)
