@@ -52,8 +52,21 @@ class HttpConnections:
         # In the order in which the state began; who is in neither is served.
         self.begun: dict[_Connection, None] = {}
         self.kept: dict[_Connection, None] = {}
+        self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Bind and accept; return the bound host and port.
+
+        Raises:
+            OSError: If the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self.accept, host, port, backlog=1024)
+        self.start()
+        bound, bound_port, *_ = self._listener.sockets[0].getsockname()
+        return bound, bound_port
 
     def start(self) -> None:
         """Close connections whose time is over, now and again and again."""
@@ -66,7 +79,9 @@ class HttpConnections:
         self._sweep = loop.call_later(min(self.header_s, self.idle_s) / 4, self.start)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Accept nobody any more, and stop looking."""
+        if self._listener is not None:
+            self._listener.close()
         if self._sweep is not None:
             self._sweep.cancel()
 
@@ -173,3 +188,25 @@ class _Refusal(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
+
+
+class _OneLine(logging.Filter):
+    """Turns aiohttp's report of unreadable input into one clear line without a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text = " ".join(str(error).split())[:200]
+            record.msg, record.args = "bad http request error=%s", (f"{type(error).__name__}: {text}",)
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return record.levelno >= logging.INFO
+
+
+def protocol_log(name: str) -> logging.Logger:
+    """Return the logger that aiohttp is to tell of what it cannot read, one line each."""
+    found = logging.getLogger(name)
+    if not found.filters:
+        found.addFilter(_OneLine())
+        found.setLevel(logging.DEBUG)  # aiohttp reports some garbage at this level only
+    return found
