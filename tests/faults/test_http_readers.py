@@ -84,7 +84,6 @@ def test_half_requests_keep_nobody_from_a_brokers_health(tmp_path: Path) -> None
             assert status_of(addr, path) == 200
 
 
-@pytest.mark.xfail(strict=True, reason="answers that nobody reads have no bound")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_answers_that_nobody_reads_are_bounded_and_others_are_answered(tmp_path: Path) -> None:
     with (
