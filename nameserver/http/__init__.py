@@ -3,8 +3,6 @@
 Here belongs what speaks HTTP, and the bodies that it carries.
 
     app.py             HttpServer: routes, limits
-    listener.py        connections of the port: how many, how long, who goes first
-    hosts.py           for whom a request is meant, by its Host
     reads.py           reads of the table
     admin.py           what operators do to a raft group, behind a token
     answers.py         bodies of answers, as values

@@ -6,7 +6,6 @@ of what was read), whether a leader is known, and the age of the contact with th
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -21,12 +20,12 @@ from nameserver.modes.interface import Consistency
 from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
 from remoting.addresses import host_port, is_loopback
+from remoting.http.hosts import AllowedHosts
+from remoting.http.listener import RESERVE, HttpConnections, protocol_log
 from remoting.transport.descriptors import http_connections
 
 from . import answers
 from .admin import RaftAdmin
-from .hosts import AllowedHosts
-from .listener import RESERVE, HttpConnections
 from .metrics import Metrics
 from .openapi import TEXT, Answer, Serves, document, routes
 from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
@@ -66,11 +65,13 @@ class HttpServer:
         self._admin = RaftAdmin(self.consistency, token=self.token)
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
         self._runner = web.AppRunner(self.application())
-        self._listener: asyncio.Server | None = None
         places = http_connections()  # the wire's listener has raised the limit by now
         reserve = min(RESERVE, places // 4)
         self._connections = HttpConnections(
-            self._runner, _protocol_log, connections_max=places - reserve, reserve=reserve
+            self._runner,
+            protocol_log(f"{__name__}.protocol"),
+            connections_max=places - reserve,
+            reserve=reserve,
         )
         self._hosts = AllowedHosts(loopback=False, named=())
 
@@ -81,19 +82,14 @@ class HttpServer:
             OSError: If the address cannot be bound.
         """
         await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._connections.accept, host, port, backlog=1024)
-        bound = self._listener.sockets[0].getsockname()
+        bound = await self._connections.listen(host, port)
         named = self.settings.current.http_allowed_hosts.split(",")
         self._hosts = AllowedHosts(loopback=is_loopback(bound[0]), named=named)
-        self._connections.start()
         return host_port(bound)
 
     async def close(self) -> None:
         """Stop accepting and close; blocking queries are answered, requests in flight get a moment to end."""
         self._connections.close()
-        if self._listener is not None:
-            self._listener.close()
         self.reads.end()
         if self._runner.server is not None:
             await self._runner.server.shutdown(DRAIN_S)
@@ -216,24 +212,6 @@ class HttpServer:
     async def get_open_api(self, request: web.Request) -> web.Response:
         """This document."""
         return web.Response(body=document(), content_type=JSON, headers=HEADERS)
-
-
-class _OneLine(logging.Filter):
-    """Turns aiohttp's report of unreadable input into one clear line without a traceback."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            text = " ".join(str(error).split())[:200]
-            record.msg, record.args = "bad http request error=%s", (f"{type(error).__name__}: {text}",)
-            record.exc_info = record.exc_text = None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return record.levelno >= logging.INFO
-
-
-_protocol_log: Final = logging.getLogger(f"{__name__}.protocol")
-_protocol_log.addFilter(_OneLine())
-_protocol_log.setLevel(logging.DEBUG)  # aiohttp reports some garbage at this level only
 
 
 def _problem(error: web.HTTPException, request: web.Request) -> Problem:

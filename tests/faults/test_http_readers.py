@@ -27,10 +27,10 @@ HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-More: "
 TOPICS = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 #: Each list of topics has 2 MB.
 NAMES = tuple(f"{number:0200d}" for number in range(10_000))
-READERS = 200
-#: Above what the process had before. What is unread may take 128 MiB; the rest is what answers need while
-#: they are made, and what the allocator keeps.
-GROWTH_MIB = 220
+READERS = 300
+#: Above what the process had before. What is unread may take 128 MiB, once in the transport and once in the
+#: answer; the rest is what the allocator keeps.
+GROWTH_MIB = 360
 
 
 @contextmanager
@@ -75,7 +75,6 @@ def resident_mib(pid: int) -> float:
     return int(found[1]) / 1024
 
 
-@pytest.mark.xfail(strict=True, reason="a broker's places are all held by half requests")
 def test_half_requests_keep_nobody_from_a_brokers_health(tmp_path: Path) -> None:
     with serving(tmp_path, "broker", "--store", str(tmp_path / "store")) as (_, _, addr), ExitStack() as held:
         for _ in range(80):
@@ -86,7 +85,6 @@ def test_half_requests_keep_nobody_from_a_brokers_health(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-@pytest.mark.xfail(strict=True, reason="answers that nobody reads have no bound")
 def test_answers_that_nobody_reads_are_bounded_and_others_are_answered(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "nameserver", "--data", str(tmp_path / "data")) as (pid, wire, addr),

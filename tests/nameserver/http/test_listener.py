@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from nameserver.http.listener import HttpConnections
+from remoting.http.listener import HttpConnections
 from tests.nameserver.http.test_admin import TOKEN, node
 from tests.nameserver.http.test_server_http import running, until
 from tests.ports import free_addresses
@@ -222,6 +222,9 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
 
         def close(self) -> None:
             pass
+
+        def get_write_buffer_size(self) -> int:
+            return 100_000
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

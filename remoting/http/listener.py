@@ -5,12 +5,17 @@ header. *Served*: a request is with its handler, a blocking query for up to a mi
 is answered and no byte of a next one has come. A header has seconds. When all places are taken, the
 connection that has begun for longest is closed, else the one that is kept for longest. Only while every place
 is served are new connections taken into a small reserve, where nothing but health and metrics is answered.
+
+Answers that peers have not read yet have a bound for each connection and for all: above it, of the host that
+holds most, the connection goes that has not read for longest. One that reads nothing for seconds goes, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from collections import Counter
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, cast
 
@@ -28,6 +33,13 @@ HEADER_S: Final = 5.0
 KEPT_S: Final = 75.0
 #: Silence in seconds after which a connection is closed, whatever its state; longer than any wait.
 IDLE_S: Final = 120.0
+#: Bytes of answers that one peer may leave unread, and all of them together.
+UNREAD_MAX: Final = 64 << 20
+UNREAD_ALL_MAX: Final = 128 << 20
+#: Time in seconds after which a connection is closed whose peer reads nothing of its answer.
+STALLED_S: Final = 10.0
+#: Bytes that the kernel is to take of an answer before its peer reads; what is beyond is ours to bound.
+_KERNEL_BUFFER: Final = 64 << 10
 
 
 @dataclass(eq=False)
@@ -46,14 +58,31 @@ class HttpConnections:
     reserve: int = RESERVE
     header_s: float = HEADER_S
     idle_s: float = IDLE_S
+    unread_max: int = UNREAD_MAX
+    unread_all_max: int = UNREAD_ALL_MAX
+    stalled_s: float = STALLED_S
 
     def __post_init__(self) -> None:
         self.open: set[_Connection] = set()
         # In the order in which the state began; who is in neither is served.
         self.begun: dict[_Connection, None] = {}
         self.kept: dict[_Connection, None] = {}
+        self._unread: dict[_Connection, int] = {}  # bytes; who has not moved for longest is the first
+        self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Bind and accept; return the bound host and port.
+
+        Raises:
+            OSError: If the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self.accept, host, port, backlog=1024)
+        self.start()
+        bound, bound_port, *_ = self._listener.sockets[0].getsockname()
+        return bound, bound_port
 
     def start(self) -> None:
         """Close connections whose time is over, now and again and again."""
@@ -63,10 +92,15 @@ class HttpConnections:
             oldest.end()
         for connection in [one for one in self.open if one.moved_at < now - self.idle_s]:
             connection.end()
-        self._sweep = loop.call_later(min(self.header_s, self.idle_s) / 4, self.start)
+        self._recount()
+        for connection in [one for one in self._unread if one.read_at < now - self.stalled_s]:
+            self._cut(connection, f"it has read nothing of its answer for {self.stalled_s:g} s")
+        self._sweep = loop.call_later(min(self.header_s, self.idle_s, self.stalled_s) / 4, self.start)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Accept nobody any more, and stop looking."""
+        if self._listener is not None:
+            self._listener.close()
         if self._sweep is not None:
             self._sweep.cancel()
 
@@ -88,6 +122,41 @@ class HttpConnections:
                 return _Refusal()
         assert self.runner.server is not None
         return _Connection(self.runner.server, self, reserved=reserved)
+
+    def unread(self, connection: _Connection) -> None:
+        """Note that a peer has not read yet what was just written, and hold all of it to its bounds."""
+        connection.read_at = asyncio.get_running_loop().time()
+        size = self._unread[connection] = connection.unread_bytes()
+        if size > self.unread_max:
+            self._cut(connection, f"{size} bytes of its answer are unread, allowed are {self.unread_max}")
+        if sum(self._unread.values()) <= self.unread_all_max:
+            return
+        self._recount()
+        while (total := sum(self._unread.values())) > self.unread_all_max:
+            by_host: Counter[str] = Counter()
+            for one, held in self._unread.items():
+                by_host[one.host] += held
+            (most, _), *_ = by_host.most_common(1)
+            slowest = next(one for one in self._unread if one.host == most)
+            self._cut(slowest, f"{total} bytes of answers are unread, allowed are {self.unread_all_max}")
+
+    def read(self, connection: _Connection) -> None:
+        """Note that a peer has read its answer, or is gone."""
+        self._unread.pop(connection, None)
+
+    def _recount(self) -> None:
+        """Find out who has read something since."""
+        now = asyncio.get_running_loop().time()
+        for connection, size in list(self._unread.items()):
+            left = connection.unread_bytes()
+            if left < size:
+                connection.read_at = now
+                del self._unread[connection]
+                self._unread[connection] = left
+
+    def _cut(self, connection: _Connection, reason: str) -> None:
+        log.warning("http connection cut off host=%s reason=%s", connection.host, reason)
+        connection.end()
 
     def serve(self, connection: web.RequestHandler) -> bool:
         """Note that a connection's request is with its handler.
@@ -113,6 +182,8 @@ class _Connection(web.RequestHandler):
         reserved: It was accepted although all places were taken.
         since: Loop time at which its state began.
         moved_at: Loop time at which something last arrived, or the peer took what had filled the buffer.
+        read_at: Loop time at which the peer was last seen to read of an answer that fills the buffer.
+        host: Address of the peer without its port.
         more_came: Something arrived while its request was served.
     """
 
@@ -121,8 +192,14 @@ class _Connection(web.RequestHandler):
         super().__init__(server, loop=loop, keepalive_timeout=KEPT_S, access_log=None, logger=logger)  # type: ignore[arg-type]  # None is off
         self._connections = connections
         self.reserved = reserved
-        self.since = self.moved_at = self._loop.time()
+        self.since = self.moved_at = self.read_at = self._loop.time()
+        self.host = ""
         self.more_came = False
+
+    def unread_bytes(self) -> int:
+        """Return how many bytes were written that the peer has not read yet."""
+        transport = self.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
 
     def enter(self, others: dict[_Connection, None] | None) -> None:
         """Begin another state: that of these others, or to be served."""
@@ -144,9 +221,14 @@ class _Connection(web.RequestHandler):
 
     def _forget(self) -> None:
         self._leave()
+        self._connections.read(self)
         self._connections.open.discard(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        name = transport.get_extra_info("peername")
+        self.host = str(name[0]) if name else ""
+        if (opened := transport.get_extra_info("socket")) is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
         self._connections.open.add(self)
         self.enter(self._connections.begun)
         super().connection_made(transport)
@@ -159,8 +241,22 @@ class _Connection(web.RequestHandler):
             self.more_came = True
         super().data_received(data)
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send an answer, and forget its body, which aiohttp would hold until the next request."""
+        sent, reset = await super().finish_response(request, resp, start_time)
+        if isinstance(sent, web.Response):
+            sent.body = None
+        return sent, reset
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._connections.unread(self)
+
     def resume_writing(self) -> None:
         self.moved_at = self._loop.time()  # a long download is no silence
+        self._connections.read(self)
         super().resume_writing()
 
     def connection_lost(self, error: BaseException | None) -> None:
@@ -173,3 +269,25 @@ class _Refusal(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
+
+
+class _OneLine(logging.Filter):
+    """Turns aiohttp's report of unreadable input into one clear line without a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text = " ".join(str(error).split())[:200]
+            record.msg, record.args = "bad http request error=%s", (f"{type(error).__name__}: {text}",)
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return record.levelno >= logging.INFO
+
+
+def protocol_log(name: str) -> logging.Logger:
+    """Return the logger that aiohttp is to tell of what it cannot read, one line each."""
+    found = logging.getLogger(name)
+    if not found.filters:
+        found.addFilter(_OneLine())
+        found.setLevel(logging.DEBUG)  # aiohttp reports some garbage at this level only
+    return found
