@@ -247,6 +247,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     ) -> BrokerProcess:
         store = store or tmp_path / "store"
         log = tmp_path / f"broker-{len(running)}.log"
+        name = () if "--name" in flags else ("--name", "broker-a")
         with log.open("w") as stderr:
             process = subprocess.Popen(
                 [
@@ -258,6 +259,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
                     "127.0.0.1:0",
                     "--store",
                     str(store),
+                    *name,
                     "-n",
                     namesrv,
                     *flags,
@@ -379,6 +381,8 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
                 "127.0.0.1:0",
                 "--store",
                 str(directory / "store"),
+                "--name",
+                "broker-a",
                 "--set",
                 "messageDelayLevel=1s 2s 1s 1s 1h",
                 "--set",

@@ -12,10 +12,6 @@ from tests.broker.conftest import WAIT_S, StartIn, Wire
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-HOST = pytest.mark.xfail(strict=True, reason="the default name is broker-a")
-KEPT = pytest.mark.xfail(strict=True, reason="the store does not keep its broker's name")
-SILENT = pytest.mark.xfail(strict=True, reason="nobody says that another broker took the name and id")
-
 
 def end_of(wire: Wire, topic: str) -> int:
     """Return the number of messages in the topic's first queue."""
@@ -24,7 +20,6 @@ def end_of(wire: Wire, topic: str) -> int:
     return int(answer.ext_fields["offset"])
 
 
-@HOST
 def test_the_default_name_is_that_of_the_host(start_in: StartIn, tmp_path: Path) -> None:
     broker = start_in(tmp_path / "cwd", "broker")
     assert f"name={socket.gethostname()} " in broker.line, broker.log.read_text()
@@ -32,7 +27,6 @@ def test_the_default_name_is_that_of_the_host(start_in: StartIn, tmp_path: Path)
     assert [path.name for path in (tmp_path / "cwd" / "data").iterdir()] == ["broker"]
 
 
-@KEPT
 def test_a_store_keeps_its_name_and_place_whatever_the_host_is_called(
     start_in: StartIn, tmp_path: Path
 ) -> None:
@@ -51,7 +45,6 @@ def test_a_store_keeps_its_name_and_place_whatever_the_host_is_called(
     assert named.stop() == 0
 
 
-@KEPT
 @pytest.mark.parametrize("place", [(), ("--store", "data/broker")], ids=["default place", "named place"])
 def test_another_name_than_that_of_the_store_is_refused(
     start_in: StartIn, tmp_path: Path, place: tuple[str, ...]
@@ -66,7 +59,6 @@ def test_another_name_than_that_of_the_store_is_refused(
     assert "data/broker" in refusal
 
 
-@KEPT
 def test_a_store_of_before_is_found_with_its_name(start_in: StartIn, tmp_path: Path) -> None:
     former = start_in(tmp_path / "cwd", "broker", "--store", "data/broker-a", "--name", "broker-a")
     wire = Wire(former.addr)
@@ -83,7 +75,6 @@ def test_a_store_of_before_is_found_with_its_name(start_in: StartIn, tmp_path: P
         (tmp_path / "cwd" / "data" / "broker-a" / "config" / "broker.name").unlink()
 
 
-@KEPT
 def test_without_a_name_the_store_must_be_clear(start_in: StartIn, tmp_path: Path) -> None:
     for name in ("one", "two"):
         assert start_in(tmp_path / "cwd", "broker", "--name", name).stop() == 0
@@ -96,7 +87,6 @@ def test_without_a_name_the_store_must_be_clear(start_in: StartIn, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "cwd" / "data").iterdir()) == ["one", "two"]
 
 
-@KEPT
 def test_a_damaged_name_is_no_reason_to_take_another(start_in: StartIn, tmp_path: Path) -> None:
     assert start_in(tmp_path / "cwd", "broker", "--name", "whole").stop() == 0
     kept = tmp_path / "cwd" / "data" / "whole" / "config" / "broker.name"
@@ -115,7 +105,6 @@ def count(log: Path, *parts: str) -> int:
     return len([line for line in lines if all(part in line for part in parts)])
 
 
-@SILENT
 @pytest.mark.one_core
 def test_two_brokers_with_one_name_are_named_by_the_nameserver_and_by_each_other(
     start_in: StartIn, tmp_path: Path
