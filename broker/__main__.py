@@ -13,16 +13,20 @@ import argparse
 import asyncio
 import logging
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from broker.command_line import parse_command_line
-from broker.config import IMPORTANT_KEYS, LIVE_KEYS, BrokerConfig, apply_properties
+from broker.config import IMPORTANT_KEYS, LIVE_KEYS, BrokerConfig, apply_properties, is_broker_name
 from broker.ending import UNORDERLY, end_at_signals
 from broker.errors import SettingError, StoreUnusable
 from broker.files import DISK
 from broker.foreign_settings import fit_settings
+from broker.founding import default_place, name_of_store, stores_below
 from broker.loading import read_changed_settings
 from broker.registrar import AnnouncerFactory, Registrar
 from broker.server import BrokerServer
@@ -36,6 +40,9 @@ from remoting.properties import format_properties, name_unknown, parse_propertie
 from remoting.state_file import StateFileError
 
 logger = logging.getLogger("broker")
+
+_DATA: Final = Path("data")
+"""Holds the store where no place is named."""
 
 
 def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
@@ -53,7 +60,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         return _complain(error)
     set_up_logging(level=arguments.log_level.upper(), style=arguments.log_format)
     try:
-        config, changed = _settings(arguments)
+        config, directory, changed = _settings(arguments)
     except SettingError as error:
         return _complain(error)
     for word in words:
@@ -64,7 +71,6 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         sys.stdout.write(format_properties({key: values[key] for key in shown}))
         return 0
     write_stdout_in_thread()
-    directory = _directory(config)
     runner = asyncio.run
     try:
         import uvloop
@@ -114,20 +120,17 @@ def _complain(error: Exception) -> int:
     return 2
 
 
-def _directory(config: BrokerConfig) -> Path:
-    return Path(config.store_path) if config.store_path else Path("data") / config.broker_name
-
-
-def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, str]]:
+def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, Path, dict[str, str]]:
     """Lay the flags over what was changed at run time over the file over the defaults, and check the result.
 
     Returns:
-        The settings, and which of them were changed at run time.
+        The settings, the store's folder, and which settings were changed at run time.
 
     Raises:
         SettingError: If the file cannot be read or a setting is bad.
     """
     config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
+    file: Mapping[str, str] = {}
     if arguments.config is not None:
         try:
             # Java reads properties files as ISO-8859-1.
@@ -137,10 +140,10 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
             raise SettingError(f"-c {arguments.config}: {error.strerror}") from None
         except ValueError as error:
             raise SettingError(f"-c {arguments.config}: {error}") from None
-        values, warnings = fit_settings(values)
+        file, warnings = fit_settings(values)
         for warning in warnings:
             logger.warning("setting cannot be honoured reason=%s file=%s", warning, arguments.config)
-        config, unknown = apply_properties(config, values)
+        config, unknown = apply_properties(config, file)
         for key in name_unknown(unknown):
             logger.warning("unknown setting ignored key=%s file=%s", key, arguments.config)
     changed: dict[str, str] = {}
@@ -169,7 +172,9 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
             raise SettingError(f"--set {text}: is not KEY=VALUE")
         flags[key] = value
     # What was changed while the broker ran wins over the file, and flags over both.
-    directory = _directory(apply_properties(config, flags)[0])
+    is_named = "brokerName" in file or "brokerName" in flags
+    directory, name = _founding(apply_properties(config, flags)[0], is_named=is_named)
+    config = replace(config, broker_name=name)
     try:
         saved = read_changed_settings(DISK, directory)
         changed = {key: value for key, value in saved.items() if key in LIVE_KEYS}
@@ -185,7 +190,32 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
     if unknown:
         raise SettingError(f"--set {unknown[0]}: no such setting")
     config.validate()
-    return config, changed
+    return config, directory, changed
+
+
+def _founding(config: BrokerConfig, *, is_named: bool) -> tuple[Path, str]:
+    """Return the folder of the store and the broker's name.
+
+    Args:
+        is_named: Whether the name was given.
+
+    Raises:
+        SettingError: If they do not fit each other, or the folder cannot be read.
+    """
+    asked = config.broker_name or None if is_named else None
+    if asked is not None and not is_broker_name(asked):
+        return Path(config.store_path or "data"), asked  # refused with all other settings
+    try:
+        if config.store_path:
+            directory = Path(config.store_path)
+        else:
+            directory = default_place(stores_below(DISK, _DATA), asked, root=_DATA)
+        return directory, name_of_store(DISK, directory, asked=asked, host=socket.gethostname())
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}"
+        raise SettingError(
+            f"storePathRootDir={config.store_path or _DATA} cannot be used: {reason}"
+        ) from None
 
 
 def _address(flag: str, text: str) -> tuple[str, str]:

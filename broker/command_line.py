@@ -68,10 +68,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
-    parser.add_argument("--name", help="broker name (default: broker-a)")
+    parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
     parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
-    parser.add_argument("--store", metavar="DIR", help="data directory (default: ./data/BROKERNAME)")
+    parser.add_argument(
+        "--store", metavar="DIR", help="data directory (default: ./data/NAME with --name, else ./data/broker)"
+    )
     parser.add_argument(
         "-c", "--config", "--configFile", metavar="FILE", help="settings in RocketMQ's properties format"
     )

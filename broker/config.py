@@ -77,7 +77,7 @@ class BrokerConfig:
     modes alike), ``index_file_messages``, ``http`` and ``recover_damaged_log``.
     """
 
-    broker_name: str = _setting("brokerName", "broker-a")
+    broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
     cluster_name: str = _setting("brokerClusterName", "DefaultCluster")
     broker_id: int = _setting("brokerId", 0)
     namesrv_addr: str = _setting("namesrvAddr", "")
@@ -176,7 +176,7 @@ class BrokerConfig:
             SettingError: For the first fault found.
         """
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.cluster_name)):
-            if not _NAME.fullmatch(name) or not name.strip("."):
+            if not is_broker_name(name):
                 raise SettingError(
                     f"{key}={name[:300]!r}: allowed are {CHARACTERS} and dots, {TOPIC_LENGTH_MAX} at most,"
                     " not dots alone"
@@ -259,6 +259,11 @@ def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[B
         # Trimmed, as 5.x brokers do.
         changes[item.name] = _parse(key, text.strip(_BLANKS), type(item.default))
     return replace(config, **changes), tuple(sorted(unknown))
+
+
+def is_broker_name(text: str) -> bool:
+    """Say whether a broker or a cluster may have this name: that of a host, or of a topic."""
+    return _NAME.fullmatch(text) is not None and text.strip(".") != ""
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.config import BrokerConfig
 from broker.files import Disk, load_state, make_directories
+from broker.founding import keep_name
 from broker.group_configs import GroupConfigs
 from broker.groups import ClientTable
 from broker.locks import QueueLocks
@@ -58,12 +59,14 @@ def load_broker(
         changed_settings: See :func:`read_changed_settings`; they are in ``config`` already.
 
     Raises:
+        SettingError: If the store belongs to a broker of another name.
         StoreDamaged, ValueError: If what is on disk cannot be used, or somebody has to decide.
         OSError: If the disk refuses.
     """
     tables = directory / "config"
     make_directories(disk, tables)
     disk.sync_directory(tables)  # an earlier process may have left names that are not durable
+    keep_name(disk, directory, config.broker_name)
     topics = TopicConfigs(
         StartTopics(
             cluster_name=config.cluster_name,

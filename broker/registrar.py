@@ -13,23 +13,25 @@ from broker.registration import (
     VersionAnswer,
     asks_first,
     is_needed,
+    place_holder,
     registration_body,
 )
 from broker.state import BrokerState
 from remoting import wall_clock
 from remoting.bodies import KVTable
-from remoting.bounds import LEASE_MS
+from remoting.bounds import ADDR_MAX, LEASE_MS
 from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import FieldError, RemoteProtocolError, RemotingError
 from remoting.fields import (
+    GetRouteFields,
     QueryDataVersionFields,
     QueryDataVersionResponseFields,
     RegisterBrokerFields,
     UnregisterBrokerFields,
 )
 from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig
+from remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
 from remoting.transport.aio import RemotingClient
 
 logger = logging.getLogger(__name__)
@@ -101,6 +103,7 @@ class Registrar:
         self._client = RemotingClient(close_on_timeout=True)
         self._failing: set[str] = set()
         self._busy: set[str] = set()
+        self._displaced: dict[str, str] = {}
         self._leaving = False
 
     async def run(self) -> None:
@@ -131,7 +134,10 @@ class Registrar:
         targets = state.config.namesrv_addrs
         if trigger is Trigger.PERIOD:
             targets = tuple(addr for addr in targets if addr not in self._busy)
-        await self._register(targets, tuple(state.topics), state.topics.data_version)
+        whole = tuple(state.topics)
+        # At its start a broker takes the place of its former process.
+        looks = trigger is Trigger.PERIOD
+        await self._register(targets, whole, state.topics.data_version, looks=looks)
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         """Send each of these topics alone, with its version, to every nameserver (5.x's increment)."""
@@ -163,7 +169,12 @@ class Registrar:
         await self._client.close()
 
     async def _register(
-        self, targets: Iterable[str], topics: tuple[TopicConfig, ...], version: DataVersion
+        self,
+        targets: Iterable[str],
+        topics: tuple[TopicConfig, ...],
+        version: DataVersion,
+        *,
+        looks: bool = False,
     ) -> None:
         if self._leaving:
             return
@@ -185,7 +196,9 @@ class Registrar:
             heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
-        await asyncio.gather(*(self._register_at(addr, request) for addr in targets))
+        # A look goes first over the same connection, so it sees what was there before.
+        work = [self._look_for_twin(addr) for addr in targets] if looks else []
+        await asyncio.gather(*work, *(self._register_at(addr, request) for addr in targets))
 
     async def _register_at(self, addr: str, request: RemotingCommand) -> None:
         timeout_s = self._state.config.register_timeout_ms / 1000
@@ -207,6 +220,36 @@ class Registrar:
         if self._state.topics.set_order(ordered, now_ms=wall_clock.now_ms()):
             self._state.effects.save_topics = True
             self._changed()
+
+    async def _look_for_twin(self, addr: str) -> None:
+        """Warn if a nameserver lists another address under this broker's name and id, once for each address.
+
+        The registration that follows takes the place back, and so does the other broker's next one.
+        """
+        config = self._state.config
+        fields = GetRouteFields(topic=config.broker_name)
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            route = decode_route(answer.body) if answer.code == ResponseCode.SUCCESS else TopicRouteData()
+        except RemotingError:
+            return  # the registration says so
+        holder = place_holder(
+            route, cluster=config.cluster_name, name=config.broker_name, id_=config.broker_id
+        )
+        if holder is None:
+            return
+        if holder == self._broker_addr:
+            self._displaced.pop(addr, None)
+        elif self._displaced.get(addr) != holder:
+            self._displaced[addr] = holder
+            logger.warning(
+                "another broker took this one's name and id name=%s id=%s by=%s nameserver=%s",
+                config.broker_name,
+                config.broker_id,
+                holder[:ADDR_MAX],
+                addr,
+            )
 
     def _failed(self, addr: str, reason: str) -> None:
         """Log the first failure of an episode; the rest would repeat it every period."""

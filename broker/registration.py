@@ -15,7 +15,7 @@ from typing import Final
 
 from remoting.codes import PERM_READ, PERM_WRITE
 from remoting.registration import RegisterBody
-from remoting.route import DataVersion, TopicConfig
+from remoting.route import DataVersion, TopicConfig, TopicRouteData
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 
@@ -87,3 +87,11 @@ def registration_body(
     if broker_permission != _READ_WRITE:
         configs = tuple(replace(config, perm=config.perm & broker_permission) for config in configs)
     return RegisterBody(data_version=version, topic_configs=configs, filter_servers=())
+
+
+def place_holder(route: TopicRouteData, *, cluster: str, name: str, id_: int) -> str | None:
+    """Return the address that a route lists under a broker's name and id; None if it lists none."""
+    for broker in route.broker_datas:
+        if (broker.cluster, broker.broker_name) == (cluster, name):
+            return broker.broker_addrs.get(id_)
+    return None

@@ -28,6 +28,7 @@ GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
 DELAYS: Final = "delayOffset.json"
 SETTINGS: Final = "broker.properties"
+NAME: Final = "broker.name"
 
 
 class StateFile:

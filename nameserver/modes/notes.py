@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from nameserver.commands import AddWritePerm, Command, WipeWritePerm
-from nameserver.types import BrokerKey, ConnectionId
+from nameserver.types import BrokerKey, ConnectionId, LeaveReason
 from nameserver.verdicts import Applied
 from remoting import wall_clock
 
@@ -28,6 +28,16 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
     if applied.joined is not None:
         logger.info("broker registered broker=%s revision=%d", applied.joined, applied.revision)
     for gone in applied.left:
+        if gone.reason is LeaveReason.DISPLACED and applied.joined is not None:
+            # Two brokers that nobody named, or one that moved: only its operator can tell.
+            logger.warning(
+                "broker displaced broker=%s name=%s by=%s revision=%d",
+                gone.broker,
+                gone.broker_name,
+                applied.joined,
+                applied.revision,
+            )
+            continue
         logger.info(
             "broker left broker=%s name=%s reason=%s revision=%d",
             gone.broker,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import select
 import signal
@@ -246,6 +247,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     ) -> BrokerProcess:
         store = store or tmp_path / "store"
         log = tmp_path / f"broker-{len(running)}.log"
+        name = () if "--name" in flags else ("--name", "broker-a")
         with log.open("w") as stderr:
             process = subprocess.Popen(
                 [
@@ -257,6 +259,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
                     "127.0.0.1:0",
                     "--store",
                     str(store),
+                    *name,
                     "-n",
                     namesrv,
                     *flags,
@@ -287,6 +290,60 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
             broker.process.wait(WAIT_S)
         assert broker.process.stdout is not None
         broker.process.stdout.close()
+
+
+@dataclass
+class Started:
+    """A server that was started in a folder, as a shell does, whether it got ready or not.
+
+    Attributes:
+        line: First line on its standard output.
+    """
+
+    process: subprocess.Popen[str]
+    line: str
+    log: Path
+
+    @property
+    def addr(self) -> str:
+        return self.line.split("listen=")[1].split()[0]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+
+class StartIn(Protocol):
+    def __call__(self, folder: Path, program: str, *flags: str) -> Started: ...
+
+
+@pytest.fixture
+def start_in(tmp_path: Path) -> Iterator[StartIn]:
+    """Start servers with nothing but their flags and a working folder; none outlives the test."""
+    running: list[Started] = []
+
+    def start(folder: Path, program: str, *flags: str) -> Started:
+        folder.mkdir(exist_ok=True)
+        log = tmp_path / f"{program}-{len(running)}.log"
+        command = [sys.executable, "-m", program, "--listen", "127.0.0.1:0", *flags]
+        environment = {key: text for key, text in os.environ.items() if key != "NAMESRV_ADDR"}
+        with log.open("w") as stderr:
+            process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], WAIT_S)
+        started = Started(process, process.stdout.readline() if readable else "", log)
+        running.append(started)
+        return started
+
+    yield start
+    for started in running:
+        if started.process.poll() is None:
+            started.process.kill()
+            started.process.wait(WAIT_S)
+        assert started.process.stdout is not None
+        started.process.stdout.close()
 
 
 @pytest.fixture
@@ -324,6 +381,8 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
                 "127.0.0.1:0",
                 "--store",
                 str(directory / "store"),
+                "--name",
+                "broker-a",
                 "--set",
                 "messageDelayLevel=1s 2s 1s 1s 1h",
                 "--set",

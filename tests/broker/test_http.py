@@ -114,7 +114,9 @@ def test_without_being_asked_for_there_is_no_http(start_broker: StartBroker) -> 
 
 @pytest.fixture
 def state(tmp_path: Path) -> BrokerState:
-    return load_broker(DISK, tmp_path, BrokerConfig(), store_host=HOST, boot="", now_ms=1)[0]
+    return load_broker(
+        DISK, tmp_path, BrokerConfig(broker_name="broker-a"), store_host=HOST, boot="", now_ms=1
+    )[0]
 
 
 def gathered(state: BrokerState) -> Figures:
