@@ -71,6 +71,8 @@ class Metrics(Collector):
             ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed),
             ("bad_frames_total", "Connections broken off.", stats.bad_frames),
             ("topics", "Topics listed.", view.topic_count),
+            ("topic_pairs", "Pairs of topic and broker name listed.", view.held.pairs),
+            ("table_bytes", "Bytes of names, addresses and static mappings.", view.held.size),
             ("broker_names", "Broker names listed.", len(view.names())),
             ("brokers", "Brokers listed.", len(view.records())),
             ("table_revision", "Changes applied to the table.", view.revision),

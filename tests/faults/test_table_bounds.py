@@ -21,8 +21,6 @@ from .cluster import make_members, running, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.slow]
 
-XFAIL = pytest.mark.xfail(strict=True, reason="the table has no bound")
-
 SETTINGS = "tableTopicsMax=50\ntablePairsMax=80\ntableBrokersMax=3\ntableBytesMax=3000\n"
 
 
@@ -92,7 +90,6 @@ def fill(client: BlockingClient, addr: str) -> None:
     assert topics_at(client, addr) == {*mine, "one-more"}
 
 
-@XFAIL
 def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path) -> None:
     with independent(tmp_path) as addr, BlockingClient() as client:
         answer = client.invoke(addr, registration("a", "10.0.0.1:10911", names(40), counter=1))
@@ -100,7 +97,6 @@ def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path
         fill(client, addr)
 
 
-@XFAIL
 def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path) -> None:
     arguments = ("-c", str(settings_file(tmp_path)))
     with running(make_members(tmp_path, arguments=arguments)) as cluster, BlockingClient() as client:
