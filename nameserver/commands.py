@@ -22,7 +22,7 @@ from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, Lea
 from remoting.lenient import UNREADABLE
 from remoting.route import DataVersion
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Newest format of commands that this program reads; it reads all older ones. 2 brought :class:`Update`."""
 
 FIRST_FORMAT: Final = 1
@@ -30,6 +30,9 @@ FIRST_FORMAT: Final = 1
 
 UPDATE_FORMAT: Final = 2
 """From which format on a member knows :class:`Update`."""
+
+LIMITS_FORMAT: Final = 3
+"""From which format on a member obeys :class:`TableLimits`; an older one would apply what others reject."""
 
 BATCH_FORMAT: Final = 1
 """Format of batches, whatever the commands in them are."""
@@ -106,6 +109,26 @@ class QueueMapping(_Wire, frozen=True):
     info: str
 
 
+class TableLimits(_Wire, frozen=True):
+    """The most that the table may hold for a command to make it grow, as the proposer's settings say.
+
+    Attributes:
+        topics: Topics listed.
+        pairs: Pairs of a topic and a broker name that has queue data of it.
+        brokers: Records.
+        size: Bytes of the texts of all of them.
+        host: Of the connection over which the request came; it is charged for what it brings. Empty: none is.
+        host_percent: How much of each bound one host may have.
+    """
+
+    topics: int
+    pairs: int
+    brokers: int
+    size: int
+    host: str = ""
+    host_percent: int = 100
+
+
 class _OfBroker(_Wire, frozen=True):
     """Base of what is about one broker: it begins with who that is."""
 
@@ -130,6 +153,7 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
         delete_absent: Setting ``deleteTopicWithBrokerRegistration``; never acts on an incremental one.
         record_revision: Of the (cluster, address) record.
         name_revision: Of the broker name.
+        limits: None: it is applied however large the table is.
     """
 
     broker_id: int
@@ -145,6 +169,7 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
     delete_absent: bool
     record_revision: int
     name_revision: int
+    limits: TableLimits | None = None
 
 
 class Touch(_OfBroker, frozen=True, tag=2):
@@ -215,6 +240,7 @@ class RegisterTopic(_Wire, frozen=True, tag=8):
     topic: str
     queues: tuple[BrokerQueues, ...]
     topic_revision: int
+    limits: TableLimits | None = None
 
 
 class PutKv(_Wire, frozen=True, tag=9):
@@ -256,6 +282,7 @@ class Update(_OfBroker, frozen=True, tag=12):
         topic_count: Of the broker name, before.
         record_revision: Of the (cluster, address) record.
         name_revision: Of the broker name.
+        limits: None if none of the topics is new to the broker name; else as of :class:`RegisterBroker`.
     """
 
     data_version: DataVersion
@@ -266,6 +293,7 @@ class Update(_OfBroker, frozen=True, tag=12):
     topic_count: int
     record_revision: int
     name_revision: int
+    limits: TableLimits | None = None
 
 
 Command: TypeAlias = (
@@ -282,6 +310,9 @@ Command: TypeAlias = (
     | DeleteKv
     | ImportKv
 )
+
+Limited: TypeAlias = RegisterBroker | Update | RegisterTopic
+"""Commands that can make the table of brokers and topics grow."""
 
 BaseKind: TypeAlias = Literal["record", "name", "topic", "key"]
 
@@ -363,7 +394,13 @@ def encode_command(command: Command) -> bytes:
         data = zlib.compress(data, _ZLIB_LEVEL)
     if len(data) + 2 > COMMAND_BYTES_MAX:
         raise CommandTooLarge(len(data) + 2, COMMAND_BYTES_MAX)
-    return bytes((UPDATE_FORMAT if type(command) is Update else FIRST_FORMAT, packing)) + data
+    return bytes((_format_for(command), packing)) + data
+
+
+def _format_for(command: Command) -> int:
+    if isinstance(command, Limited) and command.limits is not None:
+        return LIMITS_FORMAT
+    return UPDATE_FORMAT if type(command) is Update else FIRST_FORMAT
 
 
 def written_and_read(command: Command) -> tuple[bytes, Command]:

@@ -17,7 +17,7 @@ import msgspec
 from nameserver.commands import Command
 from nameserver.registration import Registration, broker_key
 from nameserver.routes.entries import Record
-from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, text_size
+from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, KV_NAME_BYTES_MAX, text_size
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
 from nameserver.settings.declared import NamesrvSettings, format_settings
@@ -118,6 +118,22 @@ def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) ->
     return Answer()
 
 
+def table_limits(settings: NamesrvSettings, host: str) -> commands.TableLimits:
+    """Return how large the table may be, for a command that makes it grow.
+
+    Args:
+        host: Of the connection, as :func:`.routes.room.charged_host` has it.
+    """
+    return commands.TableLimits(
+        settings.table_topics_max,
+        settings.table_pairs_max,
+        settings.table_brokers_max,
+        settings.table_bytes_max,
+        host,
+        settings.table_host_percent,
+    )
+
+
 def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
     """Whether 105 is refused because the process is young (``needWaitForService``, 5.1)."""
     return settings.need_wait_for_service and uptime_s < settings.wait_seconds_for_service
@@ -127,9 +143,17 @@ def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
 
 
 def decide_registration(
-    view: RouteView, decoded: Registration, settings: NamesrvSettings
+    view: RouteView,
+    decoded: Registration,
+    settings: NamesrvSettings,
+    *,
+    limits: commands.TableLimits | None = None,
 ) -> Renewal | commands.RegisterBroker:
-    """Decide a request 103, once it is decoded, on the table as it is."""
+    """Decide a request 103, once it is decoded, on the table as it is.
+
+    Args:
+        limits: See :func:`table_limits`.
+    """
     decoded = view.with_set_perms(decoded)
     broker = decoded.broker
     name = decoded.broker_name
@@ -153,6 +177,7 @@ def decide_registration(
         delete_absent=settings.delete_topic_with_broker_registration,
         record_revision=view.base("record", broker),
         name_revision=view.base("name", name),
+        limits=limits,
     )
     # Without a record, what changes nothing is fenced: there is no lease to renew, a log judges it again.
     if record is None or view.would_change(command):
@@ -383,6 +408,11 @@ def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Dec
     if size > KV_ENTRY_BYTES_MAX:
         return refusal(
             f"namespace, key and value have {size} bytes together, at most {KV_ENTRY_BYTES_MAX} are allowed"
+        )
+    size = text_size(namespace, key)
+    if size > KV_NAME_BYTES_MAX:
+        return refusal(
+            f"namespace and key have {size} bytes together, at most {KV_NAME_BYTES_MAX} are allowed"
         )
     revision = view.base("key", (namespace, key))
     return commands.PutKv(namespace=namespace, key=key, value=fields.value, key_revision=revision)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from nameserver.routes.image import encode_image
+from nameserver.routes.room import Held
 from nameserver.routes.store import RouteStore
 from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, BrokerName
@@ -12,6 +15,7 @@ def check_table(table: RouteStore) -> None:
     """Raise AssertionError if an invariant is broken."""
     _check_brokers(table)
     _check_topics(table)
+    _check_ledger(table)
     floor = table.tombstones.floor
     for kind, removals in table.tombstones.by_kind.items():
         for key, removed_at in removals.items():
@@ -20,6 +24,7 @@ def check_table(table: RouteStore) -> None:
             assert floor <= removed_at <= table.revision, f"{kind} {key} removed at {removed_at}"
     data = encode_image(table.copy_for_snapshot())
     again = RouteTable.restore(data, tombstones_max=table.tombstones.max)
+    assert again.ledger.by_host == table.ledger.by_host, "a restored table charges otherwise"
     assert again.state_digest() == table.state_digest(), "the digest kept differs from the digest made anew"
 
 
@@ -38,6 +43,33 @@ def _check_brokers(table: RouteStore) -> None:
         assert listed.get(key) == (record.broker_name, record.broker_id), f"{key} is listed elsewhere"
         assert record.revision <= table.revision, f"{key} is of the future"
     assert len(listed) == len(brokers.records), "an address has no record"
+
+
+def _check_ledger(table: RouteStore) -> None:
+    counted: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def count(host: str, **things: int) -> None:
+        counted[host].update(things)
+
+    def size(*texts: str | None) -> int:
+        return sum(len((text or "").encode()) for text in texts)
+
+    names = table.brokers.names
+    for topic, kept in table.topics.entries.items():
+        count(kept.host, topics=1, size=size(topic))
+        for name in kept.queues:
+            count(names[BrokerName(name)].host, pairs=1)
+        for name, mapping in kept.mappings.items():
+            count(names[BrokerName(name)].host, size=size(mapping.info))
+    for name, entry in names.items():
+        count(entry.host, size=size(name, entry.zone_name, *entry.clusters))
+    for record in table.brokers.records.values():
+        texts = (*record.broker, record.ha_server_addr, *record.filter_servers)
+        count(record.host, brokers=1, size=size(*texts))
+    recounted = {host: Held(**things) for host, things in counted.items()}
+    assert table.ledger.by_host == recounted, "what hosts are charged for differs from a recount"
+    total: Counter[str] = sum(counted.values(), Counter())
+    assert table.ledger.whole == Held(**total), "what the table holds differs from a recount"
 
 
 def _check_topics(table: RouteStore) -> None:

@@ -179,11 +179,17 @@ class Clocked(Replicated):
         self.began_ns = 0
 
     def register(
-        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+        self,
+        request: Request,
+        origin: ConnectionId,
+        *,
+        deadline: float,
+        answered: Callable[[Answer], None],
+        host: str = "",
     ) -> Answer | None:
         steps = self.steps
         if steps is None:
-            return super().register(request, origin, deadline=deadline, answered=answered)
+            return super().register(request, origin, deadline=deadline, answered=answered, host=host)
         entered = time.perf_counter_ns()
         steps.note("bytes received until the mode has it", self.began_ns, entered)
 
@@ -195,7 +201,7 @@ class Clocked(Replicated):
 
         steps.cool()
         began = time.perf_counter_ns()
-        answer = super().register(request, origin, deadline=deadline, answered=passed_on)
+        answer = super().register(request, origin, deadline=deadline, answered=passed_on, host=host)
         steps.note("decode, decide and propose it", began, time.perf_counter_ns())
         return answer
 

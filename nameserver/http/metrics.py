@@ -73,6 +73,8 @@ class Metrics(Collector):
             ("log_lines_dropped_total", "Lines of stderr that nobody read in time.", lines_dropped()),
             ("bad_frames_total", "Connections broken off.", stats.bad_frames),
             ("topics", "Topics listed.", view.topic_count),
+            ("topic_pairs", "Pairs of topic and broker name listed.", view.held.pairs),
+            ("table_bytes", "Bytes of names, addresses and static mappings.", view.held.size),
             ("broker_names", "Broker names listed.", len(view.names())),
             ("brokers", "Brokers listed.", len(view.records())),
             ("table_revision", "Changes applied to the table.", view.revision),

@@ -85,30 +85,50 @@ class Independent(Local):
         raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
 
     def register(
-        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+        self,
+        request: Request,
+        origin: ConnectionId,
+        *,
+        deadline: float,
+        answered: Callable[[Answer], None],
+        host: str = "",
     ) -> Answer:
         decoded = decode_registration(request)
         if isinstance(decoded, Answer):
             return decoded
         settings = self.settings.current
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
-        decision = decide_received(self._table, self._liveness, decoded, origin, settings, differences=True)
+        decision = decide_received(
+            self._table,
+            self._liveness,
+            decoded,
+            origin,
+            settings,
+            differences=True,
+            host=host,
+        )
         revision: int | None
         if isinstance(decision, Renewal):
             answer, revision = decision.answer, decision.record.revision
         else:
             verdict = self._apply(decision)
-            assert isinstance(verdict, Applied | NoChange), "it applies to the table that it was decided on"
-            assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
-            answer, revision = answer_for(decision, verdict, settings), verdict.reply.revision
+            answer = answer_for(decision, verdict, settings)
+            if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
+                revision = self._table.present("record", decoded.broker)
+            else:
+                assert isinstance(verdict, Applied | NoChange), "it applies to the table it was decided on"
+                assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
+                revision = verdict.reply.revision
         if revision is None:
             self._liveness.forget(decoded.broker)
         else:
             self._liveness.registered(decoded.broker, origin, revision=revision)
         return answer
 
-    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-        return await serve(self, request, origin, deadline=deadline)
+    async def execute(
+        self, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
+    ) -> Answer:
+        return await serve(self, request, origin, deadline=deadline, host=host)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         revision_of = partial(self._table.present, "record")

@@ -42,6 +42,10 @@ class OutcomeUnknown(ConsistencyError):
     """The deadline passed before a verdict. The change may still apply, while nothing has moved."""
 
 
+class NoRoom(ConsistencyError):
+    """Not applied: the table would hold more than it may."""
+
+
 class FreshnessNotOffered(ConsistencyError):
     """This mode never offers the freshness asked (independent: linearizable); the asker's mistake, 400."""
 
@@ -152,7 +156,13 @@ class Consistency(Protocol):
         """Return the answer to a read whose barrier did not pass, and count it."""
 
     def register(
-        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+        self,
+        request: Request,
+        origin: ConnectionId,
+        *,
+        deadline: float,
+        answered: Callable[[Answer], None],
+        host: str = "",
     ) -> Answer | None:
         """As :meth:`execute`, which it is not given to, for a registration (103): without a task.
 
@@ -160,11 +170,16 @@ class Consistency(Protocol):
             The answer, or None if ``answered`` is called with it later, once, on the loop.
         """
 
-    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+    async def execute(
+        self, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
+    ) -> Answer:
         """Decide a request on the view; answer, or propose and decide again while it has moved.
 
         Never raises on its own account: NoQuorum and OutcomeUnknown become answers of code 1 whose remarks
         start with their tags. Serves reads too, with the freshness that ``routeFreshness`` sets.
+
+        Args:
+            host: Where the connection comes from: it is charged for what the request adds to the table.
         """
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:

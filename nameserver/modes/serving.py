@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from nameserver.commands import (
     Command,
     CommandFormatError,
     CommandTooLarge,
     RegisterBroker,
+    RegisterTopic,
     UnregisterBroker,
     Update,
 )
@@ -20,6 +23,7 @@ from nameserver.handlers import (
     decide,
     decide_registration,
     renewal_of,
+    table_limits,
 )
 from nameserver.liveness import Liveness, Standing
 from nameserver.registration import Registration
@@ -74,7 +78,9 @@ class Mode(Protocol):
         """Put settings in force and keep them."""
 
 
-async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+async def serve(
+    mode: Mode, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
+) -> Answer:
     """Answer a request: decide on the view, propose, and decide again while it has moved.
 
     The body of every mode's :meth:`Consistency.execute`, but for registrations: they do not wait for a view,
@@ -99,6 +105,8 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
                         return DONE
             if isinstance(decision, SettingsChange):
                 return await mode.change_settings(decision)
+            if isinstance(decision, RegisterTopic):
+                decision = replace(decision, limits=table_limits(settings, host))
             verdict = await mode.propose(decision, deadline=deadline)
             if not isinstance(verdict, Moved):
                 return answer_for(decision, verdict, settings)
@@ -114,6 +122,7 @@ def decide_received(
     settings: NamesrvSettings,
     *,
     differences: bool,
+    host: str = "",
 ) -> Renewal | RegisterBroker | Update:
     """Decide a registration on the table as it is, and on what this process knows of its connection.
 
@@ -122,16 +131,18 @@ def decide_received(
     Args:
         origin: The connection over which it came, as the liveness knows.
         differences: It may be shortened to the difference that it makes.
+        host: Where it comes from, see :func:`table_limits`.
     """
     broker, version = decoded.broker, decoded.data_version
+    limits = table_limits(settings, host)
     record = table.brokers.records.get(broker)
     if record is not None and liveness.is_late(broker, origin, version=version, listed=record.data_version):
         return renewal_of(table.view, record, settings)
     difference = None
     if differences:
         delete_absent = settings.delete_topic_with_broker_registration
-        difference = table.shortened(decoded, delete_absent=delete_absent)
-    return difference or decide_registration(table.view, decoded, settings)
+        difference = table.shortened(decoded, delete_absent=delete_absent, limits=limits)
+    return difference or decide_registration(table.view, decoded, settings, limits=limits)
 
 
 def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge | CommandFormatError) -> Answer:

@@ -59,9 +59,22 @@ class FailureDetector:
     """
 
     def __init__(
-        self, *, term: int, members: Collection[str], prior_term: int, clock: float, judge_after_s: float
+        self,
+        *,
+        term: int,
+        members: Collection[str],
+        prior_term: int,
+        clock: float,
+        judge_after_s: float,
+        known_format: int = FIRST_FORMAT,
     ) -> None:
+        """Begin a term.
+
+        Args:
+            known_format: Of a command that is in the log already, so that every member has to know it.
+        """
         self.term = term
+        self._known_format = known_format
         self._names = frozenset(members)
         self._prior_term = prior_term
         self._leads_since = clock
@@ -116,9 +129,9 @@ class FailureDetector:
                 self._members[member].counts = False
 
     def understood(self) -> int:
-        """Return the newest command format that every member understands; the first if one has yet to say."""
+        """Return the newest command format that every member understands, as far as all have said."""
         if len(self._members) < len(self._names):
-            return FIRST_FORMAT
+            return self._known_format
         return min(member.understands for member in self._members.values())
 
     def ready(self, clock: float) -> bool:

@@ -156,9 +156,11 @@ class Replicated(Local):
         self._reads.refused += 1
         return super().refuse_read(error)
 
-    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+    async def execute(
+        self, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
+    ) -> Answer:
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
-        return await serve(self, request, origin, deadline=deadline)
+        return await serve(self, request, origin, deadline=deadline, host=host)
 
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
         if request.code in READS:

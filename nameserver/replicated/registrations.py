@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from nameserver.commands import UPDATE_FORMAT, Command, CommandFormatError, CommandTooLarge
+from nameserver.commands import (
+    UPDATE_FORMAT,
+    Command,
+    CommandFormatError,
+    CommandTooLarge,
+)
 from nameserver.handlers import Renewal, answer_for
 from nameserver.modes.interface import ConsistencyError
 from nameserver.modes.serving import decide_received, refusal_of
@@ -51,6 +56,7 @@ class Registering:
     Attributes:
         answered: Called once with the answer, unless that was known at once.
         renewal: What it was answered by without the log.
+        host: Where it comes from.
     """
 
     request: Request
@@ -59,6 +65,7 @@ class Registering:
     deadline: float
     answered: Callable[[Answer], None]
     renewal: Renewal | None = None
+    host: str = ""
 
 
 class Registrations(Part):
@@ -75,7 +82,13 @@ class Registrations(Part):
         self._repeats_bytes = 0
 
     def register(
-        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+        self,
+        request: Request,
+        origin: ConnectionId,
+        *,
+        deadline: float,
+        answered: Callable[[Answer], None],
+        host: str = "",
     ) -> Answer | None:
         """Answer a registration, see :meth:`Consistency.register`."""
         repeat = self._repeats.get(origin)
@@ -89,7 +102,7 @@ class Registrations(Part):
             return decoded
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         self._reports.hear(decoded.broker, origin, lease_ms=decoded.lease_ms)
-        registering = Registering(request, decoded, origin, deadline, answered)
+        registering = Registering(request, decoded, origin, deadline, answered, host=host)
         answer = self._decide(registering)
         if answer is None:
             self._in_flight[decoded.broker, origin] += 1
@@ -146,6 +159,7 @@ class Registrations(Part):
                 on.origin,
                 settings,
                 differences=self._reporter.understood >= UPDATE_FORMAT,
+                host=on.host,
             )
             command: Command | Answer
             if isinstance(decision, Renewal):

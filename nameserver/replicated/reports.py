@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from nameserver.commands import FIRST_FORMAT, LIMITS_FORMAT
 from nameserver.raft.types import Role
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId
@@ -188,6 +189,7 @@ class Reports(Part):
             prior_term=prior_term,
             clock=self._liveness.clock,
             judge_after_s=4 * self._member.contact_limit,
+            known_format=LIMITS_FORMAT if self._table.limited else FIRST_FORMAT,
         )
         self.reporter.lead_by(term)
         self.soon()

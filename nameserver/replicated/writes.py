@@ -13,8 +13,18 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from nameserver.commands import FIRST_FORMAT, FORMAT_VERSION, Command, format_of, written_and_read
-from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
+from msgspec.structs import replace
+
+from nameserver.commands import (
+    FIRST_FORMAT,
+    FORMAT_VERSION,
+    LIMITS_FORMAT,
+    Command,
+    Limited,
+    format_of,
+    written_and_read,
+)
+from nameserver.modes.interface import ConsistencyError, NoQuorum, NoRoom, OutcomeUnknown
 from nameserver.modes.waiters import resolve
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
@@ -83,8 +93,18 @@ class Writes(Part):
             The proposal's sequence.
 
         Raises:
-            NoQuorum, CommandTooLarge, CommandFormatError: Nothing was proposed.
+            NoQuorum, NoRoom, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
+        if (
+            isinstance(command, Limited)
+            and command.limits is not None
+            and self._reporter.understood < LIMITS_FORMAT
+        ):
+            # No member may apply what another would reject: this one judges alone, before it proposes.
+            rejected = self._table.excess(command)
+            if rejected is not None:
+                raise NoRoom(rejected.remark)
+            command = replace(command, limits=None)
         data, command = written_and_read(command)
         if self._given.closing:
             raise NoQuorum("not applied: this name server is shutting down")

@@ -15,5 +15,6 @@ below it, and only there; what a command does to it are functions above it, whic
     kv.py              the KV configuration
     tombstones.py      what was removed, and when
     image.py           the state image, as bytes too
+    room.py            how much there is, of each host too, and whether there may be more
     entries.py         the values that are kept, and their marks
 """

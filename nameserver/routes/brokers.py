@@ -9,7 +9,8 @@ from msgspec.structs import astuple, replace
 
 from nameserver.types import BrokerKey, BrokerName
 
-from .entries import NameEntry, Record, mark_of
+from .entries import NameEntry, Record, host_mark, mark_of
+from .room import Ledger, size_of
 from .tombstones import Tombstones
 
 
@@ -29,15 +30,17 @@ class BrokerStore:
         shown: Part of the digest of what clients see.
     """
 
-    __slots__ = ("_record_marks", "_rest", "_tombstones", "names", "records", "shown")
+    __slots__ = ("_ledger", "_record_marks", "_rest", "_tombstones", "names", "records", "shown")
 
     def __init__(
         self,
         names: Mapping[BrokerName, NameEntry],
         records: Mapping[BrokerKey, Record],
         tombstones: Tombstones,
+        ledger: Ledger,
     ) -> None:
         self._tombstones = tombstones
+        self._ledger = ledger
         self.names = dict(names)
         self.records = dict(records)
         # A record's part of the digest. One that changed has none until somebody asks for the digest: it
@@ -45,6 +48,8 @@ class BrokerStore:
         self._record_marks: dict[BrokerKey, int] = {}
         self.shown = sum(map(_filter_mark, records.values()))
         self._rest = 0
+        for record in records.values():
+            ledger.add(record.host, brokers=1, size=size_of_record(record))
         for name, entry in names.items():
             self._count_name(name, entry, 1)
 
@@ -64,12 +69,26 @@ class BrokerStore:
         before = self.records.get(broker)
         self._rest -= self._record_marks.pop(broker, 0)
         self.shown += _filter_mark(record) - _filter_mark(before)
+        if (
+            before is None
+            or record is None
+            or before.filter_servers is not record.filter_servers
+            or before.ha_server_addr is not record.ha_server_addr
+            or before.host is not record.host
+        ):
+            self._charge(before, record)
         if record is not None:
             self.records[broker] = record
         else:
             del self.records[broker]
         if before is None or record is None:
             self._tombstones.note("record", broker, revision, present=record is not None)
+
+    def _charge(self, before: Record | None, record: Record | None) -> None:
+        if before is not None:
+            self._ledger.add(before.host, brokers=-1, size=-size_of_record(before))
+        if record is not None:
+            self._ledger.add(record.host, brokers=1, size=size_of_record(record))
 
     def renew_name(self, name: BrokerName, entry: NameEntry, revision: int) -> None:
         """Put a name that is otherwise as it was: some permission of its queues changed."""
@@ -90,8 +109,10 @@ class BrokerStore:
             self._tombstones.note("name", name, revision, present=entry is not None)
 
     def _count_name(self, name: BrokerName, entry: NameEntry, sign: int) -> None:
+        self._ledger.add(entry.host, size=sign * size_of_name(name, entry))
         self.shown += sign * _name_mark(name, entry)
-        revisions = _revision_mark(name) * entry.revision + mark_of("r", name) * entry.route_revision
+        revisions = _revision_mark(name) * (entry.revision + host_mark(entry.host))
+        revisions += mark_of("r", name) * entry.route_revision
         self._rest += sign * (revisions + (mark_of("p", name) if entry.perms_set else 0))
 
 
@@ -112,5 +133,15 @@ def _filter_mark(record: Record | None) -> int:
 
 
 def _record_mark(record: Record) -> int:
-    *who_and_where, version, complete, lease_ms, _filter_servers, revision = astuple(record)
-    return mark_of("R", *who_and_where, astuple(version), complete, lease_ms, revision)
+    *who_and_where, version, complete, lease_ms, _filter_servers, revision, host = astuple(record)
+    return mark_of("R", *who_and_where, astuple(version), complete, lease_ms, revision) + host_mark(host)
+
+
+def size_of_record(record: Record) -> int:
+    """Return the bytes that a record counts."""
+    return size_of((*record.broker, record.ha_server_addr, *record.filter_servers))
+
+
+def size_of_name(name: str, entry: NameEntry) -> int:
+    """Return the bytes that a broker name counts."""
+    return size_of((name, entry.zone_name, *entry.clusters))

@@ -56,6 +56,11 @@ def made_of(kind: type[_Struct], *members: Any) -> _Struct:
     return kind(**dict(zip(kind.__struct_fields__, members, strict=True)))
 
 
+def host_mark(host: str) -> int:
+    """Return what stands for a charged host in digests; 0 for none, as of tables of former releases."""
+    return mark_of("h", host) if host else 0
+
+
 class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What one broker name has of some topics: queue data. A table keeps one of each, compared by identity.
 
@@ -95,12 +100,14 @@ class TopicEntry(msgspec.Struct, frozen=True, gc=False):
         mappings: Broker name to mapping info of a static topic; only names that are in ``queues``.
         revision: Of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
         mark: Of the topic, see :func:`mark_of_topic`.
+        host: The one that is charged for it, see :class:`.room.Ledger`.
     """
 
     queue_set: QueueSet
     mappings: Mapping[str, QueueMapping]
     revision: int
     mark: int
+    host: str = ""
 
     @property
     def queues(self) -> Mapping[str, QueueData]:
@@ -119,6 +126,7 @@ class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
         route_revision: Of the last change that all its topics' routes show.
         perms_set: Whether an operator changed permissions (205, 327) since a full registration of another
             version last brought all of them. Permissions that are listed outlive an equal version then.
+        host: The one that is charged for its queue data, see :class:`.room.Ledger`.
     """
 
     cluster: ClusterName
@@ -129,6 +137,7 @@ class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
     route_revision: int = 0
     perms_set: bool = False
+    host: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +147,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         complete: False after an incremental registration: it then equals no data version.
         filter_servers: Empty if it has none.
         revision: Of the last change, or of the last :class:`Touch`.
+        host: The one that is charged for it, see :class:`.room.Ledger`.
     """
 
     broker: BrokerKey
@@ -149,3 +159,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
     filter_servers: tuple[str, ...]
     revision: int
+    host: str = ""

@@ -53,6 +53,7 @@ class Image:
     records: Mapping[BrokerKey, Record] = field(default_factory=dict)
     kv: Mapping[str, Mapping[str, KvEntry]] = field(default_factory=dict)
     tombstones: Mapping[BaseKind, Mapping[Hashable, int]] = field(default_factory=dict)
+    limited: bool = False
 
 
 NOTHING: Final = Image()
@@ -64,11 +65,12 @@ class ImageError(Exception):
 
 
 class _Slice(msgspec.Struct, array_like=True):
-    """Some topics, as columns; the last one holds positions in ``queue_sets``."""
+    """Some topics, as columns; the last two hold positions in ``queue_sets`` and in ``hosts``."""
 
     topics: list[str]
     revisions: list[int]
     sets: list[int]
+    hosts: list[int] = []
 
 
 class _ImageBody(msgspec.Struct, array_like=True):
@@ -84,6 +86,8 @@ class _ImageBody(msgspec.Struct, array_like=True):
         kv_seen: Whether there ever was a namespace, that is, whether there is one: they stay.
         gone_topics, gone_topic_revisions: Columns of the removals of topics; ``tombstones`` has the others.
         perms_set: Broker names of which :class:`NameEntry` says so. Older programs leave it out.
+        hosts: Those that are charged for something. Older programs leave out all that is about them.
+        host_of_name, host_of_record: Positions in ``hosts``, in the order of ``names`` and ``records``.
     """
 
     version: int
@@ -102,6 +106,10 @@ class _ImageBody(msgspec.Struct, array_like=True):
     gone_topic_revisions: list[int]
     tombstones: list[tuple[str, tuple[str, ...], int]]
     perms_set: tuple[str, ...] = ()
+    hosts: list[str] = []
+    host_of_name: list[int] = []
+    host_of_record: list[int] = []
+    limited: bool = False
 
 
 _PARTS_OF_KEYS: Final = {"record": 2, "key": 2, "name": 1}
@@ -116,6 +124,11 @@ def encode_image(image: Image) -> bytes:
     """Return an image as bytes; some 0.1 s for 100,000 topics, so run it in a thread."""
     entries = image.topics.values()
     sets = {queue_set: place for place, queue_set in enumerate(dict.fromkeys([e.queue_set for e in entries]))}
+    hosts: dict[str, int] = {}
+
+    def place_of(host: str) -> int:
+        return hosts.setdefault(host, len(hosts))
+
     datas: dict[int, tuple[int, QueueData]] = {}
     # Tuples of numbers leave the garbage collector's sight, other than lists.
     places = [
@@ -127,7 +140,10 @@ def encode_image(image: Image) -> bytes:
     while topics := list(islice(topics_left, SLICE)):
         some = list(islice(entries_left, SLICE))
         columns = _Slice(
-            topics, [entry.revision for entry in some], [sets[entry.queue_set] for entry in some]
+            topics,
+            [entry.revision for entry in some],
+            [sets[entry.queue_set] for entry in some],
+            [place_of(entry.host) for entry in some],
         )
         slices.append(msgspec.msgpack.encode(columns))
     gone_topics = image.tombstones.get("topic", {})
@@ -157,18 +173,22 @@ def encode_image(image: Image) -> bytes:
             for key, removed_at in removals.items()
         ],
         perms_set=tuple([name for name, entry in image.names.items() if entry.perms_set]),
+        host_of_name=[place_of(entry.host) for entry in image.names.values()],
+        host_of_record=[place_of(record.host) for record in image.records.values()],
+        hosts=list(hosts),
+        limited=image.limited,
     )
     return msgspec.msgpack.encode(body)
 
 
 def _name_row(name: str, entry: NameEntry) -> Any:
     members = astuple(entry)
-    return name, *members[:2], [(broker_id, *key) for broker_id, key in entry.addrs.items()], *members[3:-1]
+    return name, *members[:2], [(broker_id, *key) for broker_id, key in entry.addrs.items()], *members[3:-2]
 
 
 def _record_row(record: Record) -> Any:
     members = astuple(record)
-    return *record.broker, *members[1:4], astuple(record.data_version), *members[5:]
+    return *record.broker, *members[1:4], astuple(record.data_version), *members[5:-1]
 
 
 def decode_image(data: bytes) -> Image:
@@ -199,20 +219,26 @@ def _image_from(body: _ImageBody) -> Image:
     topics = {}
     for data in body.slices:
         columns = msgspec.msgpack.decode(data, type=_Slice)
-        for topic, revision, place in zip(columns.topics, columns.revisions, columns.sets, strict=True):
-            topics[topic] = TopicEntry(sets[place], NO_MAPPINGS, revision, mark_of_topic(topic))
+        hosts = [body.hosts[place] for place in columns.hosts] or [""] * len(columns.topics)
+        for topic, revision, place, host in zip(
+            columns.topics, columns.revisions, columns.sets, hosts, strict=True
+        ):
+            topics[topic] = TopicEntry(sets[place], NO_MAPPINGS, revision, mark_of_topic(topic), host)
     for topic, infos in body.mappings.items():
         mappings = {name: QueueMapping(topic=topic, epoch=epoch, info=info) for name, epoch, info in infos}
         topics[topic] = msgspec.structs.replace(topics[topic], mappings=mappings)
     names = {}
     perms_set = frozenset(body.perms_set)
-    for row in body.names:
+    hosts = [body.hosts[place] for place in body.host_of_name] or [""] * len(body.names)
+    for row, host in zip(body.names, hosts, strict=True):
         addrs = {broker_id: BrokerKey._make(key) for broker_id, *key in row[3]}
-        names[BrokerName(row[0])] = made_of(NameEntry, *row[1:3], addrs, *row[4:], row[0] in perms_set)
+        names[BrokerName(row[0])] = made_of(NameEntry, *row[1:3], addrs, *row[4:], row[0] in perms_set, host)
     records = {}
-    for line in body.records:
+    hosts = [body.hosts[place] for place in body.host_of_record] or [""] * len(body.records)
+    for line, host in zip(body.records, hosts, strict=True):
         broker = BrokerKey._make(line[:2])
-        records[broker] = made_of(Record, broker, *line[2:5], made_of(DataVersion, *line[5]), *line[6:])
+        version = made_of(DataVersion, *line[5])
+        records[broker] = made_of(Record, broker, *line[2:5], version, *line[6:], host)
     tombstones: dict[BaseKind, dict[Hashable, int]] = {}
     if body.gone_topics:
         tombstones["topic"] = dict(zip(body.gone_topics, body.gone_topic_revisions, strict=True))
@@ -230,4 +256,5 @@ def _image_from(body: _ImageBody) -> Image:
         records=records,
         kv=body.kv,
         tombstones=tombstones,
+        limited=body.limited,
     )

@@ -12,6 +12,8 @@ from .tombstones import Tombstones
 
 KV_ENTRY_BYTES_MAX: Final = 1024 * 1024
 """Of namespace, key and value of one entry, in UTF-8."""
+KV_NAME_BYTES_MAX: Final = 1024
+"""Of namespace and key of one entry, in UTF-8: they are remembered for a while after it is removed."""
 KV_BYTES_MAX: Final = 3 * 1024 * 1024
 """Of all of it, see :func:`size_of`: an import of it is one command, and its file is far smaller than what is
 read at a start."""

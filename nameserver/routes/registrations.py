@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from nameserver.commands import QueueMapping, RegisterBroker, TopicQueues, Touch, Update
+from nameserver.commands import QueueMapping, RegisterBroker, TableLimits, TopicQueues, Touch, Update
 from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, LeaveReason
-from nameserver.verdicts import Applied, Facts, Moved, NoChange, RegisterReply, TopicsLost, Verdict
+from nameserver.verdicts import Applied, Facts, Moved, NoChange, RegisterReply, Rejected, TopicsLost, Verdict
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from remoting.route import DataVersion
 
 from .entries import NameEntry, Record
 from .leaving import drop, forget_record, note_min_change
+from .room import Held, excess, size_of
 from .store import RouteStore
 
 #: Who registers, as a command says it or as it was decoded.
@@ -89,22 +90,31 @@ def register(store: RouteStore, command: RegisterBroker) -> Verdict:
         return NoChange(revision=store.revision, reply=register_reply(store, command))
     broker, brokers = command.broker, store.brokers
     record, name = brokers.records.get(broker), brokers.names.get(command.broker_name)
+    before = name or NameEntry(cluster=command.cluster_name)
+    is_fenced = _is_fenced(store, command, name)
+    limits = command.limits
+    first = record is None or not _same_place(record, command)
+    differing = None if is_fenced else _brought(store, command)
+    if not is_fenced and limits is not None:
+        rejected = _excess(store, command, differing or ())
+        if rejected is not None:
+            return rejected
     revision = store.revision = store.revision + 1
+    store.limited = store.limited or limits is not None
     facts = Facts()
-    if _is_fenced(store, command, name):
+    if is_fenced:
         # An answer without a change would leave the address listed under the id it no longer claims.
         drop(store, broker, LeaveReason.FENCED, facts)
         return facts.applied(revision, register_reply(store, command))
-    first = record is None or not _same_place(record, command)
     facts.joined = broker if first else None
     if record is not None and record.broker_name != command.broker_name:
         drop(store, broker, LeaveReason.MOVED, facts)
-    before = name or NameEntry(cluster=command.cluster_name)
     entry = _take_place(store, command, before, facts)
-    looks_at_topics = (
-        record is None or first or not record.complete or record.data_version != command.data_version
-    )
-    permissions_changed = looks_at_topics and _take_topics(store, command, entry.addrs, facts)
+    host = limits.host if limits is not None else ""
+    if name is None or new_topics(store, command.broker_name, differing or ()):
+        entry = replace(entry, host=host)
+        store.topics.charge(command.broker_name, host)
+    permissions_changed = differing is not None and _take_topics(store, command, differing, facts)
     filters_before = record.filter_servers if record is not None else ()
     filters = filters_before if command.filter_servers is None else command.filter_servers
     brokers.put_record(
@@ -119,6 +129,7 @@ def register(store: RouteStore, command: RegisterBroker) -> Verdict:
             lease_ms=command.lease_ms,
             filter_servers=filters,
             revision=revision,
+            host=host,
         ),
         revision,
     )
@@ -146,19 +157,14 @@ def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | Non
 
 def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, facts: Facts) -> NameEntry:
     """Return a name with the address under its id, and remove whom it displaces."""
-    addrs = dict(name.addrs)
-    for broker_id, broker in name.addrs.items():
+    for broker in _displaced(name, command):
         same_address = broker.broker_addr == command.broker_addr
-        if same_address and broker_id != command.broker_id:
-            del addrs[broker_id]
-        if broker != command.broker and (same_address or broker_id == command.broker_id):
-            reason = LeaveReason.MOVED if same_address else LeaveReason.DISPLACED
-            forget_record(store, broker, reason, facts)
-    addrs[command.broker_id] = command.broker
+        reason = LeaveReason.MOVED if same_address else LeaveReason.DISPLACED
+        forget_record(store, broker, reason, facts)
     entry = replace(
         name,
         clusters=tuple(sorted({command.cluster_name, *name.clusters})),
-        addrs=dict(sorted(addrs.items())),
+        addrs=_addrs_with(name, command),
         enable_acting_master=bool(command.enable_acting_master),
         zone_name=command.zone_name,
     )
@@ -167,24 +173,116 @@ def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, fac
     return entry
 
 
+def _displaced(name: NameEntry, command: RegisterBroker) -> list[BrokerKey]:
+    """Return the other brokers of a name that have the same address, or the same id."""
+    return [
+        broker
+        for broker_id, broker in name.addrs.items()
+        if broker != command.broker
+        and (broker.broker_addr == command.broker_addr or broker_id == command.broker_id)
+    ]
+
+
+def _addrs_with(name: NameEntry, command: RegisterBroker) -> dict[int, BrokerKey]:
+    """Return a name's addresses with the one that registers, in order of ids."""
+    addrs = {i: key for i, key in name.addrs.items() if key.broker_addr != command.broker_addr}
+    addrs[command.broker_id] = command.broker
+    return dict(sorted(addrs.items()))
+
+
+def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
+    """Return the topics of a name that a registration takes away, as the setting may say."""
+    if not command.delete_absent or command.incremental or command.mappings:
+        return ()
+    kept = {queues.topic for queues in command.topics}
+    return tuple(topic for topic in store.topics.of_name(command.broker_name) if topic not in kept)
+
+
+def _brought(store: RouteStore, command: RegisterBroker) -> list[TopicQueues] | None:
+    """Return what a registration says otherwise than the table; None if its topics are not looked at."""
+    record = store.brokers.records.get(command.broker)
+    name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
+    if (
+        record is not None
+        and _same_place(record, command)
+        and record.complete
+        and record.data_version == command.data_version
+    ):
+        return None
+    mask = perm_mask(command, _addrs_with(name, command))
+    return None if mask is None else _differing(store, command, mask)
+
+
+def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Rejected | None:
+    """Return why a registration may not make the table grow so much, None if it may."""
+    if _is_fenced(store, command, store.brokers.names.get(command.broker_name)):
+        return None
+    return _excess(store, command, _brought(store, command) or ())
+
+
+def _excess(store: RouteStore, command: RegisterBroker, differing: Iterable[TopicQueues]) -> Rejected | None:
+    record = store.brokers.records.get(command.broker)
+    name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
+    topics = new_topics(store, command.broker_name, differing)
+    texts = list(command.filter_servers or ())
+    gone = () if record is None else record.filter_servers
+    if record is None:
+        texts += [*command.broker, command.ha_server_addr]
+    if not name.addrs:
+        texts.append(command.broker_name)
+    if command.cluster_name not in name.clusters:
+        texts.append(command.cluster_name)
+    mappings = [each for each in command.mappings if _new_mapping(store, command.broker_name, each)]
+    texts += [mapping.info for mapping in mappings]
+    displaced = len(_displaced(name, command))
+    more = room_for(store, topics, size=size_of(texts) - size_of(gone if command.filter_servers else ()))
+    more.brokers = (record is None) - displaced
+    if topics:
+        more.pairs -= len(_absent(store, command))
+    return excess_of(store, command.broker_name, command.limits, more, adds_topics=bool(topics))
+
+
+def new_topics(store: RouteStore, name: str, differing: Iterable[TopicQueues]) -> list[str]:
+    """Return those of some topics of which a broker name has no queue data yet."""
+    listed = store.topics.of_name(name)
+    return [queues.topic for queues in differing if queues.topic not in listed]
+
+
+def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
+    """Return how much more the table holds once a broker name has queue data of some more topics."""
+    entries = store.topics.entries
+    unknown = [topic for topic in topics if topic not in entries]
+    return Held(topics=len(unknown), pairs=len(topics), size=size_of(unknown) + size)
+
+
+def excess_of(
+    store: RouteStore, name: str, limits: TableLimits | None, more: Held, *, adds_topics: bool
+) -> Rejected | None:
+    """Return why a broker name may not have more, None if it may.
+
+    Args:
+        adds_topics: Then the host that brings them is charged for all the queue data of the name.
+    """
+    moved = Held()
+    pool = store.topics.pools.get(name)
+    if limits is not None and adds_topics and pool is not None and pool.host != limits.host:
+        moved = Held(pairs=len(pool.topics), size=pool.size)
+    return excess(store.ledger, limits, more, moved=moved)
+
+
 def _take_topics(
-    store: RouteStore, command: RegisterBroker, addrs: Mapping[int, BrokerKey], facts: Facts
+    store: RouteStore, command: RegisterBroker, differing: Iterable[TopicQueues], facts: Facts
 ) -> bool:
-    """Put the body's topics if they count; return whether any queue data changed."""
-    name, mask = command.broker_name, perm_mask(command, addrs)
-    if mask is None:
-        return False
-    absent: tuple[str, ...] = ()
-    if command.delete_absent and not command.incremental and not command.mappings:
-        kept = {queues.topic for queues in command.topics}
-        absent = tuple(topic for topic in store.topics.of_name(name) if topic not in kept)
+    """Put the body's topics; return whether any queue data changed."""
+    name = command.broker_name
+    absent = _absent(store, command)
     if absent:
         store.topics.put(name, {}, store.revision, without=absent)
         facts.topics.update(dict.fromkeys(absent))
         facts.lost.append(
             TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)
         )
-    taken = store.topics.shares_of(name, _differing(store, command, mask))
+    taken = store.topics.shares_of(name, differing)
     if taken:
         store.topics.put(name, taken, store.revision)
         facts.topics.update(dict.fromkeys(taken))

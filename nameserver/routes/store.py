@@ -13,6 +13,7 @@ from .entries import MASK, NameEntry, Record, mark_of
 from .image import Image
 from .kv import KvStore
 from .listings import Listings
+from .room import Ledger
 from .tombstones import Tombstones
 from .topics import TopicStore
 
@@ -25,17 +26,33 @@ class RouteStore:
         epoch: Grows with each restore of a snapshot; revisions of two epochs must not be compared. Kept
             beside the table's image, not in it.
         listings: Lists that were encoded at this revision; they go where the state goes.
+        ledger: How much there is, and of which host.
+        limited: A command with limits was applied, so each member understands those.
     """
 
-    __slots__ = ("brokers", "epoch", "kv", "listings", "revision", "tombstones", "topics")
+    __slots__ = (
+        "brokers",
+        "epoch",
+        "kv",
+        "ledger",
+        "limited",
+        "listings",
+        "revision",
+        "tombstones",
+        "topics",
+    )
 
     def __init__(self, image: Image, tombstones_max: int) -> None:
         self.revision = image.revision
         self.epoch = 0
         self.listings = Listings()
         self.tombstones = Tombstones(image.tombstones, image.floor, tombstones_max)
-        self.brokers = BrokerStore(image.names, image.records, self.tombstones)
-        self.topics = TopicStore(image.topics, self.tombstones)
+        self.limited = image.limited
+        self.ledger = Ledger()
+        self.brokers = BrokerStore(image.names, image.records, self.tombstones, self.ledger)
+        self.topics = TopicStore(image.topics, self.tombstones, self.ledger)
+        for name, entry in image.names.items():
+            self.topics.charge(name, entry.host)
         self.kv = KvStore(image.kv, self.tombstones)
 
     # -- revisions
@@ -72,7 +89,9 @@ class RouteStore:
         """Return the digest of all replicated state, revisions and remembered removals included."""
         rest = self.brokers.rest() + self.topics.rest + self.kv.rest
         gone = self.tombstones
-        return _hex(mark_of(self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor))
+        limited = (True,) if self.limited else ()  # members that cannot be have the digest of old
+        parts = self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor
+        return _hex(mark_of(*parts, *limited))
 
     # -- images
 
@@ -88,6 +107,7 @@ class RouteStore:
             records=brokers.records.copy(),
             kv=self.kv.spaces.copy(),
             tombstones={kind: removals.copy() for kind, removals in tombstones.by_kind.items()},
+            limited=self.limited,
         )
 
     def adopt(self, other: RouteStore) -> None:

@@ -17,6 +17,7 @@ from nameserver.commands import (
     PutKv,
     RegisterBroker,
     RegisterTopic,
+    TableLimits,
     Touch,
     UnregisterBroker,
     Update,
@@ -31,10 +32,11 @@ from remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, Respons
 from .image import NOTHING, Image, ImageError, decode_image
 from .kv import KV_BYTES_MAX
 from .leaving import drop
-from .registrations import register, touch
+from .registrations import excess_of_registration, register, room_for, touch
+from .room import Held, excess
 from .store import RouteStore
 from .tombstones import TOMBSTONES_MAX
-from .updates import apply_update, shortened, topic_dropped
+from .updates import apply_update, excess_of_update, shortened, topic_dropped
 from .view import RouteView
 
 
@@ -112,9 +114,11 @@ class RouteTable(RouteStore):
         younger = any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
         return younger or (isinstance(command, Update) and topic_dropped(self, command))
 
-    def shortened(self, said: Registration, *, delete_absent: bool) -> Update | None:
+    def shortened(
+        self, said: Registration, *, delete_absent: bool, limits: TableLimits | None = None
+    ) -> Update | None:
         """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""
-        return shortened(self, said, delete_absent=delete_absent)
+        return shortened(self, said, delete_absent=delete_absent, limits=limits)
 
     # -- who leaves ----------------------------------------------------------------------------------------
 
@@ -175,12 +179,44 @@ class RouteTable(RouteStore):
         }
         if not changed:
             return NoChange(revision=self.revision)
+        added = [name for name in changed if command.topic not in topics.of_name(name)]
+        if command.limits is not None and added:
+            rejected = self._excess_of_topic(command.topic, added, command.limits)
+            if rejected is not None:
+                return rejected
+            for name in added:
+                topics.charge(name, command.limits.host)
+                charged = replace(names[name], host=command.limits.host)
+                self.brokers.put_name(name, charged, self.revision)
         self.revision += 1
+        self.limited = self.limited or command.limits is not None
         for name, share in changed.items():
             topics.put(name, {command.topic: share}, self.revision)
             # A permission came or changed, so a wipe that was decided before must look again.
             self.brokers.renew_name(name, names[name], self.revision)
         return Applied(revision=self.revision, topics=(command.topic,))
+
+    def excess(self, command: Command) -> Rejected | None:
+        """Return why the limits of a command forbid it, as far as this table goes; None if they do not."""
+        if isinstance(command, RegisterBroker):
+            return excess_of_registration(self, command)
+        if isinstance(command, Update):
+            return excess_of_update(self, command)
+        if isinstance(command, RegisterTopic) and command.limits is not None:
+            names = [queues.broker_name for queues in command.queues]
+            added = [name for name in names if command.topic not in self.topics.of_name(name)]
+            known = all(name in self.brokers.names for name in names)
+            return self._excess_of_topic(command.topic, added, command.limits) if known and added else None
+        return None
+
+    def _excess_of_topic(self, topic: str, names: list[BrokerName], limits: TableLimits) -> Rejected | None:
+        """Return why some broker names may not have one more topic, None if they may."""
+        more, moved = room_for(self, [topic]), Held()
+        more.pairs = len(names)
+        for name in names:
+            if self.brokers.names[name].host != limits.host:
+                moved.pairs += len(self.topics.of_name(name))
+        return excess(self.ledger, limits, more, moved=moved)
 
     # -- KV configuration ----------------------------------------------------------------------------------
 

@@ -23,11 +23,13 @@ from .entries import (
     QueueSet,
     Share,
     TopicEntry,
+    host_mark,
     made_of,
     mark_of,
     mark_of_topic,
     sum_of_products,
 )
+from .room import Ledger, size_of
 from .tombstones import Tombstones
 
 SHARES_SPARE: Final = 1000
@@ -46,10 +48,14 @@ class Pool:
         topics: Topics of which the name has queue data, and which.
         shares: By read queues, write queues, permission and flag. Most topics of a broker have equal ones:
             one object serves all of them, and unequal objects are unequal shares.
+        host: The one that is charged for the queue data and for new topics.
+        size: Bytes of the name's mappings.
     """
 
     topics: dict[str, Share] = field(default_factory=dict)
     shares: dict[tuple[int, ...], Share] = field(default_factory=dict)
+    host: str = ""
+    size: int = 0
 
     def bound(self) -> None:
         """Forget shares without a topic if there are too many."""
@@ -72,10 +78,11 @@ class TopicStore:
         rest: Part of the digest of what is replicated beside that, but for removals.
     """
 
-    __slots__ = ("_sets", "_tombstones", "entries", "pools", "rest", "shown")
+    __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "pools", "rest", "shown")
 
-    def __init__(self, entries: Mapping[str, TopicEntry], tombstones: Tombstones) -> None:
+    def __init__(self, entries: Mapping[str, TopicEntry], tombstones: Tombstones, ledger: Ledger) -> None:
         self._tombstones = tombstones
+        self._ledger = ledger
         self.entries = dict(entries)
         self.pools: defaultdict[str, Pool] = defaultdict(Pool)
         # Sets in use and some that were, by mark. Who finds one compares its content: a mark is no proof.
@@ -94,9 +101,17 @@ class TopicStore:
         marks = [entry.mark for entry in values]
         self.shown = sum_of_products(marks, [entry.queue_set.mark for entry in values])
         self.rest = sum_of_products(marks, [entry.revision for entry in values])
-        for entry in values:
-            if entry.mappings:
-                self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
+        charged: defaultdict[str, list[str]] = defaultdict(list)
+        for topic, entry in entries.items():
+            charged[entry.host].append(topic)
+            for name, mapping in entry.mappings.items():
+                self.shown += _mapping_mark(name, mapping)
+                self.pools[name].size += size_of((mapping.info,))
+        for host, topics in charged.items():
+            ledger.add(host, topics=len(topics), size=size_of(topics))
+            self.rest += host_mark(host) * sum([entries[topic].mark for topic in topics])
+        for pool in self.pools.values():
+            ledger.add(pool.host, pairs=len(pool.topics), size=pool.size)
 
     # -- looking
 
@@ -159,6 +174,14 @@ class TopicStore:
 
     # -- writing
 
+    def charge(self, name: str, host: str) -> None:
+        """Have a host charged for a broker name's queue data, and for topics that come with it from now."""
+        if host or name in self.pools:
+            pool = self.pools[name]
+            self._ledger.add(pool.host, pairs=-len(pool.topics), size=-pool.size)
+            pool.host = host
+            self._ledger.add(host, pairs=len(pool.topics), size=pool.size)
+
     def put(
         self, name: BrokerName, shares: Mapping[str, Share], revision: int, *, without: Collection[str] = ()
     ) -> None:
@@ -169,7 +192,10 @@ class TopicStore:
         """
         pool = self.pools[name]
         entries, listed, gone = self.entries, pool.topics, self._tombstones.by_kind["topic"]
-        digest = rest = back = removed = 0
+        digest = rest = back = removed = come = info_size = 0
+        pairs = len(listed)
+        new: list[str] = []
+        lost: defaultdict[str, list[str]] = defaultdict(list)
         # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
         # done once per set, or per run of topics alike, is not done per topic.
         steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
@@ -180,11 +206,14 @@ class TopicStore:
         for topic, share in changes:
             before = entries.get(topic)
             if before is None:
-                was, mappings, at, mark = NO_QUEUES, NO_MAPPINGS, 0, mark_of_topic(topic)
+                was, mappings, at, mark, host = NO_QUEUES, NO_MAPPINGS, 0, mark_of_topic(topic), pool.host
+                new.append(topic)
+                come += mark
                 if gone:
                     back += mark * gone.pop(topic, 0)
             else:
-                was, mappings, at, mark = before.queue_set, before.mappings, before.revision, before.mark
+                was, mappings, at = before.queue_set, before.mappings, before.revision
+                mark, host = before.mark, before.host
             if was is not old or share is not run_share or at != run_revision:
                 digest += marks * change
                 rest += marks * (revision - run_revision)
@@ -196,19 +225,26 @@ class TopicStore:
             marks += mark
             if share is None and name in mappings:
                 digest -= _mapping_mark(name, mappings[name])
+                info_size += size_of((mappings[name].info,))
                 mappings = {n: kept for n, kept in mappings.items() if n != name}
             if queue_set is NO_QUEUES:
                 del entries[topic]
                 gone[topic] = revision
                 removed += mark
+                lost[host].append(topic)
+                rest -= mark * host_mark(host) if host else 0
             else:
-                entries[topic] = TopicEntry(queue_set, mappings, revision, mark)
+                entries[topic] = TopicEntry(queue_set, mappings, revision, mark, host)
         digest += marks * change
-        rest += marks * (revision - run_revision) - removed * revision
+        rest += marks * (revision - run_revision) - removed * revision + come * host_mark(pool.host)
         listed.update(shares)
         for topic in without:
             del listed[topic]
         pool.bound()
+        pool.size -= info_size
+        self._ledger.add(pool.host, topics=len(new), pairs=len(listed) - pairs, size=size_of(new) - info_size)
+        for host, topics in lost.items():
+            self._ledger.add(host, topics=-len(topics), size=-size_of(topics))
         self.shown = (self.shown + digest) & MASK
         self.rest = (self.rest + rest) & MASK
         if back or removed:
@@ -222,7 +258,11 @@ class TopicStore:
         pool = self.pools[name]
         queue_set, change = self._step(before.queue_set, name, pool.topics.get(topic), share)
         self.shown = (self.shown + before.mark * change) & MASK
-        self._put_entry(topic, before, TopicEntry(queue_set, before.mappings, revision, before.mark))
+        self._put_entry(
+            topic, before, TopicEntry(queue_set, before.mappings, revision, before.mark, before.host)
+        )
+        if topic not in pool.topics:
+            self._ledger.add(pool.host, pairs=1)
         pool.topics[topic] = share
         pool.bound()
         return True
@@ -233,6 +273,10 @@ class TopicStore:
         old = before.mappings.get(name)
         change = _mapping_mark(name, mapping) - (0 if old is None else _mapping_mark(name, old))
         self.shown = (self.shown + change) & MASK
+        pool = self.pools[name]
+        more = size_of((mapping.info,)) - (0 if old is None else size_of((old.info,)))
+        pool.size += more
+        self._ledger.add(pool.host, size=more)
         mappings = {**before.mappings, name: mapping}
         self._put_entry(mapping.topic, before, replace(before, mappings=mappings, revision=revision))
 

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.commands import Update
+from nameserver.commands import TableLimits, Update
 from nameserver.registration import Registration
-from nameserver.verdicts import Applied, Moved, Verdict
+from nameserver.verdicts import Applied, Moved, Rejected, Verdict
 
 from .registrations import (
     brings_all_perms,
+    excess_of,
     is_contained,
+    new_topics,
     perm_mask,
     register_reply,
+    room_for,
     says_the_same,
     with_set_perms,
 )
 from .store import RouteStore
 
 
-def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> Update | None:
+def shortened(
+    store: RouteStore, said: Registration, *, delete_absent: bool, limits: TableLimits | None
+) -> Update | None:
     """Return the difference that a registration makes to the table as it is.
 
     None if that is not all there is to it: it changes nothing, or its sender says something new of
     itself, or it has more than topics to put.
 
     Args:
-        delete_absent: As of :class:`RegisterBroker`.
+        delete_absent, limits: As of :class:`RegisterBroker`.
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
@@ -60,6 +65,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
         topic_count=len(store.topics.of_name(name_key)),
         record_revision=record.revision,
         name_revision=name.revision,
+        limits=limits if limits is not None and new_topics(store, name_key, changed) else None,
     )
 
 
@@ -80,6 +86,16 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
         or len(kept.of_name(name_key)) != command.topic_count
     ):
         return Moved(revision=store.revision)
+    limits = command.limits
+    if limits is not None:
+        rejected = excess_of_update(store, command)
+        if rejected is not None:
+            return rejected
+        store.limited = True
+        if name.host != limits.host and new_topics(store, name_key, command.topics):
+            kept.charge(name_key, limits.host)
+            name = replace(name, host=limits.host)
+            brokers.put_name(name_key, name, store.revision)
     revision = store.revision = store.revision + 1
     taken = kept.shares_of(name_key, command.topics)
     if taken:
@@ -94,6 +110,13 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
     )
     brokers.put_record(record.broker, record, revision)
     return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(taken))
+
+
+def excess_of_update(store: RouteStore, command: Update) -> Rejected | None:
+    """Return why a difference may not make the table grow so much, None if it may."""
+    added = new_topics(store, command.broker_name, command.topics)
+    more = room_for(store, added)
+    return excess_of(store, command.broker_name, command.limits, more, adds_topics=bool(added))
 
 
 def topic_dropped(store: RouteStore, command: Update) -> bool:

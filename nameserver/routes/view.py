@@ -17,6 +17,7 @@ from remoting.route import BrokerData, ClusterInfo, TopicRouteData
 
 from .entries import NameEntry, Record, TopicEntry
 from .registrations import register_reply, says_the_same, with_set_perms, would_change
+from .room import Held
 from .store import RouteStore
 
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -134,6 +135,11 @@ class RouteView:
     @property
     def topic_count(self) -> int:
         return len(self._store.topics.entries)
+
+    @property
+    def held(self) -> Held:
+        """How much the table holds, to be read at once."""
+        return self._store.ledger.whole
 
     def topics_of_name(self, name: str) -> Collection[str]:
         """Return the topics of which a broker name has queue data, in no order."""

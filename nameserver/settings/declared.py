@@ -106,6 +106,15 @@ class NamesrvSettings:
     frame_size_max: int = _setting(
         16_777_216, "largest frame, length word included", key="frameMaxLength", unit="bytes"
     )
+    table_topics_max: int = _setting(250_000, "topics that the table holds")
+    table_pairs_max: int = _setting(2_500_000, "pairs of a topic and a broker name that the table holds")
+    table_brokers_max: int = _setting(1_000, "brokers that the table holds")
+    table_bytes_max: int = _setting(
+        67_108_864, "bytes of names, addresses and static mappings that the table holds", unit="bytes"
+    )
+    table_host_percent: int = _setting(
+        50, "how much of each of these bounds one host may fill, loopback apart", unit="percent"
+    )
     product_env_name: str = _runtime("center", "name of this environment")
     order_message_enable: bool = _runtime(False, "routes carry orderTopicConf")
     return_order_topic_config_to_broker: bool = _runtime(True, "registrations are answered with order topics")
@@ -258,6 +267,11 @@ _RANGES: Final = {
     "serverSocketBacklog": (1, 65_535),
     "serverConnectionsMax": (0, 10_000_000),
     "frameMaxLength": (4_096, 1 << 30),
+    "tableTopicsMax": (1, 100_000_000),
+    "tablePairsMax": (1, 100_000_000),
+    "tableBrokersMax": (1, 1_000_000),
+    "tableBytesMax": (1, 1 << 40),
+    "tableHostPercent": (1, 100),
     "waitSecondsForService": (0, 86_400),
     "raftElectionTimeoutMs": (50, 60_000),
 }

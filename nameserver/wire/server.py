@@ -14,6 +14,7 @@ from typing import Final
 
 from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
 from nameserver.modes.interface import NO_QUORUM_TAG, Consistency, Freshness, FreshnessNotOffered, NoQuorum
+from nameserver.routes.room import charged_host
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
@@ -179,7 +180,12 @@ class NameServer:
 
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
-        answer = await self._mode.execute(command, ConnectionId(connection.id), deadline=deadline)
+        answer = await self._mode.execute(
+            command,
+            ConnectionId(connection.id),
+            deadline=deadline,
+            host=charged_host(connection.host),
+        )
         self.audit.request(connection.peer, command, answer)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
@@ -198,6 +204,7 @@ class NameServer:
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
             answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),
+            host=charged_host(connection.host),
         )
         return later if answer is None else _reply(command, answer)
 

@@ -22,6 +22,7 @@ from nameserver.commands import (
     QueueMapping,
     RegisterBroker,
     RegisterTopic,
+    TableLimits,
     TopicQueues,
     Touch,
     UnregisterBroker,
@@ -38,6 +39,8 @@ from remoting.route import DataVersion
 from tests.tables import check_table
 
 CLUSTERS = ("c1", "c2")
+#: Room for everything: what is charged to a host is counted, and nothing is refused.
+LIMITS = (None, *(TableLimits(10**6, 10**6, 10**6, 10**9, host) for host in ("", "10.0.0.1", "10.0.0.2")))
 NAMES = ("a", "b", "c")
 ADDRS = ("h:1", "h:2", "h:3")
 TOPICS = ("t1", "t2", "t3")
@@ -372,6 +375,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             delete_absent=delete_absent,
             record_revision=view.base("record", key),
             name_revision=view.base("name", name),
+            limits=LIMITS[(len(body) + broker_id) % len(LIMITS)],
         )
         self.run(command)
         # The same registration once more changes nothing, whatever it did before.

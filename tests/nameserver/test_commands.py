@@ -133,7 +133,7 @@ def test_no_command_names_the_future_or_nothing_unless_it_may(command: Command) 
         (COMMANDS[6], "01009407a174c001"),
         (COMMANDS[8], "01009509a16ea16bc001"),
         (COMMANDS[1], "01009b02a163a16eab5b3a3a315d3a313039313101a0"),
-        (COMMANDS[11], "02009c0ca163a16eab5b3a3a315d3a3130393131"),
+        (COMMANDS[11], "02009d0ca163a16eab5b3a3a315d3a3130393131"),
     ],
     ids=["evict", "wipe", "delete", "put", "touch", "update"],
 )
@@ -178,7 +178,7 @@ def _noise(size: int) -> str:
         b"",
         b"\x01\x00",
         b"\x00\x00\x93\x05\xa1n\x01",
-        b"\x03\x00\x93\x05\xa1n\x01",
+        b"\x04\x00\x93\x05\xa1n\x01",
         b"\x01\x07\x93\x05\xa1n\x01",
         b"\x01\x00\x93\x63\xa1n\x01",
         b"\x01\x00\x93\x05\xa1n",

@@ -48,10 +48,12 @@ class LeaderLost(Independent):
             raise NoQuorum("name server not ready: no leader")
         return super().view(freshness)
 
-    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+    async def execute(
+        self, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
+    ) -> Answer:
         if self.lost:
             return Answer(code=1, remark="[NO_QUORUM] name server not ready: no leader")
-        return await super().execute(request, origin, deadline=deadline)
+        return await super().execute(request, origin, deadline=deadline, host=host)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nameserver.commands import (
+    LIMITS_FORMAT,
     UPDATE_FORMAT,
     Batch,
     Proposal,
@@ -50,13 +51,13 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             monkeypatch.setattr(
                 writes,
                 "written_and_read",
-                lambda command: (b"\x03" + encode_command(command)[1:], command),
+                lambda command: (b"\x04" + encode_command(command)[1:], command),
             )
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 3")
+            assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")
             # One that a former leader allowed does not get past this one either.
-            monkeypatch.setattr(follower._writes._reporter, "understood", 3)
+            monkeypatch.setattr(follower._writes._reporter, "understood", 4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             monkeypatch.undo()
@@ -66,7 +67,7 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
     run(body)
 
 
-@pytest.mark.parametrize("command", [b"\xff\x00", b"\x03\x91\x00"], ids=["unreadable", "newer"])
+@pytest.mark.parametrize("command", [b"\xff\x00", b"\x04\x91\x00"], ids=["unreadable", "newer"])
 def test_proposals_that_cannot_be_taken_leave_a_few_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, command: bytes
 ) -> None:
@@ -205,5 +206,40 @@ def test_member_stops_at_what_it_does_not_understand_and_applies_none_of_it(
             with pytest.raises(StopMember, match="install the release"):
                 member.apply(payload, index=9, term=1, live=True)
             assert member.view(Freshness.STALE).revision == 0
+
+    run(body)
+
+
+@pytest.mark.slow
+def test_member_that_does_not_know_whether_others_know_limits_judges_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, tableTopicsMax="2") as group:
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            follower = group.at(group.followers()[0])
+            monkeypatch.setattr(follower._writes._reporter, "acknowledged", lambda answer: False)
+            monkeypatch.setattr(follower._writes._reporter, "understood", LIMITS_FORMAT - 1)
+            answer = await ask(follower, register(counter=2, topics=("T", "U", "V")))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "3 topics, allowed: tableTopicsMax=2" in (answer.remark or "")
+            assert group.running[0].view(Freshness.STALE).topics() == ["T", "U"]
+
+    run(body)
+
+
+@pytest.mark.slow
+def test_leader_that_applied_limits_holds_those_who_are_away_to_know_them(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, tableTopicsMax="3") as group:
+            await until(
+                lambda: all(m._writes._reporter.understood >= LIMITS_FORMAT for m in group.running),
+                "all have said so",
+            )
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            await group.stop(group.leader())
+            await group.ready()
+            leader = group.at(group.leader())
+            await until(lambda: leader._writes._reporter.understood >= LIMITS_FORMAT, "it is known still")
 
     run(body)

@@ -1,0 +1,73 @@
+"""Programs where the terminal, the arguments or the group are not as one would like them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_addresses
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | bytes, **environment: str) -> tuple[int, bytes, bytes]:
+    ended = subprocess.run(
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        env=os.environ | environment,
+        timeout=60,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.xfail(strict=True, reason="a traceback: the terminal's encoding has no euro sign")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("client.mqadmin", "no€such"), 1),
+        (("nameserver", "--data", "no€such", "-p"), 0),
+        (("broker", "--store", "no€such", "-p"), 0),
+    ],
+)
+def test_text_that_the_terminal_cannot_carry_is_escaped(command: tuple[str, ...], code: int) -> None:
+    ended, out, err = run(*command, PYTHONIOENCODING="latin-1", PYTHONUTF8="1")
+    assert b"Traceback" not in err
+    assert ended == code
+    assert b"no\\u20acsuch" in out
+
+
+@pytest.mark.xfail(strict=True, reason="it is taken as a name that nobody can have")
+def test_argument_that_is_not_utf_8_is_refused_in_one_line() -> None:
+    command = ("client.mqadmin", "topicRoute", "-n", "127.0.0.1:1", "-t", b"caf\xe9")
+    code, out, err = run(*command, PYTHONUTF8="1")
+    assert (code, out) == (1, b"")
+    assert err == b"mqadmin: argument 'caf\\udce9' is not UTF-8 text; give names as UTF-8\n"
+
+
+@pytest.mark.xfail(strict=True, reason="0 while there is no leader, and no option for scripts")
+def test_status_of_a_group_without_leader_fails_if_scripts_ask_for_that(tmp_path: Path) -> None:
+    me, *others, wire, http = free_addresses(5)
+    command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", me, "--listen", wire]
+    arguments = ["--peers", ",".join((me, *others)), "--http", http, "--data", str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert re.match("mqnamesrv ready", process.stdout.readline())
+        assert run("client.mqadmin", "raftStatus", "--http", http)[0] == 0, "it says what there is"
+        code, out, err = run("client.mqadmin", "raftStatus", "--http", http, "--check")
+        assert code == 1
+        assert b"voters:" in out
+        assert re.search(rf"{http} is not ready: .*no leader".encode(), err + out), (out, err)
+        assert err.count(b"\n") == 1, err
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

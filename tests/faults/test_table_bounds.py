@@ -1,0 +1,108 @@
+"""A table that is full refuses what makes it grow, says at which figure, and goes on serving what it has."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remoting.bodies import TopicList
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
+
+from .brokers import register, registration
+from .cluster import make_members, running, until
+
+pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.slow]
+
+SETTINGS = "tableTopicsMax=50\ntablePairsMax=80\ntableBrokersMax=3\ntableBytesMax=3000\n"
+
+
+def names(count: int, prefix: str = "t") -> tuple[str, ...]:
+    return tuple(f"{prefix}{number:05}" for number in range(count))
+
+
+def settings_file(folder: Path) -> Path:
+    path = folder / "namesrv.conf"
+    path.write_text(SETTINGS)
+    return path
+
+
+@contextlib.contextmanager
+def independent(tmp_path: Path) -> Iterator[str]:
+    """Run a nameserver of its own; yield where it listens."""
+    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
+    process = subprocess.Popen(
+        [*command, "--data", str(tmp_path / "data"), "-c", str(settings_file(tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        match = re.search(r"listen=(\S+)", process.stdout.readline())
+        assert match
+        yield match[1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def topics_at(client: BlockingClient, addr: str) -> set[str]:
+    request = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+    answer = client.invoke(addr, request)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return set(TopicList.decode(answer.body).topics)
+
+
+def refused(client: BlockingClient, addr: str, request: RemotingCommand, words: str) -> None:
+    answer = client.invoke(addr, request)
+    assert answer.code == ResponseCode.SYSTEM_ERROR, "the table has no room for it"
+    assert re.search(words, answer.remark or ""), answer.remark
+
+
+def fill(client: BlockingClient, addr: str) -> None:
+    """Bring a table of 40 topics of one broker to each of its bounds, and check what still goes through."""
+    mine = names(40)
+
+    def other(topics: tuple[str, ...], name: str = "b") -> RemotingCommand:
+        return registration(name, f"{name}.example:10911", topics, counter=1)
+
+    refused(client, addr, other(names(11, "u")), "51 .*tableTopicsMax=50")
+    refused(client, addr, other((*mine, "u")), "81 .*tablePairsMax=80")
+    refused(client, addr, other(names(8, "u" * 500)), r"\d{4} .*tableBytesMax=3000")
+    for name in ("c", "d"):
+        assert client.invoke(addr, other((), name)).code == ResponseCode.SUCCESS
+    refused(client, addr, other(()), "4 .*tableBrokersMax=3")
+    assert topics_at(client, addr) == set(mine), "nothing of what was refused is there"
+    # A listed broker goes on: the same again, other queues, a topic fewer, and one for which there is room.
+    for counter, topics in ((1, mine), (2, mine), (3, mine[:-1]), (4, (*mine, "one-more"))):
+        request = registration("a", "10.0.0.1:10911", topics, counter=counter, queues=4)
+        answer = client.invoke(addr, request)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert topics_at(client, addr) == {*mine, "one-more"}
+
+
+def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path) -> None:
+    with independent(tmp_path) as addr, BlockingClient() as client:
+        answer = client.invoke(addr, registration("a", "10.0.0.1:10911", names(40), counter=1))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        fill(client, addr)
+
+
+def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path) -> None:
+    arguments = ("-c", str(settings_file(tmp_path)))
+    with running(make_members(tmp_path, arguments=arguments)) as cluster, BlockingClient() as client:
+        leader = cluster.leader()
+        follower = cluster.others(leader)[0]
+        register(client, leader, registration("a", "10.0.0.1:10911", names(40), counter=1))
+        until(lambda: len(topics_at(client, follower.listen)) == 40, "the topics are there")
+        fill(client, follower.listen)
+        cluster.wait_equal()

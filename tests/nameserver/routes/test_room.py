@@ -1,0 +1,286 @@
+"""How much the table takes: bounds of the whole and of one host, and the counts behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nameserver.commands import (
+    BrokerQueues,
+    DeleteTopic,
+    Evict,
+    QueueMapping,
+    RegisterBroker,
+    RegisterTopic,
+    TableLimits,
+    TopicQueues,
+    Update,
+    decode_command,
+    encode_command,
+    format_of,
+)
+from nameserver.handlers import table_limits
+from nameserver.modes.independent import Independent
+from nameserver.routes.image import encode_image
+from nameserver.routes.room import charged_host
+from nameserver.routes.table import RouteTable
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
+from nameserver.types import (
+    Answer,
+    BrokerAddr,
+    BrokerKey,
+    BrokerName,
+    ClusterName,
+    ConnectionId,
+    LeaveReason,
+    MinBrokerChange,
+)
+from nameserver.verdicts import Applied, NoChange, Rejected, Verdict
+from remoting.route import DataVersion
+from tests.faults.brokers import registration
+from tests.registrations import as_it_came
+from tests.tables import check_table
+
+C = ClusterName("c")
+MINE, THEIRS = "10.0.0.1", "10.0.0.2"
+
+
+def limits(host: str = MINE, *, topics: int = 10, pairs: int = 20, brokers: int = 4, size: int = 1000) -> Any:
+    return TableLimits(topics, pairs, brokers, size, host, 50)
+
+
+def registered(
+    table: RouteTable, name: str, topics: tuple[str, ...], *, limits: TableLimits | None, **changes: Any
+) -> Verdict:
+    """Register, as a difference if it can be one, by way of the log's form."""
+    broker = BrokerKey(C, BrokerAddr(f"{name}:1"))
+    values: dict[str, Any] = {
+        "broker_id": 0,
+        "ha_server_addr": "",
+        "data_version": DataVersion(counter=table.revision + 1),
+        "filter_servers": None,
+        "mappings": (),
+        "lease_ms": 120_000,
+        "enable_acting_master": None,
+        "zone_name": None,
+        "delete_absent": False,
+    }
+    values |= changes
+    whole = RegisterBroker(
+        cluster_name=C,
+        broker_name=BrokerName(name),
+        broker_addr=broker.broker_addr,
+        topics=tuple(TopicQueues(topic, 4, 4, 6) for topic in topics),
+        incremental=len(topics) == 1,
+        record_revision=table.view.base("record", broker),
+        name_revision=table.view.base("name", name),
+        limits=limits,
+        **values,
+    )
+    short = table.shortened(as_it_came(whole), delete_absent=whole.delete_absent, limits=limits)
+    before = table.view.state_digest()
+    verdict = table.apply(decode_command(encode_command(short or whole)))
+    if isinstance(verdict, Rejected):
+        assert table.view.state_digest() == before, "a refused command changes nothing"
+        assert table.excess(short or whole) == verdict, "a proposer that judges alone says the same"
+    check_table(table)
+    return verdict
+
+
+def refused(verdict: Verdict, *words: str) -> None:
+    assert isinstance(verdict, Rejected), verdict
+    for word in words:
+        assert word in verdict.remark, verdict.remark
+
+
+def test_one_host_fills_its_share_and_leaves_the_rest_to_others() -> None:
+    table = RouteTable()
+    assert isinstance(registered(table, "a", ("t1", "t2", "t3"), limits=limits()), Applied)
+    refused(
+        registered(table, "b", ("t4", "t5", "t6"), limits=limits()),
+        "host 10.0.0.1 would hold 6 topics, allowed: 5",
+        "tableHostPercent=50 of tableTopicsMax=10",
+    )
+    refused(registered(table, "a", ("t1", "t2", "t3", "u1", "u2", "u3"), limits=limits()), "tableTopicsMax")
+    theirs = tuple(f"u{number}" for number in range(5))
+    assert isinstance(registered(table, "b", theirs, limits=limits(THEIRS)), Applied)
+    refused(registered(table, "c", ("v1", "v2", "v3"), limits=limits("")), "11 topics", "tableTopicsMax=10")
+    assert isinstance(registered(table, "c", ("v1", "v2"), limits=limits("")), Applied), "loopback has it all"
+
+
+def test_brokers_and_bytes_are_bounded_as_topics_are() -> None:
+    table = RouteTable()
+    for name in ("a", "b"):
+        assert isinstance(registered(table, name, (), limits=limits()), Applied)
+    refused(registered(table, "c", (), limits=limits()), "3 brokers, allowed: 2", "tableBrokersMax=4")
+    long = ("t" * 300, "u" * 300)
+    refused(registered(table, "a", long, limits=limits()), "bytes", "tableBytesMax=1000")
+    filters = tuple(f"f{number}.example:1" for number in range(50))
+    refused(registered(table, "a", (), limits=limits(), filter_servers=filters), "tableBytesMax=1000")
+    info = QueueMapping(topic="t", epoch=1, info="[" + "1," * 300 + "1]")
+    assert isinstance(registered(table, "a", ("t", "u"), limits=limits()), Applied)
+    refused(registered(table, "a", ("t", "u"), limits=limits(), mappings=(info,)), "tableBytesMax=1000")
+
+
+def test_broker_that_is_listed_goes_on_when_the_table_is_full() -> None:
+    table = RouteTable()
+    mine = ("t1", "t2", "t3")
+    assert isinstance(registered(table, "a", mine, limits=limits()), Applied)
+    full = limits(topics=1, pairs=1, brokers=1, size=1)
+    assert isinstance(registered(table, "a", mine, limits=full), Applied), "another version"
+    assert isinstance(registered(table, "a", mine[:2], limits=full), Applied)
+    assert isinstance(
+        registered(table, "a", mine, limits=full, data_version=DataVersion()), Applied | NoChange
+    )
+    refused(registered(table, "a", (*mine, "t4"), limits=full), "tableTopicsMax=1")
+    record = table.view.record(BrokerKey(C, BrokerAddr("a:1")))
+    assert record is not None
+    gone = Evict(
+        cluster_name=C,
+        broker_addr=BrokerAddr("a:1"),
+        revision=record.revision,
+        reason=LeaveReason.LEASE_EXPIRED,
+    )
+    assert isinstance(table.apply(gone), Applied)
+    check_table(table)
+    assert not table.ledger.by_host
+
+
+def test_host_that_adds_to_a_broker_name_is_charged_for_all_of_it() -> None:
+    table = RouteTable()
+    few = limits(THEIRS, pairs=6)
+    assert isinstance(registered(table, "a", ("t1", "t2", "t3"), limits=limits()), Applied)
+    refused(registered(table, "a", ("t1", "t2", "t3", "t4"), limits=few), "4 pairs", "tablePairsMax=6")
+    added = RegisterTopic(
+        topic="t1",
+        queues=(BrokerQueues(BrokerName("a"), 8, 8, 6),),
+        topic_revision=table.revision,
+        limits=few,
+    )
+    assert isinstance(table.apply(added), Applied), "other queues of a topic that is there are no growth"
+    for topic, verdict in (("t4", Rejected), ("t4", Applied)):
+        by = few if verdict is Rejected else limits(THEIRS)
+        added = RegisterTopic(
+            topic=topic,
+            queues=(BrokerQueues(BrokerName("a"), 8, 8, 6),),
+            topic_revision=table.revision,
+            limits=by,
+        )
+        assert isinstance(table.apply(added), verdict)
+        check_table(table)
+    assert table.ledger.by_host[THEIRS].pairs == 4
+    assert table.ledger.by_host[MINE].pairs == 0
+
+
+@given(st.data())
+def test_counts_equal_a_recount_whatever_happens(data: st.DataObject) -> None:
+    table = RouteTable()
+    names, topics = st.sampled_from("abc"), st.sets(st.sampled_from(["t", "u", "v", "w", "ü"]))
+    hosts = st.sampled_from(["", MINE, THEIRS])
+    for _ in range(data.draw(st.integers(1, 12))):
+        name, host = data.draw(names), data.draw(hosts)
+        few = limits(host, topics=3, pairs=6, brokers=3, size=60) if data.draw(st.booleans()) else None
+        match data.draw(st.sampled_from(["register", "register", "delete", "evict", "restore"])):
+            case "register":
+                said = tuple(sorted(data.draw(topics)))
+                info = tuple(QueueMapping(topic=t, epoch=table.revision, info='{"é":1}') for t in said[:1])
+                mappings = info if data.draw(st.booleans()) else ()
+                absent = data.draw(st.booleans())
+                registered(table, name, said, limits=few, mappings=mappings, delete_absent=absent)
+            case "delete":
+                table.apply(DeleteTopic(topic="t", cluster_name=None, topic_revision=table.revision))
+            case "evict":
+                broker = BrokerKey(C, BrokerAddr(f"{name}:1"))
+                revision = table.view.base("record", broker)
+                table.apply(Evict(*broker, revision=revision, reason=LeaveReason.LEASE_EXPIRED))
+            case "restore":
+                table = RouteTable.restore(encode_image(table.copy_for_snapshot()))
+        check_table(table)
+
+
+@pytest.mark.parametrize(
+    ("peer", "charged"),
+    [
+        ("127.0.0.1", ""),
+        ("[::1]", ""),
+        ("[::ffff:10.0.0.1]", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("[2001:db8::1]", "2001:db8::/64"),
+        ("2001:db8:0:0:ffff::9", "2001:db8::/64"),
+        ("[fe80::1%eth0]", "fe80::/64"),
+    ],
+)
+def test_host_that_is_charged(peer: str, charged: str) -> None:
+    assert charged_host(peer) == charged
+
+
+def test_only_a_command_that_adds_something_needs_members_that_know_limits() -> None:
+    table = RouteTable()
+    registered(table, "a", ("t1", "t2"), limits=None)
+    for topics, needed in ((("t1",), 2), (("t3",), 3)):
+        whole = RegisterBroker(
+            cluster_name=C,
+            broker_name=BrokerName("a"),
+            broker_addr=BrokerAddr("a:1"),
+            broker_id=0,
+            ha_server_addr="",
+            data_version=DataVersion(counter=9),
+            topics=tuple(TopicQueues(topic, 4, 4, 6) for topic in topics),
+            incremental=True,
+            filter_servers=None,
+            mappings=(),
+            lease_ms=120_000,
+            enable_acting_master=None,
+            zone_name=None,
+            delete_absent=False,
+            record_revision=table.revision,
+            name_revision=table.revision,
+        )
+        short = table.shortened(as_it_came(whole), delete_absent=False, limits=limits())
+        assert isinstance(short, Update)
+        assert format_of(encode_command(short)) == needed
+
+
+def test_defaults_let_in_what_a_large_deployment_has_even_behind_one_address() -> None:
+    of = table_limits(NamesrvSettings(), MINE)
+    for most, needed in ((of.topics, 100_000), (of.pairs, 1_000_000), (of.brokers, 300)):
+        assert most * of.host_percent // 100 >= needed
+
+
+class _NoEffects:
+    def close_connection(self, origin: ConnectionId) -> None:
+        raise AssertionError("a listed broker's connection stays")
+
+    def notify_min_broker(self, change: MinBrokerChange) -> None:
+        pass
+
+
+def test_refused_registration_of_a_listed_broker_renews_its_lease(tmp_path: Path) -> None:
+    async def body() -> None:
+        live = LiveSettings(NamesrvSettings(data_dir=str(tmp_path), table_topics_max=3))
+        server = Independent(live, _NoEffects(), boot_id=7)
+        now = 0.0
+        server.tick(now)
+
+        def register(topics: tuple[str, ...], counter: int) -> Answer:
+            request = registration("a", "10.0.0.1:10911", topics, counter=counter, lease_ms=30_000)
+            answer = server.register(
+                request, ConnectionId(1), deadline=9.0, answered=lambda answer: None, host=MINE
+            )
+            return answer
+
+        assert register(("t",), 1).code == 0
+        for _ in range(8):
+            for _ in range(80):
+                now += 0.25
+                server.tick(now)
+            assert "tableTopicsMax=3" in (register(("t", "u", "v", "w"), 2).remark or "")
+        assert server._table.view.topics() == ["t"], "nothing but refusals for five leases"
+
+    asyncio.run(body())
