@@ -110,6 +110,9 @@ class BrokerConfig:
     recover_damaged_log: str = _setting("recoverDamagedLog", "refuse")
 
     connections_max: int = _setting("maxConnections", 16_384)
+    topics_max: int = _setting("maxTopics", 30_000, live=True)
+    groups_max: int = _setting("maxSubscriptionGroups", 16_000, live=True)
+    offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
     http: str = _setting("httpListen", "off")
 
     @property
@@ -195,6 +198,9 @@ class BrokerConfig:
             ("diskMaxUsedSpaceRatio", self.disk_used_max_percent, 10, 95),
             ("diskSpaceCleanForciblyRatio", self.disk_clean_forcibly_percent, 30, 85),
             ("maxConnections", self.connections_max, 1, 10_000_000),
+            ("maxTopics", self.topics_max, 1, 90_000),
+            ("maxSubscriptionGroups", self.groups_max, 1, 90_000),
+            ("maxConsumerOffsetBytes", self.offset_bytes_max, 1, 14 * 1024 * 1024),
         ):
             if not low <= value <= high:
                 raise SettingError(f"{key}={value} is outside {low}..{high}")
