@@ -93,6 +93,7 @@ def _change_topics(state: BrokerState, call: Call, changes: list[TopicChange]) -
             configs.append(change.apply_to(state.topics.get(name)))
         except ValueError as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    state.require_room_for_topics(*(config.topic_name for config in configs))
     changed = False
     for config in configs:
         if state.topics.put(config, now_ms=call.now_ms):

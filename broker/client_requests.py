@@ -55,8 +55,12 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         version=call.request.version,
     )
     for consumer in data.consumers:
-        group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
         topic = retry_topic(consumer.group_name)
+        try:
+            group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
+            state.require_room_for_topics(topic)
+        except Refusal:  # said in the log; what the group asks for next tells it, too
+            continue
         if group_config is not None and name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is None:
             state.ensure_group_topic(
                 topic,
@@ -159,12 +163,13 @@ def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve 200: the answer waits until the group is on disk.
 
     Raises:
-        Refusal: If the group has an illegal name or a number outside its range.
+        Refusal: If the group has an illegal name or a number outside its range, or is one too many.
     """
     config = SubscriptionGroupConfig.decode(call.request.body)
     fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX) or group_fault(config)
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {config.group_name!r}: {fault}")
+    state.require_room_for_group(config.group_name)
     if state.groups.put(config, now_ms=call.now_ms):
         state.effects.save_groups = True
     return Later(reply=call.request.reply(), groups_saved=True)

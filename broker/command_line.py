@@ -20,6 +20,9 @@ settings of our own, in the file or by --set (-p prints all settings with their 
   recoverDamagedLog             refuse (default): do not start when valid messages follow a damaged one;
                                 skip: start and give up what is damaged
   maxConnections                open client connections (default 16384)
+  maxTopics, maxSubscriptionGroups, maxConsumerOffsetBytes
+                                topics (default 30000), consumer groups (16000) and bytes of all groups'
+                                offsets (8 MiB) above which no new ones are taken
   httpListen                    what --http sets
 """
 

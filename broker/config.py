@@ -50,6 +50,9 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "diskMaxUsedSpaceRatio": (10, 95),
     "diskSpaceCleanForciblyRatio": (30, 85),
     "maxConnections": (1, 10_000_000),
+    "maxTopics": (1, 90_000),
+    "maxSubscriptionGroups": (1, 90_000),
+    "maxConsumerOffsetBytes": (1, 14 * 1024 * 1024),
 }
 
 # What stands around a value and does not count; how numbers are spelled: not in digits of other scripts.
@@ -136,6 +139,9 @@ class BrokerConfig:
     recover_damaged_log: str = _setting("recoverDamagedLog", "refuse")
 
     connections_max: int = _setting("maxConnections", 16_384)
+    topics_max: int = _setting("maxTopics", 30_000, live=True)
+    groups_max: int = _setting("maxSubscriptionGroups", 16_000, live=True)
+    offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
     http: str = _setting("httpListen", "off")
 
     @property

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from remoting import state_file
+from remoting.files import open_regular
 from remoting.state_file import Loaded
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Disk:
             empty: Make it or cut it to nothing.
         """
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
-        return os.open(path, flags | (os.O_CREAT | os.O_TRUNC if empty else 0), 0o600)
+        return open_regular(path, flags | (os.O_CREAT | os.O_TRUNC if empty else 0), 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.config import is_broker_name
 from broker.errors import SettingError
-from broker.files import Disk, load_or_backup, write_atomic
+from broker.files import Disk, load_state, write_state
 from broker.state_files import NAME, TOPICS
 
 #: Name of a broker whose host has none. Source: BrokerConfig.localHostName, RocketMQ 4.9 and 5.3.
@@ -101,7 +101,7 @@ def keep_name(disk: Disk, directory: Path, name: str) -> None:
     """
     kept = kept_name(disk, directory)
     if kept is None:
-        write_atomic(disk, directory / "config" / NAME, f"{name}\n".encode("ascii"), backup=False)
+        write_state(disk, directory / "config" / NAME, f"{name}\n".encode("ascii"))
     elif kept != name:
         raise SettingError(_conflict(name, kept, directory))
 
@@ -117,10 +117,11 @@ def kept_name(disk: Disk, directory: Path) -> str | None:
     if not disk.is_there(path):
         return None
     try:
-        return load_or_backup(disk, path, _parse) or _parse("")
-    except ValueError:
+        return load_state(disk, path, _parse).value or _parse("")
+    except ValueError as error:
         raise SettingError(
-            f"{path} does not hold the name of a broker; write it there, on one line"
+            f"{path} does not hold the name of a broker; write it there, on one line, and remove"
+            f" {NAME}.sha256 ({error})"
         ) from None
 
 

@@ -40,6 +40,9 @@ class GroupConfigs:
     def data_version(self) -> DataVersion:
         return self._version
 
+    def __len__(self) -> int:
+        return len(self._configs)
+
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
         return iter(self._configs.values())
 

@@ -95,8 +95,11 @@ def _reset(state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums:
     online = state.clients.consumer_group(fields.group)
     if online is None:
         if state.groups.get(fields.group) is not None and fields.topic in state.topics:
-            for queue, offset in offsets.items():
-                state.offsets.commit(queue.topic, fields.group, queue.queue_id, offset)
+            try:
+                by_queue = {queue.queue_id: offset for queue, offset in offsets.items()}
+                state.commit_offsets(fields.topic, fields.group, by_queue)
+            except Refusal as refusal:
+                return call.request.reply(refusal.code, remark=refusal.remark)
         return Later(reply=reply, offsets_saved=True)
     ext = ResetOffsetFields(
         topic=fields.topic, group=fields.group, timestamp=fields.timestamp, is_force=fields.is_force
@@ -247,13 +250,12 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
         _topic(state, fields.topic)
     topics = (fields.topic,) if fields.topic else state.offsets.topics_of(fields.src_group)
     online = state.clients.consumer_group(fields.src_group)
-    for topic in topics:
+    for topic in topics:  # one by one: what is cloned when there is no more room stays, and may be again
         if topic not in state.topics:
             continue
         if not fields.offline and online is not None and topic not in online.subscriptions:
             continue  # left over from a subscription that the members no longer have
-        for queue_id, offset in dict(state.offsets.queues(topic, fields.src_group)).items():
-            state.offsets.commit(topic, fields.dest_group, queue_id, offset)
+        state.commit_offsets(topic, fields.dest_group, dict(state.offsets.queues(topic, fields.src_group)))
     return Later(reply=call.request.reply(), offsets_saved=True)
 
 

@@ -20,8 +20,9 @@ from broker.errors import Refusal
 from broker.forwarding import AskAll, Forward
 from broker.pulling import Park
 from broker.state import BrokerState, Call, Later, Stepwise
-from remoting.codes import RequestCode
+from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
+from remoting.frame import FRAME_SIZE_MAX
 
 #: What a handler gives: an answer, one that waits for the disk or the nameservers, one that clients give,
 #: one that takes a while to make, or a pull to be held.
@@ -92,6 +93,8 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
 )
 
 
+#: Bytes of an answer's body; the rest of the frame is for its header.
+_BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
 #: Requests whose answers may wait: for the disk, the nameservers or a client once they have taken effect, or
 #: for others' turns.
 MAY_WAIT: Final = frozenset(
@@ -139,8 +142,12 @@ def serve(state: BrokerState, call: Call) -> Outcome:
         RemotingError: If its arguments or body cannot be read.
     """
     try:
-        return HANDLERS[call.request.code](state, call)
+        outcome = HANDLERS[call.request.code](state, call)
     except Refusal as refusal:
         if call.request.code == RequestCode.CONSUMER_SEND_MSG_BACK:
             state.stats.refused[refusal.reason] += 1
         return call.request.reply(refusal.code, remark=refusal.remark)
+    if isinstance(outcome, RemotingCommand) and len(outcome.body) > _BODY_MAX:
+        remark = f"the answer has {len(outcome.body)} bytes, at most {_BODY_MAX} fit a frame"
+        return call.request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+    return outcome

@@ -18,6 +18,7 @@ from broker.locks import QueueLocks
 from broker.log_scan import Record
 from broker.offsets import ConsumerOffsets
 from broker.recovery import Checkpoint
+from broker.sending import due_again
 from broker.state import BrokerState
 from broker.state_files import DELAYS, GROUPS, OFFSETS, SETTINGS, TOPICS, StateFile, StateFiles, state_files
 from broker.stats import Stats
@@ -170,8 +171,17 @@ def _compare(topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, 
 def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     """Correct what refers to a part of the log that a power cut took."""
     store, topics = state.store, state.topics
-    if topics.follow_log(lambda: store.log.max_offset, store.queue_counts, now_ms=now_ms):
+    counts = dict(store.queue_counts)
+    if topics.unknown_from is not None:
+        _count_delayed(state, topics.unknown_from, counts)
+    corrected = topics.follow_log(lambda: store.log.max_offset, counts, now_ms=now_ms)
+    try:
+        # Before anything new is stored: what was passed over in the log must not count later.
         save_now(files.topics)
+    except OSError as error:
+        if corrected:
+            raise
+        logger.error("file not written path=%s error=%s", files.topics.name, error)
     state.offsets.keep_within(
         lambda topic, queue_id: store.bounds(topic, queue_id)[1] if topic in topics else None
     )
@@ -180,6 +190,19 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     for level, offset in state.delay_offsets.items():
         state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
     save_now(files.delays)
+
+
+def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> None:
+    """Count topics, too, that have no message yet but delayed ones, from a log offset on."""
+    store = state.store
+    for queue_id in range(len(state.config.delay_levels_ms)):
+        low, high = store.bounds(SCHEDULE_TOPIC, queue_id)
+        for offset in range(max(state.delay_offsets.get(queue_id + 1, low), low), high):
+            message = store.message_in_queue(SCHEDULE_TOPIC, queue_id, offset)
+            target = None if message is None else due_again(message.topic, message.properties)
+            if message is not None and target is not None and message.physical_offset >= begin:
+                topic, target_queue = target
+                counts[topic] = max(counts.get(topic, 0), target_queue + 1)
 
 
 def save_now(file: StateFile) -> None:

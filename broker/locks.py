@@ -9,6 +9,8 @@ from remoting.bodies import MessageQueue
 
 #: A lock not renewed for so long is free. Source: RebalanceLockManager.
 LOCK_LIFE_S: Final = 60.0
+#: Queues of all groups together that are locked at a time.
+LOCKS_MAX: Final = 200_000
 
 
 class QueueLocks:
@@ -22,12 +24,19 @@ class QueueLocks:
     ) -> tuple[MessageQueue, ...]:
         """Lock or renew; return the queues that the client holds now: free, its own or expired before."""
         holders = self._holders.setdefault(group, {})
+        room = LOCKS_MAX - sum(map(len, self._holders.values()))
         held = []
         for queue in queues:
+            if queue not in holders:
+                if room <= 0:
+                    continue  # not held: the client asks again
+                room -= 1
             owner, renewed = holders.get(queue, (client_id, now))
             if owner == client_id or now - renewed > LOCK_LIFE_S:
                 holders[queue] = (client_id, now)
                 held.append(queue)
+        if not holders:
+            del self._holders[group]
         return tuple(held)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:

@@ -9,20 +9,35 @@ from remoting.errors import RemoteProtocolError
 from remoting.lenient import FILE
 
 _SEPARATOR = "@"
+#: Bytes of the encoded table: of a pair besides its names, and of an offset besides its queue's number.
+_PAIR_BYTES = 7
+_OFFSET_BYTES = 23
 
 
 class ConsumerOffsets:
     """Next offset to consume, per topic, group and queue.
 
     ``changed`` counts modifications, so that a writer knows whether there is anything to store.
+
+    Attributes:
+        size: Bytes of the encoded table, at most.
     """
 
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self.changed = 0
+        self.size = 0
+
+    def growth(self, topic: str, group: str, queue_id: int) -> int:
+        """Return by how many bytes an offset would make the encoded table grow, at most; 0 if it has one."""
+        queues = self._table.get((topic, group))
+        if queues is None:
+            return len(topic) + len(group) + _PAIR_BYTES + len(str(queue_id)) + _OFFSET_BYTES
+        return 0 if queue_id in queues else len(str(queue_id)) + _OFFSET_BYTES
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Store an offset; a lower one than before is accepted, as resets need it."""
+        self.size += self.growth(topic, group, queue_id)
         queues = self._table.setdefault((topic, group), {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
@@ -67,8 +82,10 @@ class ConsumerOffsets:
         self._drop([key for key in self._table if key[1] == group])
 
     def _drop(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
-            del self._table[key]
+        for topic, group in keys:
+            queues = self._table.pop((topic, group))
+            self.size -= len(topic) + len(group) + _PAIR_BYTES
+            self.size -= sum(len(str(queue_id)) + _OFFSET_BYTES for queue_id in queues)
             self.changed += 1
 
     def to_table(self) -> ConsumerOffsetTable:
@@ -94,3 +111,10 @@ class ConsumerOffsets:
                 raise ValueError(f"consumerOffset.json: entry {key!r} is not topic@group")
             table[topic, group] = dict(queues)
         self._table = table
+        self.size = sum(
+            len(topic)
+            + len(group)
+            + _PAIR_BYTES
+            + sum(len(str(queue_id)) + _OFFSET_BYTES for queue_id in queues)
+            for (topic, group), queues in table.items()
+        )

@@ -5,6 +5,7 @@ Source: PullMessageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -14,7 +15,6 @@ from broker.state import FAQ, BrokerState, Call
 from broker.store import Batch, GetStatus
 from broker.tags import subscription_codes
 from remoting.bodies import DelayOffsetTable, SubscriptionData
-from remoting.bounds import QUEUE_NUMS_MAX
 from remoting.codes import PERM_READ, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.fields import (
@@ -75,7 +75,8 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
     fields = PullMessageFields.parse(call.request.ext_fields)
     pull = _check(state, call, fields)
     if fields.sys_flag & _COMMIT and fields.commit_offset >= 0:
-        state.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+        with suppress(Refusal):  # the answer promises nothing of it; request 15 tells the consumer
+            state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
     return look(state, pull)
 
 
@@ -272,19 +273,21 @@ def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 15.
 
     Raises:
-        Refusal: If group, topic or queue do not exist (5.3).
+        Refusal: If group, topic or queue do not exist (5.3), or the offset is one too many.
     """
     fields = UpdateConsumerOffsetFields.parse(call.request.ext_fields)
     state.require_group(fields.consumer_group, now_ms=call.now_ms)
-    if fields.topic not in state.topics:
+    config = state.topics.get(fields.topic)
+    if config is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} not exist!")
-    if not 0 <= fields.queue_id < QUEUE_NUMS_MAX or fields.commit_offset < 0:
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    if not 0 <= fields.queue_id < queues or fields.commit_offset < 0:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
-            f"queueId {fields.queue_id} is outside 0..{QUEUE_NUMS_MAX - 1}"
+            f"queueId {fields.queue_id} is outside 0..{queues - 1}"
             f" or commitOffset {fields.commit_offset} is negative",
         )
-    state.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+    state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
     return call.request.reply()
 
 

@@ -285,6 +285,7 @@ def _create(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicC
     topic = fields.topic
     is_retry = topic.startswith(RETRY_PREFIX)
     sys_flag = (_UNIT_SUB if is_retry else _UNIT) if fields.unit_mode else 0
+    state.require_room_for_topics(topic)
     config = state.topics.create_for_send(
         topic,
         default_topic=fields.default_topic,

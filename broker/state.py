@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import logging
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from remoting.command import RemotingCommand
 from remoting.message import Host, offset_message_id
 from remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
 from remoting.route import DataVersion, TopicConfig
+
+logger = logging.getLogger(__name__)
 
 #: Appended to refusals that users look up. Source: FAQUrl, RocketMQ 5.3.
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -141,6 +144,7 @@ class BrokerState:
         id_prefix: What all message ids begin with: the advertised address.
         changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
         known_sends: How sends are to be read, by their arguments; see :mod:`broker.sending`.
+        full: Kinds of things of which there were once as many as there may be; said once of each.
         unsaved_topics: Topics created or changed since the table was last written, with the counter of the
             version that did it.
     """
@@ -161,6 +165,7 @@ class BrokerState:
     changed_settings: dict[str, str] = field(default_factory=dict)
     turn: int = 0
     unsaved_topics: dict[str, int] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
     id_prefix: str = ""
     known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
@@ -176,12 +181,58 @@ class BrokerState:
         self.turn += 1
         return self.turn % queue_nums if queue_nums > 0 else 0
 
+    def require_room_for_topics(self, *names: str) -> None:
+        """Check that topics exist, or may be made besides those that do.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
+        new = sum(name not in self.topics for name in set(names))
+        if new and len(self.topics) + new > self.config.topics_max:
+            raise self._full("topics", f"maxTopics={self.config.topics_max}", len(self.topics))
+
+    def require_room_for_group(self, group: str) -> None:
+        """Check that a consumer group exists, or may be made besides those that do.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
+        if self.groups.get(group) is None and len(self.groups) >= self.config.groups_max:
+            raise self._full("groups", f"maxSubscriptionGroups={self.config.groups_max}", len(self.groups))
+
+    def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Store a group's offsets, by queue; all or none.
+
+        Raises:
+            Refusal: If new ones are among them, and there are as many as the broker may have.
+        """
+        growth = sum(self.offsets.growth(topic, group, queue_id) for queue_id in offsets)
+        size, size_max = self.offsets.size, self.config.offset_bytes_max
+        if growth and size + growth > size_max:
+            raise self._full("offsets", f"maxConsumerOffsetBytes={size_max}", size)
+        for queue_id, offset in offsets.items():
+            self.offsets.commit(topic, group, queue_id, offset)
+
+    def _full(self, kind: str, setting: str, used: int) -> Refusal:
+        if kind not in self.full:
+            self.full.add(kind)
+            logger.warning("no new ones are taken kind=%s used=%s allowed=%s", kind, used, setting)
+        return Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"this broker takes no new {kind}: it has {used}, allowed is {setting}; remove some or raise it",
+        )
+
     def group_config(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration, created if that is allowed and its name is valid."""
+        """Return a group's configuration, created if that is allowed and its name is valid.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
         found = self.groups.get(group)
         if found is None and self.config.auto_create_subscription_group:
             if name_fault(group, length_max=GROUP_LENGTH_MAX) is not None:
                 return None
+            self.require_room_for_group(group)
             found = SubscriptionGroupConfig(group_name=group)
             self.groups.put(found, now_ms=now_ms)
             self.effects.save_groups = True
@@ -215,11 +266,12 @@ class BrokerState:
         """Return a retry or dead-letter topic, created if it is missing.
 
         Raises:
-            Refusal: If the group's name makes no valid topic.
+            Refusal: If the group's name makes no valid topic, or there are as many as the broker may have.
         """
         fault = name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX)
         if fault is not None:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"{topic[:200]}: {fault}")
+        self.require_room_for_topics(topic)
         if self.topics.create_for_group(
             topic, queue_nums=queue_nums, perm=perm, sys_flag=sys_flag, now_ms=now_ms
         ):

@@ -185,7 +185,7 @@ def state_files(disk: Disk, directory: Path, state: BrokerState) -> StateFiles:
             version=lambda: state.topics.data_version,
             snapshot=state.topics.snapshot,
             saved=topics_saved,
-            # A backup that held a deleted topic would bring it back.
+            # With an older backup their topics would come back.
             backup_too=lambda: store.has_unconfirmed_deletions,
         ),
         StateFile(

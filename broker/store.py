@@ -169,7 +169,7 @@ class MessageStore:
         self._store_host = store_host
         self._boot = boot
         self.deletions = 0
-        self._confirmed = 0
+        self._confirmed = -1  # nor is it known yet which table is on disk
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
@@ -499,6 +499,10 @@ class MessageStore:
 
     @property
     def has_unconfirmed_deletions(self) -> bool:
+        """Whether the log holds messages that the topic tables on disk do not know to be void.
+
+        They are those of topics deleted since, and after a start those that the recovery passed over.
+        """
         return self.deletions > self._confirmed
 
     def confirm_topics(self, counter: int, deletions: int) -> None:

@@ -127,6 +127,9 @@ class TopicConfigs:
 
     Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
     millisecond therefore still differ, and a version never repeats within one store.
+
+    Attributes:
+        unknown_from: Log offset from which on messages count whose topic the table lacks; None if none do.
     """
 
     def __init__(self, start: StartTopics) -> None:
@@ -134,7 +137,7 @@ class TopicConfigs:
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
         self._known_until = 0
-        self._unknown_from: int | None = None
+        self.unknown_from: int | None = None
         self._log_end: Callable[[], int] = lambda: 0
         self._version = DataVersion()
         self._reserved = _SYSTEM | {
@@ -161,7 +164,7 @@ class TopicConfigs:
 
     def born_at(self, topic: str) -> int | None:
         """Return the log offset from which on messages of a topic count; None if none of them does."""
-        return self._births.get(topic, 0) if topic in self._configs else self._unknown_from
+        return self._births.get(topic, 0) if topic in self._configs else self.unknown_from
 
     def expect_unknown(self, *, trusted: bool) -> None:
         """Have the log count for topics that the table lacks, until :meth:`follow_log`.
@@ -169,7 +172,7 @@ class TopicConfigs:
         Args:
             trusted: The table is older than the log, but as it was written: what it lacked then was deleted.
         """
-        self._unknown_from = self._known_until if trusted else 0
+        self.unknown_from = self._known_until if trusted else 0
 
     def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
         """Date births by this log from now on; return whether the table was corrected, and must be saved.
@@ -183,16 +186,17 @@ class TopicConfigs:
         births = {topic: min(born, log_end()) for topic, born in self._births.items()}
         corrected = births != self._births or self._known_until > log_end()
         self._births = births
-        if self._unknown_from is not None:
-            self._take_found(queue_counts, born=min(self._unknown_from, log_end()), now_ms=now_ms)
-            self._unknown_from = None
+        if self.unknown_from is not None:
+            self._take_found(queue_counts, born=min(self.unknown_from, log_end()), now_ms=now_ms)
+            self.unknown_from = None
             corrected = True
         return corrected
 
     def _take_found(self, queue_counts: Mapping[str, int], *, born: int, now_ms: int) -> None:
         """Take topics that the log has and the table lacks, and queues likewise."""
         found, widened = [], []
-        for topic, count in queue_counts.items():
+        for topic, needed in queue_counts.items():
+            count = min(needed, QUEUE_NUMS_MAX)
             config = self._configs.get(topic)
             if config is None:
                 self._births[topic] = born

@@ -172,7 +172,8 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
     """Have a file hold ``data``, durably; the content before becomes the backup.
 
     Args:
-        backup_too: The backup shall hold the new content, too.
+        backup_too: The backup shall hold the new content, too, and before the file does: then no file with
+            the new content has a backup with an older one.
 
     Raises:
         OSError: If it cannot be written; the old content is there then, unless only the last step failed,
@@ -193,18 +194,21 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
     try:
         storage.write_new(scratch, data)
         _write_sums(storage, path, _digest(data), before)
-        if is_good:
-            _keep_as(storage, path, backup)
-        elif content is not None or why:
+        if not is_good and (content is not None or why):
             _keep_as(storage, path, beside(path, DAMAGED))
+        if backup_too:
+            other_scratch = beside(backup, ".tmp")
+            storage.write_new(other_scratch, data)  # a file of its own: a link would share its damage
+            storage.rename(other_scratch, backup)
+            storage.sync_directory(path.parent)
+        elif is_good:
+            _keep_as(storage, path, backup)
         storage.rename(scratch, path)
     except OSError:
         with suppress(OSError):
             storage.discard(scratch)
         raise
     storage.sync_directory(path.parent)
-    if backup_too:
-        replace(storage, path, data)  # a file of its own: a link would share its damage
 
 
 def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.groups import CLIENT_EXPIRY_S, Client, ClientTable
+from broker.locks import QueueLocks
 from broker.stats import Rate
-from remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.bodies import ConsumerData, HeartbeatData, MessageQueue, SubscriptionData
 from remoting.codes import LanguageCode
 
 
@@ -107,3 +110,14 @@ def test_rate_is_growth_over_the_window() -> None:
     assert rate.per_second(10, 699.0) == 50 * 2 / 9  # since the sample at 690
     assert rate.per_second(600, 700.0) == 10.0
     assert len(rate.spell(700.0).split()) == 3
+
+
+def test_locks_have_a_bound_and_those_held_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.locks.LOCKS_MAX", 3)
+    locks = QueueLocks()
+    queues = [MessageQueue(topic="T", broker_name="b", queue_id=queue_id) for queue_id in range(5)]
+    assert locks.lock("G", "c", queues, now=0.0) == tuple(queues[:3])
+    assert locks.lock("H", "c", queues, now=1.0) == ()
+    assert locks.lock("G", "c", queues, now=2.0) == tuple(queues[:3])
+    locks.unlock("G", "c", queues[:1])
+    assert locks.lock("H", "c", queues, now=3.0) == tuple(queues[:1])

@@ -12,14 +12,17 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from broker.config import BrokerConfig
 from broker.delay import deliver_due
 from broker.errors import StoreUnavailable
+from broker.files import read_whole
 from broker.handlers import Outcome, serve
 from broker.loading import load_broker, run_here
 from broker.state import BrokerState, Call, Later, Stepwise, Work
+from broker.state_files import TOPICS as TOPIC_TABLE
 from broker.state_files import Failure, LogFlush, StateFiles
 from broker.steps import Steps
 from broker.store import GetStatus
@@ -84,6 +87,7 @@ class Truth:
         births: Topic and where the log ended when a life of it began, to the number of that life.
         dead: Lives whose end was acknowledged, or followed from a later acknowledgement.
         doubtful: Lives whose end was asked for.
+        joined: Lives that go on in a later one, as their topic was found in the log.
         delayed: Bodies to be delivered, with their topic and its life.
         retried: Bodies sent back, each with the number of times that was acknowledged.
         groups: Settings asked for, in order.
@@ -95,6 +99,7 @@ class Truth:
     births: dict[tuple[str, int], int] = field(default_factory=dict)
     dead: set[tuple[str, int]] = field(default_factory=set)
     doubtful: set[tuple[str, int]] = field(default_factory=set)
+    joined: set[tuple[str, int]] = field(default_factory=set)
     stored: list[Stored] = field(default_factory=list)
     delayed: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     retried: Counter[bytes] = field(default_factory=Counter)
@@ -132,6 +137,7 @@ class Simulation:
         self._spoil = spoil
         self._faulty = self.rng.random() < 0.5
         self._ages = self.rng.random() < 0.3
+        self._damaged = False
         self.state: BrokerState
         self.files: StateFiles
         self.flush: LogFlush
@@ -192,6 +198,9 @@ class Simulation:
         """Start again, perhaps not at the first try, and look at what is there."""
         self.disk.is_full = False
         self.disk.fault_rate = 0.0
+        self._damaged = False
+        if self.rng.random() < 0.2:
+            self._damage_table()
         while self.rng.random() < 0.3:
             self.disk.cut_at = self.disk.calls + self.rng.randint(1, 40)
             try:
@@ -203,6 +212,24 @@ class Simulation:
                 self.disk.end_process()
         self._start()
         self._judge()
+
+    def _damage_table(self) -> None:
+        """Cut the topic table in half, if a backup of it can be checked."""
+        path = ROOT / "config" / TOPIC_TABLE
+        backup, sums = (path.with_name(path.name + suffix) for suffix in (".bak", ".sha256"))
+        if not all(map(self.disk.is_there, (path, backup, sums))):
+            return
+        if sha256(read_whole(self.disk, backup)).hexdigest() not in read_whole(self.disk, sums).decode():
+            return  # the last write ended before it kept the backup
+        if self.disk.is_same(path, backup):
+            return  # or just behind that: both names are one file's until the next write
+        self.disk.sync_directory(path.parent)
+        fd = self.disk.open(path)
+        self.disk.cut(fd, self.disk.size(fd) // 2)
+        self.disk.sync(fd)
+        self.disk.end_process()
+        self._damaged = True
+        self.count["topic tables damaged"] += 1
 
     def _start(self) -> None:
         self._busy.clear()
@@ -443,7 +470,12 @@ class Simulation:
             return
         self.truth.doubtful.add((topic, life))
         over = {(topic, earlier) for earlier in range(self._last_life + 1)}
-        self._ask(215, {"topic": topic}, b"", lambda _: self.truth.dead.update(over))
+
+        def acknowledged(_reply: RemotingCommand) -> None:
+            self.truth.dead |= over
+            self.truth.joined -= over
+
+        self._ask(215, {"topic": topic}, b"", acknowledged)
 
     def _create(self) -> None:
         topic = self.rng.choice(TOPICS)
@@ -497,11 +529,12 @@ class Simulation:
             lives = {int(body.split()[1]) for _, _, body, _ in found[topic]}
             born = self.state.topics.born_at(topic)
             if born is not None:  # a deletion that was not acknowledged may not have happened
-                self.truth.lives[topic] = self._life_born_at(topic, born)
+                self.truth.lives[topic] = self._life_born_at(topic, born, lives)
                 self.truth.births[topic, born] = self.truth.lives[topic]
             now = None if born is None else self.truth.lives[topic]
             # What was sent to a life that did not come about may be found in the one before.
-            if any((topic, life) in self.truth.dead for life in {now, *lives}):
+            dead = self.truth.dead - self.truth.joined
+            if any((topic, life) in dead for life in {now, *lives}):
                 raise Broken(f"messages of a deleted topic are back: {topic} lives {sorted(lives)} now {now}")
         there = {topic: {item[:3] for item in items} for topic, items in found.items()}
         for message in self.truth.stored:
@@ -551,11 +584,21 @@ class Simulation:
                 raise Broken(f"message is not found by its key: {message} {answer.remark}")
             self.count["queries judged"] += 1
 
-    def _life_born_at(self, topic: str, born: int) -> int:
-        """Return the last life that may have begun there: births behind a lost end of the log come to it."""
+    def _life_born_at(self, topic: str, born: int, lives: set[int]) -> int:
+        """Return the last life that may have begun there.
+
+        Births behind a lost end of the log come to it, those of topics found in the log to where the table
+        that lacked them said that it ended.
+        """
         end = self.state.store.log.max_offset
         births = [(life, at) for (name, at), life in self.truth.births.items() if name == topic]
-        return max(life for life, at in births if min(at, end) == born)
+        exact = [life for life, at in births if min(at, end) == born]
+        if not exact or (self._damaged and born == self.state.topics._known_until):
+            later = [life for life, at in births if at >= born]
+            # A deletion that came into no table did not happen: the lives on both sides of it are one.
+            self.truth.joined |= {(topic, life) for life in lives} - self.truth.dead
+            return max(lives.intersection(exact + later) or exact or later)
+        return max(exact)
 
     def _lives(self, topic: str, life: int) -> bool:
         return topic in self.state.topics and self.truth.lives.get(topic) == life

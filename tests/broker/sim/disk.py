@@ -146,6 +146,10 @@ class SimulatedDisk(Disk):
         self._open.clear()
         self.cut_at = None
 
+    def is_same(self, path: Path, other: Path) -> bool:
+        """Say whether two names are one file's."""
+        return self._node(path) is self._node(other)
+
     # What the broker calls -----------------------------------------------------------------------
 
     def names(self, directory: Path) -> list[str]:

@@ -34,6 +34,10 @@ def _deletions_before_the_table(simulation: Simulation) -> None:
     simulation.state.store._confirmed = 1 << 30
 
 
+def _deletions_before_the_backup(simulation: Simulation) -> None:
+    simulation.files.topics._backup_too = lambda: False
+
+
 def _topics_not_waited_for(simulation: Simulation) -> None:
     simulation.state.unsaved_topics = _Nothing()
 
@@ -60,6 +64,7 @@ class _Nothing(dict[str, int]):
 SPOILS: dict[str, Callable[[Simulation], None]] = {
     "delays are saved before what was delivered": _delays_before_the_log,
     "files of a deleted topic go before the table says so": _deletions_before_the_table,
+    "the backup of the table does not know of a deletion": _deletions_before_the_backup,
     "senders do not wait for their topic": _topics_not_waited_for,
     "what the disk does not give once counts as unreadable": _unread_is_dropped,
 }
