@@ -128,7 +128,6 @@ def member(tmp_path: Path, flags: tuple[str, ...]) -> Iterator[Running]:
             process.kill()
 
 
-@pytest.mark.xfail(strict=True, reason="nothing says how long a certificate lasts, none is read again")
 def test_a_certificate_that_ends_soon_is_said_and_a_new_one_is_taken_without_a_restart(
     tmp_path: Path, files: Files
 ) -> None:
@@ -146,7 +145,6 @@ def test_a_certificate_that_ends_soon_is_said_and_a_new_one_is_taken_without_a_r
         assert running.left_s() > 100 * DAY_S
 
 
-@pytest.mark.xfail(strict=True, reason="it says that the peer's certificate has expired")
 def test_the_refusal_of_a_start_says_whose_certificate_has_expired(tmp_path: Path) -> None:
     flags = [f"--raft-tls-{name}" for name in ("cert", "key", "ca")]
     names = ("expired.pem", "expired.key", "authority.pem")
