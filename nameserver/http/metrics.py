@@ -123,6 +123,7 @@ _FIGURES: Final = (
     ("snapshot_index", "Last entry in the snapshot."),
     ("snapshot_bytes", "Size of the newest snapshot."),
     ("snapshot_age_s", "Age of the newest snapshot, if any."),
+    ("certificate_left_s", "Time until this member's certificate expires; absent without TLS."),
     ("snapshot_failures_total", "Snapshots not stored."),
     ("storage_stalled", "1 while a journal write hangs."),
     ("storage_stalls_total", "Journal writes above one second."),

@@ -62,6 +62,9 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     elections: Annotated[_Count, said("Candidacies begun here.")] = UNSET
     refused_truncations: _Count = UNSET
     snapshot_age_s: float | UnsetType | None = UNSET
+    certificate_left_s: Annotated[
+        float | UnsetType, said("Time until the certificate of this member expires; absent without TLS.")
+    ] = UNSET
     durability: Annotated[
         str | UnsetType, Meta(extra_json_schema={"enum": ["memory", "journal", "fsync"]})
     ] = UNSET

@@ -84,7 +84,8 @@ def reason(error: Exception, who: str = "it", whose: str = "its") -> str:
         if error.reason in _NO_TLS:
             return "it does not speak TLS"
         words = (error.reason or str(error)).replace("_", " ").lower()
-        return f"{who} refuses: {words}" if " alert " in words else words
+        what = " our certificate" if "certificate" in words or "unknown ca" in words else ""
+        return f"{who} refuses{what}: {words}" if " alert " in words else words
     if isinstance(error, ConnectionError):
         return "it closed the connection during the TLS handshake"
     return str(getattr(error, "strerror", None) or error)

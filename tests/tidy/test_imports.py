@@ -48,6 +48,7 @@ IO_MODULES = {
     "nameserver/modes/kept_file.py",
     "nameserver/modes/waiters.py",
     "nameserver/raft/storage/identity.py",
+    "nameserver/raft/node/certificates.py",
     "nameserver/raft/node/driver.py",
     "nameserver/raft/node/images.py",
     "nameserver/raft/node/promises.py",

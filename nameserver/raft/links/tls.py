@@ -8,29 +8,39 @@ count. The event loop's own TLS is not used: it tells nobody why a connection th
 from __future__ import annotations
 
 import ipaddress
+import math
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nameserver.raft.types import RaftStartError, needed_to_start
 from remoting.addresses import split_address
 from remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 from remoting.transport.tls import Pipe, TlsError, no_password, reason
 
+DAY_S: Final = 86_400.0
+#: So long before a certificate ends, and when it has ended, its owner is told.
+THRESHOLDS_S: Final = (30 * DAY_S, 7 * DAY_S, 0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsContexts:
-    """One member's certificate and authority, for connections that it accepts and that it dials."""
+    """One member's certificate and authority, for connections that it accepts and that it dials.
+
+    Attributes:
+        expires_at: When the certificate expires, or the last of the authorities if that is earlier; Unix s.
+    """
 
     accept: ssl.SSLContext
     dial: ssl.SSLContext
+    expires_at: float = math.inf
 
-    def pipe(self, *, accepts: bool) -> Pipe:
+    def pipe(self, *, accepts: bool, who: str = "the peer", whose: str = "the peer's") -> Pipe:
         """One end of a new connection; the dialler begins the handshake."""
         context = self.accept if accepts else self.dial
-        return Pipe(context, accepts=accepts, who="the peer", whose="the peer's")
+        return Pipe(context, accepts=accepts, who=who, whose=whose)
 
 
 def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
@@ -44,7 +54,9 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
         dial=_context(ssl.PROTOCOL_TLS_CLIENT, cert=cert, key=key, ca=ca),
     )
     contexts.accept.num_tickets = 0  # no session is ever resumed
-    accept, dial = contexts.pipe(accepts=True), contexts.pipe(accepts=False)
+    accept, dial = (
+        contexts.pipe(accepts=accepts, who="this member", whose="this member's") for accepts in (True, False)
+    )
     with needed_to_start(f"certificate {cert}", TlsError):
         dial.shake(b"")
         while not accept.shake(dial.pending()):
@@ -52,7 +64,17 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
     host, _ = split_address(me)
     if not names_host(accept.certificate(), host):
         raise RaftStartError(f"raft: certificate {cert} names {names(accept.certificate())}, not {host}")
-    return contexts
+    return replace(contexts, expires_at=_expires_at(accept.certificate(), contexts.accept))
+
+
+def _expires_at(certificate: Mapping[str, Any], context: ssl.SSLContext) -> float:
+    authorities = [ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs()]
+    return min(ssl.cert_time_to_seconds(str(certificate["notAfter"])), max(authorities, default=math.inf))
+
+
+def thresholds_passed(left_s: float) -> int:
+    """Return how many of :data:`THRESHOLDS_S` are behind a certificate that ends in ``left_s`` seconds."""
+    return sum(left_s <= threshold for threshold in THRESHOLDS_S)
 
 
 def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContext:

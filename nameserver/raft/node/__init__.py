@@ -6,5 +6,6 @@ Here belongs whatever waits or touches the machine for a member; what decides is
     driver.py     the loop: clock, timers, links, the journal's writer, each effect of the engine
     recovery.py   what the disk holds at the start, and the end
     promises.py   votes and standings on their way to the disk, and what waits for them
+    certificates.py  the certificate's end, and its files when they change
     images.py     state images: stored, read in blocks
 """

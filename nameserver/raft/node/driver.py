@@ -20,13 +20,14 @@ from nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
 from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.messages import MessageError, encode
 from nameserver.raft.consensus.part import Shared
-from nameserver.raft.links import tls
 from nameserver.raft.links.auth import Credentials, LinkError
+from nameserver.raft.links.tls import TlsContexts
 from nameserver.raft.links.transport import APPLICATION, RAFT, Transport
 from nameserver.raft.storage.writer import Writer
 from nameserver.raft.types import ChangeRefused, RaftConfig, StateMachine, StopMember, needed_to_start
 from remoting.disk_threads import DiskThreads
 
+from .certificates import Certificates
 from .images import ImageFiles
 from .promises import Promises
 from .recovery import Storage
@@ -66,6 +67,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._writer: Writer | None = None
+        self.certificates: Certificates | None = None
         self._held: list[tuple[str, int, bytes]] = []  # member, kind and message, until promises are kept
         self._told = 0  # up to this position the journal is known to be durable
         self._step_due = self._change_due = self._durable_due = self._closed = False
@@ -105,9 +107,13 @@ class Driver:
             )
         contexts = None
         if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
-            contexts = tls.load(me=config.me, cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
+            self.certificates = Certificates(config, self._take_contexts)
+            contexts = self.certificates.contexts
         size_max = config.entry_size_max + FRAME_OVERHEAD
         self.transport = Transport(self._credentials, owner=self, frame_size_max=size_max, tls=contexts)
+
+    def _take_contexts(self, contexts: TlsContexts) -> None:
+        self.transport.tls = contexts  # links that are up stay: both ends have proved who they are
 
     async def start(self) -> str:
         """Replay, bind, take part; return the bound address.
@@ -127,6 +133,8 @@ class Driver:
             self.engine.start()
             self.perform()
         await self.transport.go()
+        if self.certificates is not None:
+            self.certificates.watch()
         self._timer_fired()
         return bound
 
@@ -139,6 +147,8 @@ class Driver:
         self._closed = self._promises.closing = True
         if self._timer is not None:
             self._timer.cancel()
+        if self.certificates is not None:
+            self.certificates.close()
         await self.transport.close()
         closing = DiskThreads("raft close")  # another may stand still for ever
         try:

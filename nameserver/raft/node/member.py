@@ -371,13 +371,19 @@ class RaftMember:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""
         driver = self._running
         age = driver.images.age()
-        return driver.engine.status() | {
-            "snapshot_age_s": None if age is None else round(age, 3),
-            "durability": self._config.durability,
-            "me": self._config.me,
-            # Operators send a secret there: only what members say that have proved to be members.
-            "http": driver.engine.greetings.http_addresses if self._config.authenticated else {},
-        }
+        certificates = driver.certificates
+        left = {} if certificates is None else {"certificate_left_s": round(certificates.left_s, 3)}
+        return (
+            left
+            | driver.engine.status()
+            | {
+                "snapshot_age_s": None if age is None else round(age, 3),
+                "durability": self._config.durability,
+                "me": self._config.me,
+                # Operators send a secret there: only what members say that have proved to be members.
+                "http": driver.engine.greetings.http_addresses if self._config.authenticated else {},
+            }
+        )
 
 
 def _say_how_it_ended(restoring: asyncio.Future[None]) -> None:

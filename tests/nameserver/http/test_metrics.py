@@ -29,6 +29,7 @@ from tests.nameserver.http.test_server_http import running
 from tests.ports import free_addresses
 
 ROOT = Path(__file__).resolve().parents[3]
+CERTS = ROOT / "tests" / "nameserver" / "raft" / "certs"
 ALERTS = ROOT / "compose" / "prometheus" / "alerts.yml"
 SAMPLE = re.compile(r'(\w+)(?:\{(\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*)\})? (-?[0-9.e+-]+)')
 METRIC = re.compile(r"\b(?:mqnamesrv|process)_[a-z_]+\b")
@@ -36,7 +37,7 @@ METRIC = re.compile(r"\b(?:mqnamesrv|process)_[a-z_]+\b")
 
 @pytest.fixture(scope="module")
 def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """/metrics of a real group of one that leads and has a snapshot."""
+    """/metrics of a real group of one that leads, has a snapshot, and proves itself by a certificate."""
     root = tmp_path_factory.mktemp("metrics")
 
     async def main() -> str:
@@ -47,6 +48,9 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
             "raftPeers": raft,
             "dataDir": str(root),
             "listenPort": "0",
+            "raftTlsCert": str(CERTS / "member.pem"),
+            "raftTlsKey": str(CERTS / "member.key"),
+            "raftTlsCa": str(CERTS / "authority.pem"),
         }
         live = LiveSettings(load_settings(flags=flags).settings)
         async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as web:
@@ -123,6 +127,7 @@ def test_an_operator_finds_what_contract_and_design_promise(exposition: str) -> 
         "mqnamesrv_raft_refused_reads_total",
         "mqnamesrv_raft_refused_writes_total",
         "mqnamesrv_raft_unknown_outcomes_total",
+        "mqnamesrv_raft_certificate_left_seconds",
     }
     assert "mqnamesrv_raft_is_leader 1.0\n" in exposition
     assert 'mqnamesrv_raft_members{kind="voter"} 1.0\n' in exposition

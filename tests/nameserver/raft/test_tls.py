@@ -258,10 +258,30 @@ def test_members_with_certificates_of_their_addresses_talk(
 
 
 REFUSED = {
-    "dialler of another authority": ("member", "stranger", ["local issuer"], ["refuses: .*unknown ca"]),
-    "dialler expired": ("member", "expired", ["has expired"], ["refuses: .*certificate expired"]),
-    "acceptor expired": ("expired", "member", ["refuses: .*certificate expired"], ["has expired"]),
-    "acceptor of another authority": ("stranger", "member", ["refuses: .*unknown ca"], ["local issuer"]),
+    "dialler of another authority": (
+        "member",
+        "stranger",
+        ["local issuer"],
+        ["refuses our certificate: .*unknown ca"],
+    ),
+    "dialler expired": (
+        "member",
+        "expired",
+        ["has expired"],
+        ["refuses our certificate: .*certificate expired"],
+    ),
+    "acceptor expired": (
+        "expired",
+        "member",
+        ["refuses our certificate: .*certificate expired"],
+        ["has expired"],
+    ),
+    "acceptor of another authority": (
+        "stranger",
+        "member",
+        ["refuses our certificate: .*unknown ca"],
+        ["local issuer"],
+    ),
     "dialler of another host": (
         "member",
         "other-host",
@@ -278,7 +298,7 @@ REFUSED = {
         "member",
         "server-only",
         ["unsuitable certificate purpose"],
-        ["refuses: .*certificate"],
+        ["refuses our certificate: .*certificate"],
     ),
 }
 
