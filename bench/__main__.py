@@ -1,8 +1,10 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
 from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.terminal import print_any_text
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+print_any_text()
 # ruff: noqa: E402
 
 import argparse

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
 from remoting.logs import STYLES, set_up_logging
+from remoting.terminal import print_any_text
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+print_any_text()
 # ruff: noqa: E402
 
 import argparse

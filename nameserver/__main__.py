@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from remoting.interrupt import Ending, Order, end_quietly_when_interrupted, ending_signals
+from remoting.terminal import print_any_text
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+print_any_text()
 # ruff: noqa: E402
 
 import asyncio

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
 from remoting.logs import set_up_logging
+from remoting.terminal import print_any_text, unreadable_argument
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+print_any_text()
 # ruff: noqa: E402
 
 import os
@@ -57,6 +59,10 @@ def main(
     environment = os.environ if environment is None else environment
     out, err = out or sys.stdout, err or sys.stderr
     set_up_logging(level="ERROR", stream=err)
+    wrong = unreadable_argument(arguments)
+    if wrong is not None:
+        print(f"mqadmin: {wrong}", file=err)
+        return 1
     if not arguments or arguments in (["help"], ["-h"], ["--help"]):
         print(_overview(), file=out)
         return 0
