@@ -1,10 +1,12 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
 from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.terminal import print_any_text
 from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
+print_any_text()
 # ruff: noqa: E402
 
 import argparse

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
+from remoting.terminal import print_any_text
 from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
+print_any_text()
 # ruff: noqa: E402
 
 import argparse

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
+from remoting.terminal import print_any_text, unreadable_argument
 from remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
+print_any_text()
 # ruff: noqa: E402
 
 import os
@@ -61,6 +63,10 @@ def main(
     environment = os.environ if environment is None else environment
     set_up_logging(level="ERROR")
     out, err = out or sys.stdout, err or sys.stderr
+    wrong = unreadable_argument(arguments)
+    if wrong is not None:
+        print(f"mqadmin: {wrong}", file=err)
+        return 1
     if not arguments or arguments in (["help"], ["-h"], ["--help"]):
         print(_overview(), file=out)
         return 0

@@ -35,6 +35,12 @@ _HTTP: Final = Option(
 _TOKEN: Final = Option(
     short="k", long="token-file", description="file with the token of the name servers' --http-token-file"
 )
+_CHECK: Final = Option(
+    short="",
+    long="check",
+    description="end with 1 unless every name server asked knows a leader and serves reads and writes",
+    value=False,
+)
 _TIMEOUT: Final = Option(
     short="w", long="timeout", description="longest wait for the change in seconds, 1 to 100 (default 30)"
 )
@@ -115,6 +121,8 @@ def _raft_status(context: Context, args: Arguments) -> int:
             found[address] = {**context.run(group.read(address, "/v1/raft/status")), **general}
         except NoAnswer as error:
             code = context.fail(error)
+    if "check" in args:
+        code = _check(context, found) or code
     if as_json:
         context.json([{"http": address, **status} for address, status in found.items()])
         return code
@@ -139,6 +147,15 @@ def _raft_status(context: Context, args: Arguments) -> int:
     for line in (*_missing_links(found), *_strength(found)):
         context.line(line)
     _print_members(context, found)
+    return code
+
+
+def _check(context: Context, found: Mapping[str, Mapping[str, Any]]) -> int:
+    """Say for each name server that serves no reads and writes why; return the exit code."""
+    code = 0
+    for address, status in found.items():
+        if not (status.get("leader") and status.get("reads_ready") and status.get("writes_ready")):
+            code = context.fail(f"{address} is not ready: {status.get('waiting_for') or 'no leader'}")
     return code
 
 
@@ -435,7 +452,7 @@ COMMANDS: Final = (
     Command(
         name="raftStatus",
         description="Role, term, indexes, contact and members of a raft group (RouteKeeper, over HTTP).",
-        options=(_HTTP, _TOKEN, OUTPUT),
+        options=(_HTTP, _TOKEN, OUTPUT, _CHECK),
         run=_raft_status,
         needs_nameserver=False,
     ),

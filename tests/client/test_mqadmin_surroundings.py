@@ -26,7 +26,6 @@ def run(*command: str | bytes, **environment: str) -> tuple[int, bytes, bytes]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="a traceback: the terminal's encoding has no euro sign")
 @pytest.mark.parametrize(
     ("command", "code"),
     [
@@ -42,7 +41,6 @@ def test_text_that_the_terminal_cannot_carry_is_escaped(command: tuple[str, ...]
     assert b"no\\u20acsuch" in out
 
 
-@pytest.mark.xfail(strict=True, reason="it is taken as a name that nobody can have")
 def test_argument_that_is_not_utf_8_is_refused_in_one_line() -> None:
     command = ("client.mqadmin", "topicRoute", "-n", "127.0.0.1:1", "-t", b"caf\xe9")
     code, out, err = run(*command, PYTHONUTF8="1")
@@ -50,7 +48,6 @@ def test_argument_that_is_not_utf_8_is_refused_in_one_line() -> None:
     assert err == b"mqadmin: argument 'caf\\udce9' is not UTF-8 text; give names as UTF-8\n"
 
 
-@pytest.mark.xfail(strict=True, reason="0 while there is no leader, and no option for scripts")
 def test_status_of_a_group_without_leader_fails_if_scripts_ask_for_that(tmp_path: Path) -> None:
     me, *others, wire, http = free_addresses(5)
     command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", me, "--listen", wire]
