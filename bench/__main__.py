@@ -1,6 +1,6 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
-from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_signals
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -20,13 +20,13 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from bench import compare as comparing
-from bench import kernel
-from bench.arms import apache, apache_brokers
-from bench.given import ARMS, given_cluster, plan_for
-from bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
-from bench.runfolder import REAL, find_run_folders
-from bench.schedule import Comparison
+from routekeeper.bench import compare as comparing
+from routekeeper.bench import kernel
+from routekeeper.bench.arms import apache, apache_brokers
+from routekeeper.bench.given import ARMS, given_cluster, plan_for
+from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
+from routekeeper.bench.runfolder import REAL, find_run_folders
+from routekeeper.bench.schedule import Comparison
 
 ATTACHED: Final = "attached"
 """The profile for a cluster that runs already: load only."""
@@ -42,7 +42,7 @@ def make_report(folders: Sequence[str], out: str, master: str | None = None) -> 
     Args:
         folders: Paths, or URIs that Spark understands, as ``out`` is.
     """
-    command = [sys.executable, "-m", "bench.report", *folders, "--out", out]
+    command = [sys.executable, "-m", "routekeeper.bench.report", *folders, "--out", out]
     if master is not None:
         command += ["--master", master]
     child = subprocess.Popen(command)
@@ -170,7 +170,7 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    from bench.report.advice import NoReport, advice  # pyarrow takes a while to load
+    from routekeeper.bench.report.advice import NoReport, advice  # pyarrow takes a while to load
 
     try:
         found = advice(arguments.folder)
@@ -186,8 +186,8 @@ def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def picture(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    from bench.report.picture import NoPicture
-    from bench.report.picture import picture as make_picture
+    from routekeeper.bench.report.picture import NoPicture
+    from routekeeper.bench.report.picture import picture as make_picture
 
     if not arguments.page.is_file():
         print(f"mqbench: no such page: {arguments.page}", file=sys.stderr)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import STYLES, set_up_logging
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted
+from routekeeper.remoting.logs import STYLES, set_up_logging
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -18,19 +18,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from broker.config import LIVE_KEYS, BrokerConfig, apply_properties
-from broker.ending import end_at_signals
-from broker.errors import BrokerError, SettingError
-from broker.files import DISK
-from broker.loading import read_changed_settings
-from broker.registrar import AnnouncerFactory, Registrar
-from broker.server import BrokerServer
-from broker.state_files import SETTINGS
-from remoting.addresses import is_loopback, split_address
-from remoting.errors import LocalProtocolError
-from remoting.properties import format_properties, parse_properties
+from routekeeper.broker.config import LIVE_KEYS, BrokerConfig, apply_properties
+from routekeeper.broker.ending import end_at_signals
+from routekeeper.broker.errors import BrokerError, SettingError
+from routekeeper.broker.files import DISK
+from routekeeper.broker.loading import read_changed_settings
+from routekeeper.broker.registrar import AnnouncerFactory, Registrar
+from routekeeper.broker.server import BrokerServer
+from routekeeper.broker.state_files import SETTINGS
+from routekeeper.remoting.addresses import is_loopback, split_address
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.properties import format_properties, parse_properties
 
-logger = logging.getLogger("broker")
+logger = logging.getLogger("routekeeper.broker")
 
 _OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):

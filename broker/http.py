@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from remoting.addresses import is_loopback, join_address
+from routekeeper.remoting.addresses import is_loopback, join_address
 
 logger = logging.getLogger(__name__)
 

@@ -8,25 +8,34 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker.config import BrokerConfig
-from broker.files import Disk, load_or_backup, make_directories
-from broker.group_configs import GroupConfigs
-from broker.groups import ClientTable
-from broker.locks import QueueLocks
-from broker.log_scan import Record
-from broker.offsets import ConsumerOffsets
-from broker.state import BrokerState
-from broker.state_files import DELAYS, GROUPS, OFFSETS, SETTINGS, TOPICS, StateFile, StateFiles, state_files
-from broker.stats import Stats
-from broker.steps import Steps
-from broker.store import MessageStore
-from broker.tags import tags_code
-from broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
-from remoting.bodies import DelayOffsetTable
-from remoting.lenient import FILE
-from remoting.message import Host
-from remoting.properties import parse_properties
-from remoting.route import DataVersion
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.files import Disk, load_or_backup, make_directories
+from routekeeper.broker.group_configs import GroupConfigs
+from routekeeper.broker.groups import ClientTable
+from routekeeper.broker.locks import QueueLocks
+from routekeeper.broker.log_scan import Record
+from routekeeper.broker.offsets import ConsumerOffsets
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.state_files import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    SETTINGS,
+    TOPICS,
+    StateFile,
+    StateFiles,
+    state_files,
+)
+from routekeeper.broker.stats import Stats
+from routekeeper.broker.steps import Steps
+from routekeeper.broker.store import MessageStore
+from routekeeper.broker.tags import tags_code
+from routekeeper.broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
+from routekeeper.remoting.bodies import DelayOffsetTable
+from routekeeper.remoting.lenient import FILE
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.properties import parse_properties
+from routekeeper.remoting.route import DataVersion
 
 #: Share of the machine's memory that the youngest part of the log is taken to fill.
 _HOT_SHARE: Final = 0.4

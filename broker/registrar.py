@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from broker.registration import (
+from routekeeper.broker.registration import (
     RegistrationSchedule,
     Trigger,
     VersionAnswer,
@@ -16,21 +16,21 @@ from broker.registration import (
     is_needed,
     registration_body,
 )
-from broker.state import BrokerState
-from remoting.bodies import KVTable
-from remoting.bounds import LEASE_MS
-from remoting.codes import VERSION, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import FieldError, RemoteProtocolError, RemotingError
-from remoting.fields import (
+from routekeeper.broker.state import BrokerState
+from routekeeper.remoting.bodies import KVTable
+from routekeeper.remoting.bounds import LEASE_MS
+from routekeeper.remoting.codes import VERSION, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError, RemotingError
+from routekeeper.remoting.fields import (
     QueryDataVersionFields,
     QueryDataVersionResponseFields,
     RegisterBrokerFields,
     UnregisterBrokerFields,
 )
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig
-from remoting.transport.aio import RemotingClient
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.transport.aio import RemotingClient
 
 logger = logging.getLogger(__name__)
 

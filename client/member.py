@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
-from remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemoteProtocolError, RemotingError, ResponseError
-from remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
+from routekeeper.remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
+from routekeeper.remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError
+from routekeeper.remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
 
 from .assignment import Assignment
 from .config import GroupConfig

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.message import (
+from routekeeper.remoting.message import (
     NAME_END,
     PAIR_END,
     PROPERTY_DELAY,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from remoting.bodies import MessageQueue
+from routekeeper.remoting.bodies import MessageQueue
 
 from .errors import ClientError
 from .operation import Deliver, Operation, Signal, wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from remoting.bodies import MessageQueue
+from routekeeper.remoting.bodies import MessageQueue
 
 from .config import PullConsumerConfig
 from .core import ClientCore

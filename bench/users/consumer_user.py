@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from bench.users.common import LoadUser, topic_names
-from bench.users.producer_user import DUE
-from client.config import ConsumeFrom, PullConsumerConfig
+from routekeeper.bench.users.common import LoadUser, topic_names
+from routekeeper.bench.users.producer_user import DUE
+from routekeeper.client.config import ConsumeFrom, PullConsumerConfig
 
 #: How long one poll waits for a message, s: how soon a consumer notices that it shall stop.
 POLL_S: Final = 0.2

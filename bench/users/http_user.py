@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 
-from bench.users.common import Failed, ScheduledUser, addresses, http_addresses
+from routekeeper.bench.users.common import Failed, ScheduledUser, addresses, http_addresses
 
 _OK = 200
 

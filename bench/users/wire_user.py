@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.users.common import ScheduledUser
+from routekeeper.bench.users.common import ScheduledUser
 
 
 class WireUser(ScheduledUser):

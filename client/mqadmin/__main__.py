@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted
-from remoting.logs import set_up_logging
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted
+from routekeeper.remoting.logs import set_up_logging
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
-from remoting.errors import RemotingError
+from routekeeper.remoting.errors import RemotingError
 
 from ..blocking import Client
 from ..config import ClientConfig, parse_nameservers

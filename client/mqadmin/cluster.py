@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from remoting.errors import RemotingError
+from routekeeper.remoting.errors import RemotingError
 
 from ..admin import topic_count
 from ..directory import EachAnswer

@@ -7,11 +7,11 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from remoting.bodies import MessageQueue, SubscriptionGroupConfig
-from remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
-from remoting.logs import printable
-from remoting.message import tag_hash
-from remoting.route import BrokerData, QueueData, TopicConfig, TopicRouteData
+from routekeeper.remoting.bodies import MessageQueue, SubscriptionGroupConfig
+from routekeeper.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from routekeeper.remoting.logs import printable
+from routekeeper.remoting.message import tag_hash
+from routekeeper.remoting.route import BrokerData, QueueData, TopicConfig, TopicRouteData
 
 from ..queue_reader import ReceivedMessage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from remoting.bodies import MessageQueue
-from remoting.codes import ResponseCode
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.codes import ResponseCode
 
 from ..config import ProducerConfig
 from ..errors import NotApplied

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from remoting.properties import split_properties
+from routekeeper.remoting.properties import split_properties
 
 from ..errors import NotApplied, describe
 from ..operation import Operation

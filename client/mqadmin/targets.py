@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from remoting.bodies import ConsumerConnection
-from remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, ResponseError
-from remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.bodies import ConsumerConnection
+from routekeeper.remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 from ..admin import masters
 from ..errors import NotApplied, describe

@@ -10,9 +10,9 @@ import prometheus_client
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nameserver.modes.group import GroupStatus
-from nameserver.modes.interface import Consistency, Freshness
-from nameserver.wire.server import NameServer
+from routekeeper.nameserver.modes.group import GroupStatus
+from routekeeper.nameserver.modes.interface import Consistency, Freshness
+from routekeeper.nameserver.wire.server import NameServer
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-from nameserver.commands import AddWritePerm, Command, WipeWritePerm
-from nameserver.types import BrokerKey, ConnectionId
-from nameserver.verdicts import Applied
+from routekeeper.nameserver.commands import AddWritePerm, Command, WipeWritePerm
+from routekeeper.nameserver.types import BrokerKey, ConnectionId
+from routekeeper.nameserver.verdicts import Applied
 
 from .history import Event, History, Note
 

@@ -7,9 +7,9 @@ import os
 import stat
 from pathlib import Path
 
-from nameserver.commands import ENTRY_BYTES_MAX
-from nameserver.raft.types import RaftConfig, RaftStartError
-from nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.commands import ENTRY_BYTES_MAX
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.nameserver.settings.declared import NamesrvSettings
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from nameserver.commands import FIRST_FORMAT, FORMAT_VERSION, Command, format_of, written_and_read
-from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
-from nameserver.modes.waiters import resolve
-from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
+from routekeeper.nameserver.commands import FIRST_FORMAT, FORMAT_VERSION, Command, format_of, written_and_read
+from routekeeper.nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
+from routekeeper.nameserver.modes.waiters import resolve
+from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec.structs import astuple, replace
 
-from nameserver.types import BrokerKey, BrokerName
+from routekeeper.nameserver.types import BrokerKey, BrokerName
 
 from .entries import NameEntry, Record, mark_of
 from .tombstones import Tombstones

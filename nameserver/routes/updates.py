@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.commands import Update
-from nameserver.registration import Registration
-from nameserver.verdicts import Applied, Moved, Verdict
+from routekeeper.nameserver.commands import Update
+from routekeeper.nameserver.registration import Registration
+from routekeeper.nameserver.verdicts import Applied, Moved, Verdict
 
 from .registrations import (
     brings_all_perms,

@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 import orjson
 
-from nameserver.disk.files import DISK, make_directories, replace_file
-from remoting.properties import escape_properties, parse_properties
+from routekeeper.nameserver.disk.files import DISK, make_directories, replace_file
+from routekeeper.remoting.properties import escape_properties, parse_properties
 
 logger = logging.getLogger(__name__)
 

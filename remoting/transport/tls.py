@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from remoting.errors import RemotingError
+from routekeeper.remoting.errors import RemotingError
 
 #: What a server's certificate must show: that a known authority made it for the host of its address, that
 #: such an authority made it, or nothing.

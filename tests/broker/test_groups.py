@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.groups import CLIENT_EXPIRY_S, Client, ClientTable
-from broker.stats import Rate
-from remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from remoting.codes import LanguageCode
+from routekeeper.broker.groups import CLIENT_EXPIRY_S, Client, ClientTable
+from routekeeper.broker.stats import Rate
+from routekeeper.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from routekeeper.remoting.codes import LanguageCode
 
 
 def client(connection: int, client_id: str = "") -> Client:

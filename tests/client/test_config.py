@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from client.config import ClientConfig, ProducerConfig, check_group, check_topic, parse_nameservers
-from client.errors import InvalidArgument
+from routekeeper.client.config import (
+    ClientConfig,
+    ProducerConfig,
+    check_group,
+    check_topic,
+    parse_nameservers,
+)
+from routekeeper.client.errors import InvalidArgument
 
 
 def test_nameserver_lists_are_split_and_freed_of_repetitions() -> None:

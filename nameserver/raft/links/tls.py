@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nameserver.raft.types import RaftStartError, needed_to_start
-from remoting.addresses import split_address
-from remoting.transport.tls import Pipe, TlsError, no_password, reason
+from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
+from routekeeper.remoting.addresses import split_address
+from routekeeper.remoting.transport.tls import Pipe, TlsError, no_password, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

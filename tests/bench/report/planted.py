@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bench.events import (
+from routekeeper.bench.events import (
     Delivery,
     Event,
     EventLog,
@@ -21,8 +21,17 @@ from bench.events import (
     Truth,
     View,
 )
-from bench.plan import CASES
-from bench.runfolder import Arm, Line, Machine, Manifest, Series, Timer, run_folder, write_manifest
+from routekeeper.bench.plan import CASES
+from routekeeper.bench.runfolder import (
+    Arm,
+    Line,
+    Machine,
+    Manifest,
+    Series,
+    Timer,
+    run_folder,
+    write_manifest,
+)
 
 SECOND = 1_000_000_000
 BEGIN = 5_000 * SECOND  # CLOCK_MONOTONIC does not start at 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.http.hosts import AllowedHosts
+from routekeeper.nameserver.http.hosts import AllowedHosts
 
 
 @pytest.mark.parametrize(
