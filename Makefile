@@ -111,13 +111,13 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "this Python has no venv module (on Debian: apt-get install python3-venv)"; exit 1; }
 
 # Hashes are checked; the project itself is installed in place, so that the tree is what runs.
-$(VENV)/.bench: requirements-bench.lock pyproject.toml | $(BIN)/python
+$(VENV)/.bench: requirements-bench.lock pyproject.toml setup.py | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # docker-compose is fetched for the schema inside it only (tests/tidy/test_compose.py) and never installed.
-$(VENV)/.test: requirements-test.lock requirements-compose.lock pyproject.toml | $(BIN)/python
+$(VENV)/.test: requirements-test.lock requirements-compose.lock pyproject.toml setup.py | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-test.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \

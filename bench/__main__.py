@@ -1,8 +1,8 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
-from remoting.interrupt import end_quietly_when_interrupted, ending_signals
-from remoting.terminal import print_any_text
-from remoting.wall_clock import bear_far_clocks
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from routekeeper.remoting.terminal import print_any_text
+from routekeeper.remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
@@ -27,15 +27,15 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from bench import compare as comparing
-from bench import kernel
-from bench.arms import apache, apache_brokers
-from bench.given import ARMS, given_cluster, plan_for
-from bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
-from bench.runfolder import REAL, find_run_folders
-from bench.schedule import Comparison
-from bench.surroundings import nameless, own_spark
-from remoting.output import set_up_logging
+from routekeeper.bench import compare as comparing
+from routekeeper.bench import kernel
+from routekeeper.bench.arms import apache, apache_brokers
+from routekeeper.bench.given import ARMS, given_cluster, plan_for
+from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
+from routekeeper.bench.runfolder import REAL, find_run_folders
+from routekeeper.bench.schedule import Comparison
+from routekeeper.bench.surroundings import nameless, own_spark
+from routekeeper.remoting.output import set_up_logging
 
 ATTACHED: Final = "attached"
 """The profile for a cluster that runs already: load only."""
@@ -58,7 +58,7 @@ def make_report(folders: Sequence[str], out: str, master: str | None = None) -> 
     Args:
         folders: Paths, or URIs that Spark understands, as ``out`` is.
     """
-    command = [sys.executable, "-m", "bench.report", *folders, "--out", out]
+    command = [sys.executable, "-m", "routekeeper.bench.report", *folders, "--out", out]
     if master is not None:
         command += ["--master", master]
     own = is_here(folders, out, master)
@@ -73,7 +73,7 @@ def make_report(folders: Sequence[str], out: str, master: str | None = None) -> 
 def spark_problem() -> str | None:
     """Start Spark and end it; return in one line why it does not start, or None."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "bench.report.start"],
+        [sys.executable, "-m", "routekeeper.bench.report.start"],
         env=own_spark(os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -239,7 +239,7 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    from bench.report.advice import NoReport, advice  # pyarrow takes a while to load
+    from routekeeper.bench.report.advice import NoReport, advice  # pyarrow takes a while to load
 
     try:
         found = advice(arguments.folder)
@@ -255,8 +255,8 @@ def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def picture(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    from bench.report.picture import NoPicture
-    from bench.report.picture import picture as make_picture
+    from routekeeper.bench.report.picture import NoPicture
+    from routekeeper.bench.report.picture import picture as make_picture
 
     if not arguments.page.is_file():
         print(f"mqbench: no such page: {arguments.page}", file=sys.stderr)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from bench.arms.given import GivenServers
-from bench.arms.interface import CLUSTER, Side, broker_index
-from bench.arms.servers import wait_until
-from bench.cluster import Cluster, Record
-from bench.given import Given
-from bench.processes import ClusterError
-from bench.runfolder import Links
-from bench.schedule import SessionPlan
-from client.blocking import Client
-from client.config import ClientConfig
-from remoting.codes import MASTER_ID
-from remoting.errors import RemotingError
+from routekeeper.bench.arms.given import GivenServers
+from routekeeper.bench.arms.interface import CLUSTER, Side, broker_index
+from routekeeper.bench.arms.servers import wait_until
+from routekeeper.bench.cluster import Cluster, Record
+from routekeeper.bench.given import Given
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.runfolder import Links
+from routekeeper.bench.schedule import SessionPlan
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.remoting.codes import MASTER_ID
+from routekeeper.remoting.errors import RemotingError
 
 #: How long a given cluster may take to show that it is ready, s.
 READY_S: Final = 15.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.plan import scenarios_of
-from bench.processes import ArmLost
-from bench.schedule import SessionPlan
-from bench.split import Slot
+from routekeeper.bench.plan import scenarios_of
+from routekeeper.bench.processes import ArmLost
+from routekeeper.bench.schedule import SessionPlan
+from routekeeper.bench.split import Slot
 
 
 class Chronicle:

@@ -1,7 +1,7 @@
 """All processes of one cluster's life: the servers of an arm, brokers, users and the observer.
 
 They are built, started, looked after and stopped here, and told when the load begins and ends. Nothing here
-knows what is measured when, or of faults: that is :mod:`bench.director`.
+knows what is measured when, or of faults: that is :mod:`routekeeper.bench.director`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
-from bench.arms.servers import Servers, StartedServers, server_names, wait_until
-from bench.arms.started import servers_of
-from bench.chance import stream
-from bench.cuts import SIDES
-from bench.events import Event, Fact, LinkSample, Role, Truth
-from bench.files import write_at_once
-from bench.generator_config import (
+from routekeeper.bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
+from routekeeper.bench.arms.servers import Servers, StartedServers, server_names, wait_until
+from routekeeper.bench.arms.started import servers_of
+from routekeeper.bench.chance import stream
+from routekeeper.bench.cuts import SIDES
+from routekeeper.bench.events import Event, Fact, LinkSample, Role, Truth
+from routekeeper.bench.files import write_at_once
+from routekeeper.bench.generator_config import (
     Beginning,
     GeneratorConfig,
     begin_path,
@@ -31,19 +31,19 @@ from bench.generator_config import (
     observed_topics,
     topic_name,
 )
-from bench.machine import versions
-from bench.network import Network, ProxyNetwork
-from bench.observer import ObserverConfig
-from bench.plan import Load
-from bench.ports import free_ports
-from bench.processes import READY_MARK, ArmLost, ClusterError, Process
-from bench.runfolder import Links, Timer
-from bench.schedule import SessionPlan
-from bench.timers import DOCUMENTED_MS
-from client.blocking import Client
-from client.config import ClientConfig
-from remoting.errors import RemotingError
-from remoting.route import TopicConfig
+from routekeeper.bench.machine import versions
+from routekeeper.bench.network import Network, ProxyNetwork
+from routekeeper.bench.observer import ObserverConfig
+from routekeeper.bench.plan import Load
+from routekeeper.bench.ports import free_ports
+from routekeeper.bench.processes import READY_MARK, ArmLost, ClusterError, Process
+from routekeeper.bench.runfolder import Links, Timer
+from routekeeper.bench.schedule import SessionPlan
+from routekeeper.bench.timers import DOCUMENTED_MS
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.route import TopicConfig
 
 #: From the moment everything is ready until the warm-up begins: users are made meanwhile.
 LEAD_S: Final = 0.4
@@ -95,7 +95,7 @@ class Cluster:
         """Choose places, ports and command lines; nothing is started."""
         names = [f"broker-{index}" for index in range(self.plan.brokers)]
         if self.plan.links == "kernel":
-            from bench.kernel import KernelNetwork  # only root has it
+            from routekeeper.bench.kernel import KernelNetwork  # only root has it
 
             self.network = KernelNetwork([*server_names(self.plan.servers), *names])
         network = self.network
@@ -138,7 +138,9 @@ class Cluster:
 
     def _broker(self, index: int, servers: list[str]) -> Process:
         divisor = self.series.timers.divisor
-        program = "bench.arms.zookeeper_broker" if self._kind == "zookeeper" else "broker"
+        program = (
+            "routekeeper.bench.arms.zookeeper_broker" if self._kind == "zookeeper" else "routekeeper.broker"
+        )
         command = [sys.executable, "-m", program, "-n", ";".join(servers)]
         command += ["--set", f"timerDivisor={divisor:g}", "--set", _NO_NEW_TOPICS]
         name, addr = f"broker-{index}", self.broker_addrs[index]
@@ -153,7 +155,7 @@ class Cluster:
 
     def _load_processes(self) -> list[Process]:
         """Make observer and generator, not yet started."""
-        observing = [sys.executable, "-m", "bench.observer", str(self.config_path("observer"))]
+        observing = [sys.executable, "-m", "routekeeper.bench.observer", str(self.config_path("observer"))]
         self.observer = self._process("observer", "prober", observing)
         locustfile = Path(__file__).with_name("generator.py")
         load = self._generator_load
@@ -475,9 +477,9 @@ def say_end(config: Path, end_ns: int) -> None:
 
 def _threaded_arm(config: ArmConfig) -> Arm:
     if config.kind == "zookeeper":
-        from bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this arm only
+        from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this arm only
 
         return ZooKeeperArm(config)
-    from bench.arms.remoting import RemotingArm
+    from routekeeper.bench.arms.remoting import RemotingArm
 
     return RemotingArm(config)

@@ -13,13 +13,21 @@ from typing import Final, Self
 
 import msgspec
 
-from bench.attached import AttachedCluster
-from bench.plan import PlanError, scenarios_of
-from bench.processes import ClusterError
-from bench.real import RealCluster
-from bench.runfolder import REAL, ManifestError, read_manifest, run_folder
-from bench.schedule import ATTEMPTS_MAX, REPORT_S, Comparison, SessionPlan, Turn, blocks_of, expected_s
-from bench.session import Session
+from routekeeper.bench.attached import AttachedCluster
+from routekeeper.bench.plan import PlanError, scenarios_of
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.real import RealCluster
+from routekeeper.bench.runfolder import REAL, ManifestError, read_manifest, run_folder
+from routekeeper.bench.schedule import (
+    ATTEMPTS_MAX,
+    REPORT_S,
+    Comparison,
+    SessionPlan,
+    Turn,
+    blocks_of,
+    expected_s,
+)
+from routekeeper.bench.session import Session
 
 FILE_NAME: Final = "comparison.json"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bench.links import Direction, between_groups, both_ways
-from bench.plan import Kind
+from routekeeper.bench.links import Direction, between_groups, both_ways
+from routekeeper.bench.plan import Kind
 
 SIDES: Final = ("side-a", "side-b")
 """Groups of clients; in a partition the first sits with the server that is alone."""

@@ -1,6 +1,7 @@
 """Carries out the timetable of one cluster's life: scenario by scenario, fault by fault, to the instant.
 
-What a fault strikes is decided by :mod:`bench.plan` and :mod:`bench.cuts`; when, and what is done, is here.
+What a fault strikes is decided by :mod:`routekeeper.bench.plan` and :mod:`routekeeper.bench.cuts`; when, and
+what is done, is here.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bench.arms.servers import wait_until
-from bench.chance import stream
-from bench.chronicle import Chronicle
-from bench.cluster import RESTART_MAX_S, Cluster, making_topics
-from bench.cuts import directions, struck_server
-from bench.events import Fault
-from bench.generator_config import Beginning, new_topic
-from bench.links import Direction
-from bench.plan import (
+from routekeeper.bench.arms.servers import wait_until
+from routekeeper.bench.chance import stream
+from routekeeper.bench.chronicle import Chronicle
+from routekeeper.bench.cluster import RESTART_MAX_S, Cluster, making_topics
+from routekeeper.bench.cuts import directions, struck_server
+from routekeeper.bench.events import Fault
+from routekeeper.bench.generator_config import Beginning, new_topic
+from routekeeper.bench.links import Direction
+from routekeeper.bench.plan import (
     CASES,
     NEW_TOPIC,
     Kind,
@@ -32,8 +33,8 @@ from bench.plan import (
     strikes_broker,
     strikes_every_server,
 )
-from bench.processes import ArmLost, ClusterError, Process
-from remoting.codes import DEFAULT_TOPIC
+from routekeeper.bench.processes import ArmLost, ClusterError, Process
+from routekeeper.remoting.codes import DEFAULT_TOPIC
 
 #: Ahead of a new topic's beginning its producers are told of it, ns.
 SIGNAL_NS: Final = 200_000_000

@@ -5,7 +5,7 @@ Rules that hold for every event:
 - Instants are integers of nanoseconds on ``CLOCK_MONOTONIC`` (``time.monotonic_ns()``), which all processes
   of one host share. They are compared only within a run.
 - What is constant for a run is not repeated here: it is in the path and in the manifest, see
-  :mod:`bench.runfolder`.
+  :mod:`routekeeper.bench.runfolder`.
 - An absent value is left out or ``null``, never 0 or "".
 - One JSON object per line, one file per process and kind. A file is written by one process only.
 - Nobody judges here: a lookup that was answered is ``ok`` whatever it said. What was true stands in
@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from bench.recorder import FLUSH_INTERVAL_NS, Recorder
+from routekeeper.bench.recorder import FLUSH_INTERVAL_NS, Recorder
 
 Op = Literal["lookup", "newcomer", "announce", "send", "send_once", "first_send"]
 """``lookup``: a client asks for a route over a connection that it keeps, and tries the next server itself;

@@ -1,9 +1,9 @@
 """The load of the comparison: Locust users that stand before any arm, each operation recorded raw.
 
-Started by :mod:`bench.cluster` as ``locust --headless -f bench/generator.py --bench-config FILE``. All users
-of a kind share one open-loop schedule: whoever is free takes the next due operation, and latency counts from
-its due instant, so a stalled server shows as latency instead of as fewer requests. Users stay, with their
-connections and sessions, until the last scenario is over and a linger has passed.
+Started by :mod:`routekeeper.bench.cluster` as ``locust --headless -f bench/generator.py --bench-config
+FILE``. All users of a kind share one open-loop schedule: whoever is free takes the next due operation, and
+latency counts from its due instant, so a stalled server shows as latency instead of as fewer requests. Users
+stay, with their connections and sessions, until the last scenario is over and a linger has passed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kazoo.handlers.gevent import SequentialGeventHandler
 from locust import User, constant, events, task
 from locust.exception import StopUser
 
-from bench.arms.interface import (
+from routekeeper.bench.arms.interface import (
     Arm,
     ArmConfig,
     BrokerSession,
@@ -33,12 +33,22 @@ from bench.arms.interface import (
     broker_index,
     looked_at,
 )
-from bench.arms.remoting import LastAsked, RemotingArm
-from bench.arms.zookeeper import Waits, ZooKeeperArm
-from bench.arrivals import Arrivals
-from bench.chance import stream
-from bench.events import SIMULATED_FROM, Delivery, EventLog, Op, Operation, Outcome, Truth, View, ViewState
-from bench.generator_config import (
+from routekeeper.bench.arms.remoting import LastAsked, RemotingArm
+from routekeeper.bench.arms.zookeeper import Waits, ZooKeeperArm
+from routekeeper.bench.arrivals import Arrivals
+from routekeeper.bench.chance import stream
+from routekeeper.bench.events import (
+    SIMULATED_FROM,
+    Delivery,
+    EventLog,
+    Op,
+    Operation,
+    Outcome,
+    Truth,
+    View,
+    ViewState,
+)
+from routekeeper.bench.generator_config import (
     RETRIES,
     Beginning,
     GeneratorConfig,
@@ -51,16 +61,16 @@ from bench.generator_config import (
     sim_addr,
     topic_name,
 )
-from bench.recorder import FLUSH_INTERVAL_NS, short_remark
-from bench.waiting import at_once
-from client.blocking import Client
-from client.blocking_parts import PushConsumer
-from client.config import ConsumeFrom, ConsumerConfig, ProducerConfig
-from client.errors import NotApplied, OutcomeUnknown
-from client.producer import Message
-from client.queue_reader import ReceivedMessage
-from remoting.errors import RemotingError, ResponseError
-from remoting.route import TopicRouteData
+from routekeeper.bench.recorder import FLUSH_INTERVAL_NS, short_remark
+from routekeeper.bench.waiting import at_once
+from routekeeper.client.blocking import Client
+from routekeeper.client.blocking_parts import PushConsumer
+from routekeeper.client.config import ConsumeFrom, ConsumerConfig, ProducerConfig
+from routekeeper.client.errors import NotApplied, OutcomeUnknown
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.route import TopicRouteData
 
 #: How often the configuration is looked for, s.
 AWAIT_S: Final = 0.01

@@ -5,9 +5,9 @@ from typing import Final
 
 import msgspec
 
-from bench.arms.interface import ArmConfig
-from bench.events import SIMULATED_FROM, Op
-from bench.plan import NEW_TOPIC, Load, Plan, SeriesPlan, scenarios_of
+from routekeeper.bench.arms.interface import ArmConfig
+from routekeeper.bench.events import SIMULATED_FROM, Op
+from routekeeper.bench.plan import NEW_TOPIC, Load, Plan, SeriesPlan, scenarios_of
 
 RETRIES: Final = 2
 """Of producers that retry: RocketMQ's default of ``retryTimesWhenSendFailed``."""

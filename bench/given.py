@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from bench.plan import Plan, PlanError
-from bench.runfolder import Arm
+from routekeeper.bench.plan import Plan, PlanError
+from routekeeper.bench.runfolder import Arm
 
 ARMS: Final[tuple[Arm, ...]] = ("independent", "raft", "apache")
 SERVERS_MAX: Final = 9

@@ -16,8 +16,8 @@ from typing import Final
 
 import psutil
 
-from bench.namespaces import SUBNETS, network
-from bench.processes import ClusterError
+from routekeeper.bench.namespaces import SUBNETS, network
+from routekeeper.bench.processes import ClusterError
 
 _TAG: Final = re.compile(r"(rkb(\d+)-\d+)-")
 _numbers: Final = itertools.count()

@@ -12,15 +12,15 @@ from typing import Final
 
 import msgspec
 
-from bench.arms.interface import Side, broker_index, broker_indexes
-from bench.arms.remoting import NO_QUORUM
-from bench.arrivals import Arrivals
-from bench.chance import stream
-from bench.events import Op, Operation, Outcome, View
-from bench.generator_config import is_versioned, observed_topics, paced, topic_name
-from bench.plan import Load
-from bench.recorder import short_remark
-from remoting.codes import ResponseCode
+from routekeeper.bench.arms.interface import Side, broker_index, broker_indexes
+from routekeeper.bench.arms.remoting import NO_QUORUM
+from routekeeper.bench.arrivals import Arrivals
+from routekeeper.bench.chance import stream
+from routekeeper.bench.events import Op, Operation, Outcome, View
+from routekeeper.bench.generator_config import is_versioned, observed_topics, paced, topic_name
+from routekeeper.bench.plan import Load
+from routekeeper.bench.recorder import short_remark
+from routekeeper.remoting.codes import ResponseCode
 
 #: Its users are numbered from here: the other load's begin with 0.
 USERS_FROM: Final = 100_000

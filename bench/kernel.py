@@ -1,4 +1,4 @@
-"""Links that the kernel cuts: every process in a network namespace, see :mod:`bench.namespaces`.
+"""Links that the kernel cuts: every process in a network namespace, see :mod:`routekeeper.bench.namespaces`.
 
 Packets into a cut vanish and nobody is told; TCP repeats them, after pauses that double. Needs root and
 iproute2.
@@ -12,11 +12,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from bench.iproute import claimed_subnet, inside, ip, new_tag, remove, run
-from bench.links import Count, Direction
-from bench.namespaces import HARNESS, Namespaces
-from bench.network import Network
-from bench.processes import ClusterError, Process
+from routekeeper.bench.iproute import claimed_subnet, inside, ip, new_tag, remove, run
+from routekeeper.bench.links import Count, Direction
+from routekeeper.bench.namespaces import HARNESS, Namespaces
+from routekeeper.bench.network import Network
+from routekeeper.bench.processes import ClusterError, Process
 
 
 def missing() -> str | None:

@@ -1,8 +1,8 @@
 """The network of one run: which links there are, and the harness's hold on the proxy that they pass.
 
-Every link that a fault may cut passes a TCP proxy of its own process (:mod:`bench.proxy`), if it is not the
-kernel that cuts (:mod:`bench.kernel`). Who dials is known by the address that was dialled, as each dialler is
-given addresses of its own, or by the first frame.
+Every link that a fault may cut passes a TCP proxy of its own process (:mod:`routekeeper.bench.proxy`), if it
+is not the kernel that cuts (:mod:`routekeeper.bench.kernel`). Who dials is known by the address that was
+dialled, as each dialler is given addresses of its own, or by the first frame.
 
 What a cut by the proxy cannot show: a connection is still accepted by it, where a real dialler would repeat
 its first packet; and what was sent into the cut arrives at once when it ends, where TCP would wait for its

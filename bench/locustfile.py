@@ -1,13 +1,14 @@
 """Load for any RocketMQ cluster, as a Locust file: ``locust -f bench/locustfile.py --host 127.0.0.1:9876``.
 
 Every kind of user has a file of its own in ``bench/users``, which works in the same way. The comparison's own
-load, which stands before ZooKeeper, too, and records every operation raw, is :mod:`bench.generator`.
+load, which stands before ZooKeeper, too, and records every operation raw, is
+:mod:`routekeeper.bench.generator`.
 """
 
-from bench.users.consumer_user import ConsumerUser
-from bench.users.http_user import HttpUser
-from bench.users.producer_user import ProducerUser
-from bench.users.registrar_user import RegistrarUser
-from bench.users.wire_user import WireUser
+from routekeeper.bench.users.consumer_user import ConsumerUser
+from routekeeper.bench.users.http_user import HttpUser
+from routekeeper.bench.users.producer_user import ProducerUser
+from routekeeper.bench.users.registrar_user import RegistrarUser
+from routekeeper.bench.users.wire_user import WireUser
 
 __all__ = ["ConsumerUser", "HttpUser", "ProducerUser", "RegistrarUser", "WireUser"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.runfolder import Machine
+from routekeeper.bench.runfolder import Machine
 
 
 def cpu_name() -> str:

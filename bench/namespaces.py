@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.cuts import SIDES
-from bench.links import Direction
+from routekeeper.bench.cuts import SIDES
+from routekeeper.bench.links import Direction
 
 HARNESS: Final = "harness"
 #: A cluster's addresses are 198.19.N.0/23, of those that RFC 2544 keeps for benchmarks.

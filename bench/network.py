@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.links import Count, Direction, Link, pair_host
-from bench.ports import HOST, free_ports
-from bench.processes import Process, ProxyProcess, Record, network_process
+from routekeeper.bench.links import Count, Direction, Link, pair_host
+from routekeeper.bench.ports import HOST, free_ports
+from routekeeper.bench.processes import Process, ProxyProcess, Record, network_process
 
 
 class Network(abc.ABC):

@@ -1,4 +1,5 @@
-"""Reads what each server lists, all the time, over links that no fault cuts: ``python -m bench.observer``.
+"""Reads what each server lists, all the time, over links that no fault cuts: ``python -m
+routekeeper.bench.observer``.
 
 A process of its own, so that its reads are not queued behind the load's. Ends on SIGTERM.
 """
@@ -16,19 +17,19 @@ from typing import Final
 
 import msgspec
 
-from bench.arms.interface import ArmKind, looked_at
-from bench.arms.layout import child_index, topic_path
-from bench.arms.servers import four_letters
-from bench.events import EventLog, View, ViewState
-from bench.generator_config import is_versioned
-from bench.recorder import FLUSH_INTERVAL_NS
-from bench.views import Views
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.errors import RemotingError
-from remoting.frame import FrameDecoder
-from remoting.output import set_up_logging
-from remoting.route import decode_route
+from routekeeper.bench.arms.interface import ArmKind, looked_at
+from routekeeper.bench.arms.layout import child_index, topic_path
+from routekeeper.bench.arms.servers import four_letters
+from routekeeper.bench.events import EventLog, View, ViewState
+from routekeeper.bench.generator_config import is_versioned
+from routekeeper.bench.recorder import FLUSH_INTERVAL_NS
+from routekeeper.bench.views import Views
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.output import set_up_logging
+from routekeeper.remoting.route import decode_route
 
 #: A server that has not answered for so long is silent, s.
 SILENT_S: Final = 0.25
@@ -123,7 +124,7 @@ class ZooKeeperReader:
     """One session with one server; reads what a client needs to tell who is listed."""
 
     def __init__(self, addr: str, session_s: float, reconnect_s: float) -> None:
-        from bench.arms.zookeeper import connect  # kazoo is loaded for this arm only
+        from routekeeper.bench.arms.zookeeper import connect  # kazoo is loaded for this arm only
 
         self._addr = addr
         self._client = connect([addr], session_s=session_s, reconnect_s=reconnect_s)
@@ -207,7 +208,7 @@ async def observe(config: ObserverConfig) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.observer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.observer", description=__doc__)
     parser.add_argument("config", type=Path, help="JSON file written by mqbench")
     config = msgspec.json.decode(parser.parse_args().config.read_bytes(), type=ObserverConfig)
     set_up_logging(level="ERROR")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from bench.runfolder import REAL, Arm, Durability, Line, Links, Series
-from bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
+from routekeeper.bench.runfolder import REAL, Arm, Durability, Line, Links, Series
+from routekeeper.bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
 
 if TYPE_CHECKING:
     import random

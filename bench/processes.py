@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 import psutil
 
-from bench.events import ProcessSample, Role
-from bench.links import Command, Count, Direction, Done, Link
+from routekeeper.bench.events import ProcessSample, Role
+from routekeeper.bench.links import Command, Count, Direction, Done, Link
 
 READY_MARK: Final = " ready"
 """In the line that a program of ours prints when it serves."""
@@ -332,7 +332,7 @@ def network_process(links: Sequence[Link], folder: Path, python: str, record: Re
     """Return the proxy of these links, not yet started."""
     path = folder / "links.json"
     path.write_bytes(msgspec.json.encode(list(links)))
-    command = [python, "-m", "bench.proxy", str(path)]
+    command = [python, "-m", "routekeeper.bench.proxy", str(path)]
     return ProxyProcess(
         Process(role="proxy", index=0, command=command, log=folder / "proxy.log", record=record, pipe_in=True)
     )

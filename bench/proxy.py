@@ -1,9 +1,10 @@
-"""The proxy that the links of a run pass, so that each direction can be cut: ``python -m bench.proxy``.
+"""The proxy that the links of a run pass, so that each direction can be cut: ``python -m
+routekeeper.bench.proxy``.
 
-Reads :class:`bench.links.Command` lines from stdin and answers on stdout. What is sent into a cut waits, as
-TCP repeats it, and arrives late when the cut ends; the end of a connection does not pass either. Where nobody
-listens behind a link, nobody listens before it: a dialler is refused, as it would be without the proxy (on
-Linux, which tells who listens). Who dials into a cut and gives up before its end was never there.
+Reads :class:`routekeeper.bench.links.Command` lines from stdin and answers on stdout. What is sent into a cut
+waits, as TCP repeats it, and arrives late when the cut ends; the end of a connection does not pass either.
+Where nobody listens behind a link, nobody listens before it: a dialler is refused, as it would be without the
+proxy (on Linux, which tells who listens). Who dials into a cut and gives up before its end was never there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from bench.links import Command, Count, Direction, Done, Link
+from routekeeper.bench.links import Command, Count, Direction, Done, Link
 
 _CHUNK: Final = 64 * 1024
 #: How often it is looked who listens, s.
@@ -317,7 +318,7 @@ async def serve(links: list[Link]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.proxy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.proxy", description=__doc__)
     parser.add_argument("links", type=Path, help="JSON file: list of links")
     links = msgspec.json.decode(parser.parse_args().links.read_bytes(), type=list[Link])
     runner = asyncio.run

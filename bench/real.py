@@ -6,16 +6,22 @@ new clients and whoever watches the nameservers are the same programs as in ever
 
 from __future__ import annotations
 
-from bench.arms.apache import RELEASE
-from bench.arms.apache_brokers import LEASE_MS, READY_MARK, broker_addr, broker_command, client_command
-from bench.cluster import LEAD_S, RESTART_MAX_S, Cluster
-from bench.events import EventLog
-from bench.files import write_at_once
-from bench.generator_config import RETRIES, end_path
-from bench.java_client import LinesError, rows, schedule, settings, without_java
-from bench.plan import Load, run_seconds, scenarios_of
-from bench.processes import ClusterError, Process
-from bench.runfolder import Timer
+from routekeeper.bench.arms.apache import RELEASE
+from routekeeper.bench.arms.apache_brokers import (
+    LEASE_MS,
+    READY_MARK,
+    broker_addr,
+    broker_command,
+    client_command,
+)
+from routekeeper.bench.cluster import LEAD_S, RESTART_MAX_S, Cluster
+from routekeeper.bench.events import EventLog
+from routekeeper.bench.files import write_at_once
+from routekeeper.bench.generator_config import RETRIES, end_path
+from routekeeper.bench.java_client import LinesError, rows, schedule, settings, without_java
+from routekeeper.bench.plan import Load, run_seconds, scenarios_of
+from routekeeper.bench.processes import ClusterError, Process
+from routekeeper.bench.runfolder import Timer
 
 
 class RealCluster(Cluster):

@@ -10,7 +10,7 @@ BUFFER_SIZE: Final = 64 * 1024
 """Bytes kept before they go to the file; what a killed process can lose, beside the last flush interval."""
 
 FLUSH_INTERVAL_NS: Final = 200_000_000
-"""How often :meth:`bench.events.EventLog.flush_if_due` writes."""
+"""How often :meth:`routekeeper.bench.events.EventLog.flush_if_due` writes."""
 
 REMARK_LENGTH_MAX: Final = 200
 """Characters of a remark that are kept; the rest tells nothing new and costs disk."""

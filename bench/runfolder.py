@@ -23,8 +23,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from bench.events import FILE_PREFIX, Event, event_files
-from bench.files import write_at_once
+from routekeeper.bench.events import FILE_PREFIX, Event, event_files
+from routekeeper.bench.files import write_at_once
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 2

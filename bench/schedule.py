@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from bench.chance import stream
-from bench.given import Given
-from bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
-from bench.runfolder import Arm, Series, run_folder
+from routekeeper.bench.chance import stream
+from routekeeper.bench.given import Given
+from routekeeper.bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
+from routekeeper.bench.runfolder import Arm, Series, run_folder
 
 #: Starting a cluster and what is started again in a run of "compare", the mean of three arms; the report, s.
 #: They serve until the first run is over. Six blocks took 9 s in either mode of ours, 21 s with ZooKeeper.

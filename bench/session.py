@@ -1,7 +1,7 @@
 """One cluster's life from its start to its run folders: the load, everything recorded, then sorted.
 
-Its processes are :mod:`bench.cluster`'s, its timetable is :mod:`bench.director`'s, and what the arm has lost
-stands in :mod:`bench.chronicle`.
+Its processes are :mod:`routekeeper.bench.cluster`'s, its timetable is :mod:`routekeeper.bench.director`'s,
+and what the arm has lost stands in :mod:`routekeeper.bench.chronicle`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from typing import Final
 
 import msgspec
 
-from bench.chronicle import Chronicle, reason_of
-from bench.cluster import RESTART_MAX_S, Cluster, Record
-from bench.director import Director, Progress
-from bench.events import Event, EventLog
-from bench.machine import commit, this_machine
-from bench.processes import ArmLost, ClusterError, allow_connections, sample_machine, sample_process
-from bench.runfolder import Manifest, event_sums, void_folder, write_manifest
-from bench.schedule import SessionPlan
-from bench.split import split
+from routekeeper.bench.chronicle import Chronicle, reason_of
+from routekeeper.bench.cluster import RESTART_MAX_S, Cluster, Record
+from routekeeper.bench.director import Director, Progress
+from routekeeper.bench.events import Event, EventLog
+from routekeeper.bench.machine import commit, this_machine
+from routekeeper.bench.processes import (
+    ArmLost,
+    ClusterError,
+    allow_connections,
+    sample_machine,
+    sample_process,
+)
+from routekeeper.bench.runfolder import Manifest, event_sums, void_folder, write_manifest
+from routekeeper.bench.schedule import SessionPlan
+from routekeeper.bench.split import split
 
 SAMPLE_EVERY_S = 0.2
 COUNT_EVERY_S: Final = 0.5

@@ -14,8 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from bench.events import FILE_PREFIX, Delivery, Event, Truth, View, event_file, event_files, instant_of
-from bench.recorder import Recorder
+from routekeeper.bench.events import (
+    FILE_PREFIX,
+    Delivery,
+    Event,
+    Truth,
+    View,
+    event_file,
+    event_files,
+    instant_of,
+)
+from routekeeper.bench.recorder import Recorder
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from bench.runfolder import Timer
+from routekeeper.bench.runfolder import Timer
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.events import Observer, View, ViewState
+from routekeeper.bench.events import Observer, View, ViewState
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import gevent
 
-from bench.arms.interface import Told
+from routekeeper.bench.arms.interface import Told
 
 
 def at_once(calls: list[Callable[[], Told]]) -> list[Told]:

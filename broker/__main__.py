@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted
-from remoting.terminal import print_any_text
-from remoting.wall_clock import bear_far_clocks
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted
+from routekeeper.remoting.terminal import print_any_text
+from routekeeper.remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
@@ -22,26 +22,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.command_line import parse_command_line
-from broker.config import IMPORTANT_KEYS, LIVE_KEYS, BrokerConfig, apply_properties, is_broker_name
-from broker.ending import UNORDERLY, end_at_signals
-from broker.errors import SettingError, StoreUnusable
-from broker.files import DISK
-from broker.foreign_settings import fit_settings
-from broker.founding import default_place, name_of_store, stores_below
-from broker.loading import read_changed_settings
-from broker.registrar import AnnouncerFactory, Registrar
-from broker.server import BrokerServer
-from broker.state_files import SETTINGS
-from remoting.addresses import is_loopback, is_unspecified, split_address
-from remoting.errors import LocalProtocolError
-from remoting.files import SETTINGS_SIZE_MAX, read_regular
-from remoting.logs import in_one_line
-from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
-from remoting.properties import format_properties, name_unknown, parse_properties
-from remoting.state_file import StateFileError
+from routekeeper.broker.command_line import parse_command_line
+from routekeeper.broker.config import (
+    IMPORTANT_KEYS,
+    LIVE_KEYS,
+    BrokerConfig,
+    apply_properties,
+    is_broker_name,
+)
+from routekeeper.broker.ending import UNORDERLY, end_at_signals
+from routekeeper.broker.errors import SettingError, StoreUnusable
+from routekeeper.broker.files import DISK
+from routekeeper.broker.foreign_settings import fit_settings
+from routekeeper.broker.founding import default_place, name_of_store, stores_below
+from routekeeper.broker.loading import read_changed_settings
+from routekeeper.broker.registrar import AnnouncerFactory, Registrar
+from routekeeper.broker.server import BrokerServer
+from routekeeper.broker.state_files import SETTINGS
+from routekeeper.remoting.addresses import is_loopback, is_unspecified, split_address
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
+from routekeeper.remoting.logs import in_one_line
+from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
+from routekeeper.remoting.properties import format_properties, name_unknown, parse_properties
+from routekeeper.remoting.state_file import StateFileError
 
-logger = logging.getLogger("broker")
+logger = logging.getLogger("routekeeper.broker")
 
 _DATA: Final = Path("data")
 """Holds the store where no place is named."""

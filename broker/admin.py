@@ -9,12 +9,12 @@ from typing import Final
 
 import orjson
 
-from broker.config import LIVE_KEYS, apply_properties
-from broker.errors import Refusal, SettingError
-from broker.group_requests import TURN, consume_offsets
-from broker.state import BrokerState, Call, Later, Stepwise, Work
-from broker.topics import SCHEDULE_TOPIC, TopicChange, name_fault
-from remoting.bodies import (
+from routekeeper.broker.config import LIVE_KEYS, apply_properties
+from routekeeper.broker.errors import Refusal, SettingError
+from routekeeper.broker.group_requests import TURN, consume_offsets
+from routekeeper.broker.state import BrokerState, Call, Later, Stepwise, Work
+from routekeeper.broker.topics import SCHEDULE_TOPIC, TopicChange, name_fault
+from routekeeper.remoting.bodies import (
     ConsumeOffset,
     ConsumeStats,
     GroupList,
@@ -24,14 +24,14 @@ from remoting.bodies import (
     TopicOffset,
     TopicStats,
 )
-from remoting.bounds import QUEUE_NUMS_MAX
-from remoting.codes import VERSION, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
-from remoting.lenient import loads
-from remoting.message import encode_message
-from remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
-from remoting.route import TopicConfig
+from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
+from routekeeper.remoting.codes import VERSION, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
+from routekeeper.remoting.lenient import loads
+from routekeeper.remoting.message import encode_message
+from routekeeper.remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
+from routekeeper.remoting.route import TopicConfig
 
 VERSION_TEXT: Final = "V5_3_3"
 _GIB: Final = 1024**3

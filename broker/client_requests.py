@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.errors import Refusal
-from broker.group_configs import group_fault
-from broker.groups import Client
-from broker.pulling import codes_of_subscription
-from broker.state import BrokerState, Call, Later
-from broker.topics import name_fault, retry_topic
-from remoting.bodies import (
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.group_configs import group_fault
+from routekeeper.broker.groups import Client
+from routekeeper.broker.pulling import codes_of_subscription
+from routekeeper.broker.state import BrokerState, Call, Later
+from routekeeper.broker.topics import name_fault, retry_topic
+from routekeeper.remoting.bodies import (
     ConsumerIdList,
     HeartbeatData,
     LockBatch,
@@ -22,16 +22,16 @@ from remoting.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.fields import (
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import (
     ConsumerGroupFields,
     DeleteGroupFields,
     ProducerGroupFields,
     UnregisterClientFields,
 )
-from remoting.lenient import as_object, loads
-from remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
+from routekeeper.remoting.lenient import as_object, loads
+from routekeeper.remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
 
 _UNIT_SUB: Final = 2
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from broker.errors import SettingError
-from remoting.logs import STYLES
+from routekeeper.broker.errors import SettingError
+from routekeeper.remoting.logs import STYLES
 
 _OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):

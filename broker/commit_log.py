@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.errors import StoreUnavailable, refused_for
-from broker.files import DISK, NO_DESCRIPTORS, Content, Disk, make_directories, write_whole
+from routekeeper.broker.errors import StoreUnavailable, refused_for
+from routekeeper.broker.files import DISK, NO_DESCRIPTORS, Content, Disk, make_directories, write_whole
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from broker.errors import SettingError
-from broker.message_index import FILE_MESSAGES
-from broker.retention import parse_hours
-from remoting.addresses import FORM, address_fault, split_address
-from remoting.bounds import ADDR_FORM, is_address
-from remoting.errors import LocalProtocolError
-from remoting.names import CHARACTERS, TOPIC_LENGTH_MAX
+from routekeeper.broker.errors import SettingError
+from routekeeper.broker.message_index import FILE_MESSAGES
+from routekeeper.broker.retention import parse_hours
+from routekeeper.remoting.addresses import FORM, address_fault, split_address
+from routekeeper.remoting.bounds import ADDR_FORM, is_address
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.names import CHARACTERS, TOPIC_LENGTH_MAX
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
 REGISTER_PERIOD_MIN_MS: Final = 10_000

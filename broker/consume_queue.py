@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.files import DISK, Disk, make_directories, write_whole
+from routekeeper.broker.files import DISK, Disk, make_directories, write_whole
 
 ENTRY_SIZE: Final = 20
 ENTRY: Final = struct.Struct(">qiq")

@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.errors import StoreUnavailable
-from broker.sending import due_again
-from broker.state import BrokerState
-from broker.store import Draft
-from broker.tags import tags_code
-from broker.topics import SCHEDULE_TOPIC
-from remoting import wall_clock
-from remoting.errors import LocalProtocolError
-from remoting.message import StoredMessage
+from routekeeper.broker.errors import StoreUnavailable
+from routekeeper.broker.sending import due_again
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.store import Draft
+from routekeeper.broker.tags import tags_code
+from routekeeper.broker.topics import SCHEDULE_TOPIC
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.message import StoredMessage
 
 logger = logging.getLogger(__name__)
 

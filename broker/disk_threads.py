@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from broker.steps import no_work
-from remoting.disk_threads import DiskThreads
+from routekeeper.broker.steps import no_work
+from routekeeper.remoting.disk_threads import DiskThreads
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 from typing import Final, NoReturn
 
-from remoting.interrupt import Ending, Order, ending_signals
+from routekeeper.remoting.interrupt import Ending, Order, ending_signals
 
 logger = logging.getLogger(__name__)
 

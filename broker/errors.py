@@ -6,7 +6,7 @@ import errno
 from enum import StrEnum
 from typing import Final
 
-from remoting.codes import ResponseCode
+from routekeeper.remoting.codes import ResponseCode
 
 #: What a disk says that has no room: none at all, none for this user, none in this file.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

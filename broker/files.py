@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from remoting import state_file
-from remoting.files import open_regular
-from remoting.state_file import Loaded
+from routekeeper.remoting import state_file
+from routekeeper.remoting.files import open_regular
+from routekeeper.remoting.state_file import Loaded
 
 T = TypeVar("T")
 
@@ -236,7 +236,7 @@ def write_state(disk: Disk, path: Path, data: bytes, *, backup_too: bool = False
     """Replace a state file, its checksum and its backup.
 
     Raises:
-        OSError: If it cannot be written; see :func:`remoting.state_file.replace`.
+        OSError: If it cannot be written; see :func:`routekeeper.remoting.state_file.replace`.
     """
     make_directories(disk, path.parent)
     state_file.replace(StateStorage(disk), path, data, backup_too=backup_too)

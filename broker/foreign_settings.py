@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from broker.config import RANGES
-from broker.errors import SettingError
-from remoting.properties import closed_door
+from routekeeper.broker.config import RANGES
+from routekeeper.broker.errors import SettingError
+from routekeeper.remoting.properties import closed_door
 
 #: Settings that the broker goes without: (value, why).
 _UNSUPPORTED: Final = {

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.errors import Refusal
-from broker.state import BrokerState, Call
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemoteProtocolError
-from remoting.fields import ConsumeMessageDirectlyFields, ConsumerRunningInfoFields
-from remoting.message import encode_message, parse_offset_message_id
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.state import BrokerState, Call
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.fields import ConsumeMessageDirectlyFields, ConsumerRunningInfoFields
+from routekeeper.remoting.message import encode_message, parse_offset_message_id
 
 #: First version of a client that answers them. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from broker.config import is_broker_name
-from broker.errors import SettingError
-from broker.files import Disk, load_state, write_state
-from broker.state_files import NAME, TOPICS
+from routekeeper.broker.config import is_broker_name
+from routekeeper.broker.errors import SettingError
+from routekeeper.broker.files import Disk, load_state, write_state
+from routekeeper.broker.state_files import NAME, TOPICS
 
 #: Name of a broker whose host has none. Source: BrokerConfig.localHostName, RocketMQ 4.9 and 5.3.
 NO_HOST_NAME: Final = "DEFAULT_BROKER"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
-from remoting.errors import RemoteProtocolError
-from remoting.lenient import FILE
-from remoting.route import DataVersion
+from routekeeper.remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import FILE
+from routekeeper.remoting.route import DataVersion
 
 logger = logging.getLogger(__name__)
 

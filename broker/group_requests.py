@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import orjson
 
-from broker.errors import Refusal
-from broker.forwarding import AskAll
-from broker.state import BrokerState, Call, Later, Stepwise, Work
-from broker.steps import no_work
-from broker.topics import name_fault
-from remoting.admin_fields import (
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.forwarding import AskAll
+from routekeeper.broker.state import BrokerState, Call, Later, Stepwise, Work
+from routekeeper.broker.steps import no_work
+from routekeeper.broker.topics import name_fault
+from routekeeper.remoting.admin_fields import (
     BrokerConsumeStatsFields,
     CloneGroupFields,
     ConsumerStatusFields,
@@ -26,13 +26,20 @@ from remoting.admin_fields import (
     ResetGroupFields,
     TopicGroupFields,
 )
-from remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue, QueueOffsets, TopicList, queue_keyed
-from remoting.codes import LanguageCode, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.fields import ResetOffsetFields
-from remoting.inspection import ConsumerStatus
-from remoting.names import GROUP_LENGTH_MAX
-from remoting.route import TopicConfig
+from routekeeper.remoting.bodies import (
+    ConsumeOffset,
+    ConsumeStats,
+    MessageQueue,
+    QueueOffsets,
+    TopicList,
+    queue_keyed,
+)
+from routekeeper.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import ResetOffsetFields
+from routekeeper.remoting.inspection import ConsumerStatus
+from routekeeper.remoting.names import GROUP_LENGTH_MAX
+from routekeeper.remoting.route import TopicConfig
 
 #: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
 _VERSION_MIN: Final = 28

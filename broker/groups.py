@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from remoting.bodies import (
+from routekeeper.remoting.bodies import (
     ClientConnection,
     ConsumerConnection,
     ConsumerData,
     HeartbeatData,
     SubscriptionData,
 )
-from remoting.codes import LanguageCode
+from routekeeper.remoting.codes import LanguageCode
 
 #: A client not heard for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
 CLIENT_EXPIRY_S: Final = 120.0

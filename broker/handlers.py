@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker import (
+from routekeeper.broker import (
     admin,
     client_requests,
     forwarding,
@@ -16,13 +16,13 @@ from broker import (
     queries,
     sending,
 )
-from broker.errors import Refusal
-from broker.forwarding import AskAll, Forward
-from broker.pulling import Park
-from broker.state import BrokerState, Call, Later, Stepwise
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.frame import FRAME_SIZE_MAX
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.forwarding import AskAll, Forward
+from routekeeper.broker.pulling import Park
+from routekeeper.broker.state import BrokerState, Call, Later, Stepwise
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.frame import FRAME_SIZE_MAX
 
 #: What a handler gives: an answer, one that waits for the disk or the nameservers, one that clients give,
 #: one that takes a while to make, or a pull to be held.

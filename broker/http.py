@@ -8,9 +8,9 @@ from typing import Final
 
 from aiohttp import web
 
-from remoting.addresses import is_loopback, join_address
-from remoting.http.hosts import AllowedHosts
-from remoting.http.listener import HttpConnections, protocol_log
+from routekeeper.remoting.addresses import is_loopback, join_address
+from routekeeper.remoting.http.hosts import AllowedHosts
+from routekeeper.remoting.http.listener import HttpConnections, protocol_log
 
 #: Places for connections: those who look after a broker are few.
 CONNECTIONS_MAX: Final = 64

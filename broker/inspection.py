@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import orjson
 
-from broker.errors import Refusal
-from broker.pulling import codes_of_subscription
-from broker.state import BrokerState, Call
-from broker.stats import Growth
-from remoting.admin_fields import BrokerStatsFields, QueryConsumeQueueFields
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.pulling import codes_of_subscription
+from routekeeper.broker.state import BrokerState, Call
+from routekeeper.broker.stats import Growth
+from routekeeper.remoting.admin_fields import BrokerStatsFields, QueryConsumeQueueFields
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
 
 #: Queue entries in one answer at most.
 ENTRIES_MAX: Final = 1024

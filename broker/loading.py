@@ -9,30 +9,39 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker.config import BrokerConfig
-from broker.files import Disk, load_state, make_directories
-from broker.founding import keep_name
-from broker.group_configs import GroupConfigs
-from broker.groups import ClientTable
-from broker.locks import QueueLocks
-from broker.log_scan import Record
-from broker.offsets import ConsumerOffsets
-from broker.recovery import Checkpoint
-from broker.sending import due_again
-from broker.state import BrokerState
-from broker.state_files import DELAYS, GROUPS, OFFSETS, SETTINGS, TOPICS, StateFile, StateFiles, state_files
-from broker.stats import Stats
-from broker.steps import Steps
-from broker.store import MessageStore, read_checkpoint
-from broker.tags import tags_code
-from broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
-from remoting.bodies import DelayOffsetTable
-from remoting.errors import RemoteProtocolError
-from remoting.lenient import FILE
-from remoting.message import Host
-from remoting.properties import parse_properties
-from remoting.route import DataVersion
-from remoting.state_file import Trust
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.files import Disk, load_state, make_directories
+from routekeeper.broker.founding import keep_name
+from routekeeper.broker.group_configs import GroupConfigs
+from routekeeper.broker.groups import ClientTable
+from routekeeper.broker.locks import QueueLocks
+from routekeeper.broker.log_scan import Record
+from routekeeper.broker.offsets import ConsumerOffsets
+from routekeeper.broker.recovery import Checkpoint
+from routekeeper.broker.sending import due_again
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.state_files import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    SETTINGS,
+    TOPICS,
+    StateFile,
+    StateFiles,
+    state_files,
+)
+from routekeeper.broker.stats import Stats
+from routekeeper.broker.steps import Steps
+from routekeeper.broker.store import MessageStore, read_checkpoint
+from routekeeper.broker.tags import tags_code
+from routekeeper.broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
+from routekeeper.remoting.bodies import DelayOffsetTable
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import FILE
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.properties import parse_properties
+from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.state_file import Trust
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from remoting.bodies import MessageQueue
+from routekeeper.remoting.bodies import MessageQueue
 
 #: A lock not renewed for so long is free. Source: RebalanceLockManager.
 LOCK_LIFE_S: Final = 60.0

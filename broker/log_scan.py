@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple, cast
 
-from broker.files import Content
-from remoting.errors import RemoteProtocolError
-from remoting.message import (
+from routekeeper.broker.files import Content
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.message import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,

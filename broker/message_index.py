@@ -25,11 +25,11 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from broker.commit_log import CommitLog
-from broker.files import Disk, make_directories, write_atomic
-from broker.log_scan import Damage, Padding, scan
-from broker.steps import no_work
-from remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from routekeeper.broker.commit_log import CommitLog
+from routekeeper.broker.files import Disk, make_directories, write_atomic
+from routekeeper.broker.log_scan import Damage, Padding, scan
+from routekeeper.broker.steps import no_work
+from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 
 logger = logging.getLogger(__name__)
 

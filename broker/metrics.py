@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from broker.admin import VERSION_TEXT
-from broker.errors import Refused
-from broker.state import BrokerState
-from broker.stats import (
+from routekeeper.broker.admin import VERSION_TEXT
+from routekeeper.broker.errors import Refused
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.stats import (
     BROKER_GET_NUMS,
     BROKER_PUT_NUMS,
     GROUP_GET_NUMS,
@@ -29,8 +29,8 @@ from broker.stats import (
     TOPIC_PUT_SIZE,
     WINDOWS_S,
 )
-from remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
-from remoting.output import lines_dropped, lines_left_out
+from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
+from routekeeper.remoting.output import lines_dropped, lines_left_out
 
 #: Queues looked at before others have their turn.
 _TURN: Final = 500

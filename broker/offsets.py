@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from remoting.bodies import ConsumerOffsetTable
-from remoting.errors import RemoteProtocolError
-from remoting.lenient import FILE
+from routekeeper.remoting.bodies import ConsumerOffsetTable
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import FILE
 
 _SEPARATOR = "@"
 #: Bytes of the encoded table: of a pair besides its names, and of an offset besides its queue's number.

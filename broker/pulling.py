@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from broker.errors import Refusal
-from broker.state import FAQ, BrokerState, Call
-from broker.store import Batch, GetStatus
-from broker.tags import subscription_codes
-from remoting.bodies import DelayOffsetTable, SubscriptionData
-from remoting.codes import PERM_READ, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.fields import (
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.state import FAQ, BrokerState, Call
+from routekeeper.broker.store import Batch, GetStatus
+from routekeeper.broker.tags import subscription_codes
+from routekeeper.remoting.bodies import DelayOffsetTable, SubscriptionData
+from routekeeper.remoting.codes import PERM_READ, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import (
     OffsetResponseFields,
     PullMessageFields,
     PullMessageResponseFields,

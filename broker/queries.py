@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.errors import Refusal
-from broker.message_index import FOUND_MAX, Found, keys_of
-from broker.state import BrokerState, Call, Stepwise, Work
-from broker.steps import no_work
-from remoting.codes import ResponseCode
-from remoting.fields import QueryMessageFields, QueryMessageResponseFields
-from remoting.message import StoredMessage, encode_message
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.message_index import FOUND_MAX, Found, keys_of
+from routekeeper.broker.state import BrokerState, Call, Stepwise, Work
+from routekeeper.broker.steps import no_work
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.fields import QueryMessageFields, QueryMessageResponseFields
+from routekeeper.remoting.message import StoredMessage, encode_message
 
 #: Messages in one answer at most. Source: maxMsgsNumBatch.
 RESULTS_MAX: Final = FOUND_MAX

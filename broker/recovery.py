@@ -17,11 +17,11 @@ from zlib import crc32
 
 import orjson
 
-from broker.commit_log import CommitLog
-from broker.consume_queue import ConsumeQueue
-from broker.errors import StoreDamaged
-from broker.files import Content, Disk, remove_tree, write_atomic
-from broker.log_scan import Damage, Padding, Record, find_record, scan
+from routekeeper.broker.commit_log import CommitLog
+from routekeeper.broker.consume_queue import ConsumeQueue
+from routekeeper.broker.errors import StoreDamaged
+from routekeeper.broker.files import Content, Disk, remove_tree, write_atomic
+from routekeeper.broker.log_scan import Damage, Padding, Record, find_record, scan
 
 logger = logging.getLogger(__name__)
 

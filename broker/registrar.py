@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from broker.registration import (
+from routekeeper.broker.registration import (
     RegistrationSchedule,
     Trigger,
     VersionAnswer,
@@ -16,23 +16,23 @@ from broker.registration import (
     place_holder,
     registration_body,
 )
-from broker.state import BrokerState
-from remoting import wall_clock
-from remoting.bodies import KVTable
-from remoting.bounds import ADDR_MAX, LEASE_MS
-from remoting.codes import VERSION, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import FieldError, RemoteProtocolError, RemotingError
-from remoting.fields import (
+from routekeeper.broker.state import BrokerState
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.bodies import KVTable
+from routekeeper.remoting.bounds import ADDR_MAX, LEASE_MS
+from routekeeper.remoting.codes import VERSION, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError, RemotingError
+from routekeeper.remoting.fields import (
     GetRouteFields,
     QueryDataVersionFields,
     QueryDataVersionResponseFields,
     RegisterBrokerFields,
     UnregisterBrokerFields,
 )
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
-from remoting.transport.aio import RemotingClient
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
+from routekeeper.remoting.transport.aio import RemotingClient
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from remoting.codes import PERM_READ, PERM_WRITE
-from remoting.registration import RegisterBody
-from remoting.route import DataVersion, TopicConfig, TopicRouteData
+from routekeeper.remoting.codes import PERM_READ, PERM_WRITE
+from routekeeper.remoting.registration import RegisterBody
+from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 

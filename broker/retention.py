@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from broker.errors import SettingError
+from routekeeper.broker.errors import SettingError
 
 #: Files removed in one turn because the disk is full, whatever their age. Source: deleteFileBatchMax.
 OLDEST_AT_ONCE: Final = 10

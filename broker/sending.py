@@ -11,16 +11,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from broker.errors import Refusal, Refused, StoreUnavailable
-from broker.state import FAQ, BrokerState, Call, KnownSend, Later
-from broker.store import Draft, Placed
-from broker.tags import cached_tag_hash, tags_code
-from broker.topics import SCHEDULE_TOPIC, is_sending_forbidden, name_fault, retry_topic
-from remoting.codes import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import FieldError, LocalProtocolError, RemoteProtocolError
-from remoting.fields import SendBackFields, SendMessageFields, SendMessageResponseFields
-from remoting.message import (
+from routekeeper.broker.errors import Refusal, Refused, StoreUnavailable
+from routekeeper.broker.state import FAQ, BrokerState, Call, KnownSend, Later
+from routekeeper.broker.store import Draft, Placed
+from routekeeper.broker.tags import cached_tag_hash, tags_code
+from routekeeper.broker.topics import SCHEDULE_TOPIC, is_sending_forbidden, name_fault, retry_topic
+from routekeeper.remoting.codes import (
+    DLQ_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    RequestCode,
+    ResponseCode,
+)
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import FieldError, LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.fields import SendBackFields, SendMessageFields, SendMessageResponseFields
+from routekeeper.remoting.message import (
     NAME_END,
     PROPERTIES_SIZE_MAX,
     PROPERTY_CLUSTER,
@@ -40,7 +47,7 @@ from remoting.message import (
     encode_properties,
     join_properties,
 )
-from remoting.route import TopicConfig
+from routekeeper.remoting.route import TopicConfig
 
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2

@@ -15,36 +15,36 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.client_requests import notify_changed
-from broker.config import BrokerConfig
-from broker.delay import DelayService
-from broker.disk_threads import in_threads
-from broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
-from broker.files import DISK
-from broker.forwarding import AskAll, Forward
-from broker.groups import SCAN_INTERVAL_S
-from broker.handlers import HANDLERS, MAY_WAIT, SENDS, serve
-from broker.loading import load_broker
-from broker.pulling import Park, time_over
-from broker.registrar import Announcer, AnnouncerFactory, Registrar
-from broker.registration import Trigger
-from broker.state import BrokerState, Call, Later, Stepwise
-from broker.state_files import StateFiles
-from broker.stats import SAMPLE_INTERVAL_S
-from broker.upkeep import Upkeep
-from broker.waiting_pulls import WaitingPulls
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.disk_threads import DiskThreads
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
-from remoting.fields import ConsumerGroupFields
-from remoting.message import Host
-from remoting.transport import split_address
-from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
-from remoting.wall_clock import now_ms
+from routekeeper.broker.client_requests import notify_changed
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.delay import DelayService
+from routekeeper.broker.disk_threads import in_threads
+from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
+from routekeeper.broker.files import DISK
+from routekeeper.broker.forwarding import AskAll, Forward
+from routekeeper.broker.groups import SCAN_INTERVAL_S
+from routekeeper.broker.handlers import HANDLERS, MAY_WAIT, SENDS, serve
+from routekeeper.broker.loading import load_broker
+from routekeeper.broker.pulling import Park, time_over
+from routekeeper.broker.registrar import Announcer, AnnouncerFactory, Registrar
+from routekeeper.broker.registration import Trigger
+from routekeeper.broker.state import BrokerState, Call, Later, Stepwise
+from routekeeper.broker.state_files import StateFiles
+from routekeeper.broker.stats import SAMPLE_INTERVAL_S
+from routekeeper.broker.upkeep import Upkeep
+from routekeeper.broker.waiting_pulls import WaitingPulls
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.disk_threads import DiskThreads
+from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from routekeeper.remoting.fields import ConsumerGroupFields
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.wall_clock import now_ms
 
 if TYPE_CHECKING:
-    from broker.http import HttpServer
+    from routekeeper.broker.http import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class BrokerServer:
     async def _serve_http(self) -> None:
         if self._config.http == "off":
             return
-        from broker.http import HttpServer  # aiohttp takes as long to load as all the rest
+        from routekeeper.broker.http import HttpServer  # aiohttp takes as long to load as all the rest
 
         self._http = HttpServer(metrics=self._metrics, refusing=lambda: self._upkeep.refusing)
         host, port = split_address(self._config.http)
@@ -284,7 +284,7 @@ class BrokerServer:
             raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
 
     async def _metrics(self) -> bytes:
-        from broker.metrics import encode, gather
+        from routekeeper.broker.metrics import encode, gather
 
         work = gather(self._state)
         try:

@@ -9,21 +9,21 @@ from typing import Any
 
 import msgspec
 
-from broker.config import BrokerConfig
-from broker.errors import Refusal
-from broker.group_configs import GroupConfigs
-from broker.groups import ClientTable
-from broker.locks import QueueLocks
-from broker.offsets import ConsumerOffsets
-from broker.stats import Stats
-from broker.store import MessageStore
-from broker.topics import TopicConfigs, name_fault
-from remoting.bodies import SubscriptionGroupConfig
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.message import Host, offset_message_id
-from remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.group_configs import GroupConfigs
+from routekeeper.broker.groups import ClientTable
+from routekeeper.broker.locks import QueueLocks
+from routekeeper.broker.offsets import ConsumerOffsets
+from routekeeper.broker.stats import Stats
+from routekeeper.broker.store import MessageStore
+from routekeeper.broker.topics import TopicConfigs, name_fault
+from routekeeper.remoting.bodies import SubscriptionGroupConfig
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import Host, offset_message_id
+from routekeeper.remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class BrokerState:
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: What all message ids begin with: the advertised address.
         changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
-        known_sends: How sends are to be read, by their arguments; see :mod:`broker.sending`.
+        known_sends: How sends are to be read, by their arguments; see :mod:`routekeeper.broker.sending`.
         full: Kinds of things of which there were once as many as there may be; said once of each.
         unsaved_topics: Topics created or changed since the table was last written, with the counter of the
             version that did it.

@@ -1,7 +1,7 @@
 """The tables of one broker on disk, and who waits for them and for the log (no thread, no clock).
 
-Work goes in steps (:data:`broker.steps.Steps`), so that whoever drives it decides where it runs: the broker's
-loop and a thread, or a simulator.
+Work goes in steps (:data:`routekeeper.broker.steps.Steps`), so that whoever drives it decides where it runs:
+the broker's loop and a thread, or a simulator.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.errors import StoreUnavailable
-from broker.files import Disk, write_state
-from broker.state import BrokerState
-from broker.steps import Steps
-from broker.store import MessageStore
-from remoting.bodies import DelayOffsetTable
-from remoting.properties import escape_properties
+from routekeeper.broker.errors import StoreUnavailable
+from routekeeper.broker.files import Disk, write_state
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.steps import Steps
+from routekeeper.broker.store import MessageStore
+from routekeeper.remoting.bodies import DelayOffsetTable
+from routekeeper.remoting.properties import escape_properties
 
 #: Why something is not on disk; None: it is.
 Failure = OSError | StoreUnavailable | None

@@ -102,7 +102,7 @@ class Stats:
 
     Attributes:
         cluster_name: Key of the statistics of the whole broker, as RocketMQ has it.
-        refused: Sends that were refused, by :class:`broker.errors.Refused`.
+        refused: Sends that were refused, by :class:`routekeeper.broker.errors.Refused`.
         put_bytes: Bytes that the messages of ``put`` take in the log.
         now: Loop time of the last sample; what is counted is dated by it.
     """

@@ -18,16 +18,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from broker.commit_log import CommitLog
-from broker.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
-from broker.errors import Refused, StoreUnavailable, refused_for
-from broker.files import DISK, Disk, make_directories, read_whole, remove_tree
-from broker.log_scan import Record, read_record
-from broker.message_index import FILE_MESSAGES, MessageIndex
-from broker.recovery import Checkpoint, QueueKey, Recovery
-from broker.steps import Steps
-from remoting.errors import LocalProtocolError
-from remoting.message import Host, StoredMessage, decode_message, encode_placed
+from routekeeper.broker.commit_log import CommitLog
+from routekeeper.broker.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
+from routekeeper.broker.errors import Refused, StoreUnavailable, refused_for
+from routekeeper.broker.files import DISK, Disk, make_directories, read_whole, remove_tree
+from routekeeper.broker.log_scan import Record, read_record
+from routekeeper.broker.message_index import FILE_MESSAGES, MessageIndex
+from routekeeper.broker.recovery import Checkpoint, QueueKey, Recovery
+from routekeeper.broker.steps import Steps
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.message import Host, StoredMessage, decode_message, encode_placed
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from remoting.errors import LocalProtocolError
-from remoting.message import NAME_END, PAIR_END, PROPERTY_TAGS, parse_subscription, tag_hash
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_TAGS, parse_subscription, tag_hash
 
 _MARK = f"{PROPERTY_TAGS}{NAME_END}"
 

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
-from remoting.bounds import QUEUE_NUMS_MAX
-from remoting.codes import DEFAULT_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX
-from remoting.errors import RemoteProtocolError
-from remoting.lenient import FILE, INT64_MAX, as_int, loads
-from remoting.names import CHARACTERS, TOPIC_LENGTH_MAX, NameFault, fault_of
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
+from routekeeper.remoting.codes import DEFAULT_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import FILE, INT64_MAX, as_int, loads
+from routekeeper.remoting.names import CHARACTERS, TOPIC_LENGTH_MAX, NameFault, fault_of
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 logger = logging.getLogger(__name__)
 

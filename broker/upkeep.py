@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from broker.disk_threads import in_threads
-from broker.errors import Refused
-from broker.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
-from broker.state import BrokerState
-from broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
-from broker.steps import Steps
-from broker.store import MessageStore
-from remoting import wall_clock
-from remoting.disk_threads import DiskThreads
+from routekeeper.broker.disk_threads import in_threads
+from routekeeper.broker.errors import Refused
+from routekeeper.broker.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
+from routekeeper.broker.steps import Steps
+from routekeeper.broker.store import MessageStore
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ import logging
 import math
 from collections.abc import Callable
 
-from broker.delay import DelayService
-from broker.long_polling import ParkedPulls
-from broker.pulling import Park, Pull, look, time_over
-from broker.state import BrokerState
-from broker.topics import SCHEDULE_TOPIC
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
+from routekeeper.broker.delay import DelayService
+from routekeeper.broker.long_polling import ParkedPulls
+from routekeeper.broker.pulling import Park, Pull, look, time_over
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.topics import SCHEDULE_TOPIC
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
 
 logger = logging.getLogger(__name__)
 

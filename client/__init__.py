@@ -1,5 +1,4 @@
-"""Producers, consumers and administration; users import :mod:`routekeeper`.
+"""Producers, consumers and administration; users import :mod:`routekeeper`."""
 
-Modules of this package name each other relative to it: where a module of the user's own is called ``client``,
-:mod:`routekeeper` loads this package under another name.
-"""
+if __name__ != "routekeeper.client":  # a second copy of a module has classes of its own
+    raise ImportError(f"{__name__!r} is installed as routekeeper.client: import it by this name")

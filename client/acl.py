@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from remoting.command import RemotingCommand
+from routekeeper.remoting.command import RemotingCommand
 
 from .errors import InvalidArgument
 

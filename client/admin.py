@@ -7,11 +7,18 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from remoting.bodies import ConsumerConnection, ConsumeStats, GroupList, KVTable, TopicList, TopicStats
-from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemoteProtocolError
-from remoting.fields import (
+from routekeeper.remoting.bodies import (
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    KVTable,
+    TopicList,
+    TopicStats,
+)
+from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.fields import (
     AddWritePermResponseFields,
     ConsumerGroupFields,
     ConsumeStatsFields,
@@ -27,8 +34,8 @@ from remoting.fields import (
     WipeWritePermResponseFields,
     WritePermFields,
 )
-from remoting.properties import split_properties
-from remoting.route import ClusterInfo, TopicConfig, TopicRouteData, decode_cluster_info
+from routekeeper.remoting.properties import split_properties
+from routekeeper.remoting.route import ClusterInfo, TopicConfig, TopicRouteData, decode_cluster_info
 
 from .directory import Directory, EachAnswer, ensure_success
 from .errors import InvalidArgument, NotApplied

@@ -9,8 +9,9 @@
 
         await client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation, as those of :mod:`client.broker_registration`, runs by ``await client.run(operation)``. Leaving
-the ``async with`` stores consumers' offsets, leaves the groups and closes the connections.
+Any operation, as those of :mod:`routekeeper.client.broker_registration`, runs by ``await
+client.run(operation)``. Leaving the ``async with`` stores consumers' offsets, leaves the groups and closes
+the connections.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import weakref
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, Self, TypeVar, assert_never
 
-from remoting import wall_clock
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.transport import Hook
-from remoting.transport.aio import RemotingClient
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport.aio import RemotingClient
 
 from .admin import Admin as AdminOperations
 from .aio_parts import Admin as Admin

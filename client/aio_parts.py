@@ -1,4 +1,4 @@
-"""Producers, consumers and administration: what :class:`client.aio.Client` gives out.
+"""Producers, consumers and administration: what :class:`routekeeper.client.aio.Client` gives out.
 
 Meaning and errors are those of the operations; here they are only run.
 """
@@ -10,8 +10,8 @@ import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from remoting.bodies import MessageQueue
-from remoting.errors import RemotingError
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.errors import RemotingError
 
 from .admin import Admin as AdminOperations
 from .callbacks import check_not_awaited
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """What is needed here of :class:`client.aio.Client`, which says what each is."""
+    """What is needed here of :class:`routekeeper.client.aio.Client`, which says what each is."""
 
     core: ClientCore
     admin: AdminOperations
@@ -56,7 +56,8 @@ def _awaited(
 
 
 class Producer:
-    """Sends messages of one group; see :class:`client.producer.ProducerCore` for meaning and errors.
+    """Sends messages of one group; see :class:`routekeeper.client.producer.ProducerCore` for meaning and
+    errors.
 
     There is nothing to start. :meth:`close`, or leaving ``async with``, sends what :meth:`put` has taken.
     """
@@ -129,7 +130,7 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> l
 
 
 class Consumer:
-    """What both kinds of consumers can do; see :class:`client.member.GroupMember`."""
+    """What both kinds of consumers can do; see :class:`routekeeper.client.member.GroupMember`."""
 
     def __init__(self, client: Client, core: GroupMember) -> None:
         self._client = client
@@ -167,13 +168,13 @@ class Consumer:
 
 
 class PushConsumer(Consumer):
-    """Calls a listener with messages; see :class:`client.consumer.PushConsumerCore`."""
+    """Calls a listener with messages; see :class:`routekeeper.client.consumer.PushConsumerCore`."""
 
     core: PushConsumerCore
 
 
 class PullConsumer(Consumer):
-    """Hands out messages when asked; see :class:`client.pull_consumer.PullConsumerCore`.
+    """Hands out messages when asked; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
 
         async with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
             async for message in consumer:
@@ -203,7 +204,7 @@ class PullConsumer(Consumer):
 
 
 class Admin:
-    """What administrators ask of nameservers and brokers; see :class:`client.admin.Admin`."""
+    """What administrators ask of nameservers and brokers; see :class:`routekeeper.client.admin.Admin`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -6,11 +6,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from remoting.bodies import ConsumerIdList, LockBatch, LockBatchResponse, MessageQueue, SubscriptionData
-from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, Withdrawn
-from remoting.fields import ConsumerGroupFields
+from routekeeper.remoting.bodies import (
+    ConsumerIdList,
+    LockBatch,
+    LockBatchResponse,
+    MessageQueue,
+    SubscriptionData,
+)
+from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError, Withdrawn
+from routekeeper.remoting.fields import ConsumerGroupFields
 
 from .config import ConsumeFrom, GroupConfig
 from .core import ClientCore

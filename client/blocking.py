@@ -5,8 +5,8 @@
         result = producer.send(Message(topic="Orders", body=b"..."))
         client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation, as those of :mod:`client.broker_registration`, runs by ``client.run(operation)``, from any
-thread.
+Any operation, as those of :mod:`routekeeper.client.broker_registration`, runs by ``client.run(operation)``,
+from any thread.
 
 Used without ``with``, a client starts no thread at all: routes are refreshed by the send that finds them due,
 and no heartbeats are sent. That is the form for load generators with many clients in one process, also under
@@ -18,7 +18,7 @@ gevent's patching::
     client.close()
 
 Hooks see each request before it is sent and each answer before its caller does
-(``remoting.transport.Hook``).
+(``routekeeper.remoting.transport.Hook``).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Self, TypeVar, assert_never
 
-from remoting import wall_clock
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, TooManyRequests
-from remoting.route import TopicRouteData
-from remoting.transport import Hook
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError, TooManyRequests
+from routekeeper.remoting.route import TopicRouteData
+from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .admin import Admin as AdminOperations
 from .blocking_parts import Admin as Admin

@@ -1,4 +1,4 @@
-"""Producers, consumers and administration: what :class:`client.blocking.Client` gives out.
+"""Producers, consumers and administration: what :class:`routekeeper.client.blocking.Client` gives out.
 
 Meaning and errors are those of the operations; here they are only run.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from remoting.bodies import MessageQueue
-from remoting.errors import RemotingError
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.errors import RemotingError
 
 from .admin import Admin as AdminOperations
 from .callbacks import check_not_awaited
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """What is needed here of :class:`client.blocking.Client`, which says what each is."""
+    """What is needed here of :class:`routekeeper.client.blocking.Client`, which says what each is."""
 
     core: ClientCore
     admin: AdminOperations
@@ -62,7 +62,8 @@ def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callab
 
 
 class Producer:
-    """Sends messages of one group; see :class:`client.producer.ProducerCore` for meaning and errors.
+    """Sends messages of one group; see :class:`routekeeper.client.producer.ProducerCore` for meaning and
+    errors.
 
     There is nothing to start. :meth:`close`, or leaving ``with``, sends what :meth:`put` has taken.
     """
@@ -156,7 +157,7 @@ def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[Ba
 
 
 class Consumer:
-    """What both kinds of consumers can do; see :class:`client.member.GroupMember`."""
+    """What both kinds of consumers can do; see :class:`routekeeper.client.member.GroupMember`."""
 
     def __init__(self, client: Client, core: GroupMember) -> None:
         self._client = client
@@ -200,13 +201,13 @@ class Consumer:
 
 
 class PushConsumer(Consumer):
-    """Calls a listener with messages; see :class:`client.consumer.PushConsumerCore`."""
+    """Calls a listener with messages; see :class:`routekeeper.client.consumer.PushConsumerCore`."""
 
     core: PushConsumerCore
 
 
 class PullConsumer(Consumer):
-    """Hands out messages when asked; see :class:`client.pull_consumer.PullConsumerCore`.
+    """Hands out messages when asked; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
 
         with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
             for message in consumer:
@@ -236,7 +237,7 @@ class PullConsumer(Consumer):
 
 
 class Admin:
-    """What administrators ask of nameservers and brokers; see :class:`client.admin.Admin`."""
+    """What administrators ask of nameservers and brokers; see :class:`routekeeper.client.admin.Admin`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from remoting.bodies import KVTable
-from remoting.codes import MASTER_ID, VERSION, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemoteProtocolError, RemotingError
-from remoting.fields import (
+from routekeeper.remoting.bodies import KVTable
+from routekeeper.remoting.codes import MASTER_ID, VERSION, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError
+from routekeeper.remoting.fields import (
     RegisterBrokerFields,
     RegisterBrokerResponseFields,
     UnregisterBrokerFields,
 )
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 from .errors import NotApplied, OutcomeUnknown
 from .operation import Operation, invoke

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import Any
 
-from remoting.logs import shortened
-from remoting.transport import Hook
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.transport import Hook
 
 from .errors import InvalidArgument
 

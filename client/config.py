@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from remoting.addresses import address_fault
-from remoting.bodies import MessageQueue
-from remoting.bounds import is_address
-from remoting.codes import DEFAULT_TOPIC, RETRY_PREFIX, HeaderCodec
-from remoting.logs import shortened
-from remoting.names import CHARACTERS, GROUP_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX, NameFault, fault_of
+from routekeeper.remoting.addresses import address_fault
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.bounds import is_address
+from routekeeper.remoting.codes import DEFAULT_TOPIC, RETRY_PREFIX, HeaderCodec
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.names import (
+    CHARACTERS,
+    GROUP_TOPIC_LENGTH_MAX,
+    TOPIC_LENGTH_MAX,
+    NameFault,
+    fault_of,
+)
 
 from .errors import InvalidArgument
 
@@ -142,7 +148,7 @@ class ProducerConfig:
         try_timeout_s: For one try, as long as another one at another broker remains: a broker that hangs then
             costs this and not the send. Does not count for sends that end at the first unknown outcome.
         latency_fault_enable: Also leave a broker alone for seconds after it was slow or silent, see
-            :mod:`client.latency`.
+            :mod:`routekeeper.client.latency`.
         retry_times: Further tries after the first of a synchronous or asynchronous send.
         retry_unknown: Also retry after a try whose outcome is unknown, as RocketMQ does: at least once, maybe
             twice. False gives up with OutcomeUnknown instead.

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
-from remoting.bodies import (
+from routekeeper.remoting.bodies import (
     ConsumeDirectlyResult,
     MessageQueue,
 )
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, ResponseError
-from remoting.fields import SendBackFields
-from remoting.message import (
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.fields import SendBackFields
+from routekeeper.remoting.message import (
     PROPERTY_DELAY,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,

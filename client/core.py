@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from remoting.bodies import ConsumerData, HeartbeatData
-from remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.fields import UnregisterClientFields
+from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
+from routekeeper.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.fields import UnregisterClientFields
 
 from .config import ClientConfig
 from .directory import Directory, RouteSource, ask_nameservers

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from remoting.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RemotingError, ResponseError
-from remoting.fields import GetRouteFields
-from remoting.route import TopicRouteData, decode_route
+from routekeeper.remoting.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost, RemotingError, ResponseError
+from routekeeper.remoting.fields import GetRouteFields
+from routekeeper.remoting.route import TopicRouteData, decode_route
 
 from .config import ClientConfig, parse_nameservers
 from .errors import InvalidArgument, NoNameserver, NoRoute, describe

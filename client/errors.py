@@ -1,14 +1,14 @@
 """Exceptions of the client, split by outcome: what a caller may conclude about the change it asked for.
 
-Answers of a peer other than success are :class:`remoting.errors.ResponseError`, unless an operation can say
-more.
+Answers of a peer other than success are :class:`routekeeper.remoting.errors.ResponseError`, unless an
+operation can say more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.errors import RemotingError, ResponseError
 
 
 class ClientError(RemotingError):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remoting.errors import RemotingError
+from routekeeper.remoting.errors import RemotingError
 
 from .callbacks import discarded, never_runs
 from .core import ClientCore

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
-from remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemoteProtocolError, RemotingError, ResponseError
-from remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
-from remoting.logs import shortened
+from routekeeper.remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
+from routekeeper.remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError
+from routekeeper.remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
+from routekeeper.remoting.logs import shortened
 
 from .assignment import Assignment
 from .config import GroupConfig, check_queue, check_text

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from remoting.bodies import MessageQueue
-from remoting.codes import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.codes import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from .queue_reader import ReceivedMessage  # which is above producers, as these are above names

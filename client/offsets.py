@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from remoting import state_file
-from remoting.bodies import MessageQueue
-from remoting.files import read_regular
-from remoting.state_file import StateFileError
+from routekeeper.remoting import state_file
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.files import read_regular
+from routekeeper.remoting.state_file import StateFileError
 
 from .errors import ClientError
 from .operation import Deliver, Operation, Signal, wait

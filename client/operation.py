@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
 
 T = TypeVar("T")
 

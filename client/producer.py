@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields, at_queue_v2
-from remoting.inflate import LZ4, ZSTANDARD
-from remoting.message import (
+from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields, at_queue_v2
+from routekeeper.remoting.inflate import LZ4, ZSTANDARD
+from routekeeper.remoting.message import (
     PROPERTIES_SIZE_MAX,
     PROPERTY_INSTANCE_ID,
     PROPERTY_MAX_RECONSUME_TIMES,

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, ResponseError, TooManyRequests
-from remoting.route import TopicConfig
-from remoting.transport import Hook
+from routekeeper.remoting.errors import (
+    ConnectionLost,
+    RemotingError,
+    RequestTimeout,
+    ResponseError,
+    TooManyRequests,
+)
+from routekeeper.remoting.route import TopicConfig
+from routekeeper.remoting.transport import Hook
 
 from . import aio, blocking
 from .acl import Credentials

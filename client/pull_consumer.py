@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from remoting.bodies import MessageQueue
+from routekeeper.remoting.bodies import MessageQueue
 
 from .config import PullConsumerConfig
 from .core import ClientCore

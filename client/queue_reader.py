@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from remoting.bodies import MessageQueue, SubscriptionData
-from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import LocalProtocolError, RemoteProtocolError, ResponseError
-from remoting.fields import (
+from routekeeper.remoting.bodies import MessageQueue, SubscriptionData
+from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError, ResponseError
+from routekeeper.remoting.fields import (
     FieldError,
     OffsetResponseFields,
     PullMessageFields,
@@ -22,8 +22,8 @@ from remoting.fields import (
     SearchOffsetFields,
     UpdateConsumerOffsetFields,
 )
-from remoting.lenient import INT64_MAX
-from remoting.message import (
+from routekeeper.remoting.lenient import INT64_MAX
+from routekeeper.remoting.message import (
     PROPERTY_KEYS,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,

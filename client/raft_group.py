@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from remoting.addresses import is_loopback
+from routekeeper.remoting.addresses import is_loopback
 
 from .errors import NotApplied, OutcomeUnknown
 from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock

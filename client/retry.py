@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from remoting.codes import ResponseCode
-from remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, TooManyRequests
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, TooManyRequests
 
 from .route_cache import MessageQueue, PublishInfo
 

@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from remoting.bodies import MessageQueue as MessageQueue
-from remoting.bounds import QUEUE_NUMS_MAX
-from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
-from remoting.route import QueueData, TopicRouteData
+from routekeeper.remoting.bodies import MessageQueue as MessageQueue
+from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
+from routekeeper.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from routekeeper.remoting.route import QueueData, TopicRouteData
 
 log = logging.getLogger(__name__)
 

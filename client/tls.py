@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from remoting.transport.tls import Tls
+    from routekeeper.remoting.transport.tls import Tls
 
     from .directory import Directory
 
@@ -21,7 +21,11 @@ def secured(directory: Directory) -> Tls | None:
     config = directory.config.tls
     if config is None:
         return None
-    from remoting.transport.tls import Tls, TlsError, load  # 30 ms of loading that plain clients do not need
+    from routekeeper.remoting.transport.tls import (  # 30 ms of loading that plain clients do not need
+        Tls,
+        TlsError,
+        load,
+    )
 
     try:
         context = load(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from remoting.message import unique_message_id
+from routekeeper.remoting.message import unique_message_id
 
 #: Of a unique id: the millisecond of the month, and the counter.
 _ID_TAIL_DIGITS: Final = 12

@@ -14,3 +14,6 @@ else has a folder.
     modes/, replicated/, raft/  what a mode is, with the independent one; the replicated one; its engine
     wire/, http/       the two servers
 """
+
+if __name__ != "routekeeper.nameserver":  # a second copy of a module has classes of its own
+    raise ImportError(f"{__name__!r} is installed as routekeeper.nameserver: import it by this name")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import Ending, Order, end_quietly_when_interrupted, ending_signals
-from remoting.terminal import print_any_text
-from remoting.wall_clock import bear_far_clocks
+from routekeeper.remoting.interrupt import Ending, Order, end_quietly_when_interrupted, ending_signals
+from routekeeper.remoting.terminal import print_any_text
+from routekeeper.remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
@@ -24,24 +24,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
 
-from nameserver.disk.directory import DirectoryError, hold_directory
-from nameserver.modes.independent import Independent
-from nameserver.modes.interface import Consistency
-from nameserver.raft.types import RaftStartError
-from nameserver.replicated import Replicated
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.command_line import CommandLine, parse_command_line
-from nameserver.settings.declared import ConfigError, NamesrvSettings, format_settings
-from nameserver.settings.files import FileError, load_settings_file, load_token
-from nameserver.settings.ranking import load_settings
-from nameserver.wire.server import NameServer
-from remoting.addresses import is_loopback, join_address
-from remoting.files import SETTINGS_SIZE_MAX, read_regular
-from remoting.logs import STYLES, Style, in_one_line
-from remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
-from remoting.properties import parse_properties
+from routekeeper.nameserver.disk.directory import DirectoryError, hold_directory
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.interface import Consistency
+from routekeeper.nameserver.raft.types import RaftStartError
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.command_line import CommandLine, parse_command_line
+from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings, format_settings
+from routekeeper.nameserver.settings.files import FileError, load_settings_file, load_token
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.addresses import is_loopback, join_address
+from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
+from routekeeper.remoting.logs import STYLES, Style, in_one_line
+from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
+from routekeeper.remoting.properties import parse_properties
 
-log = logging.getLogger("nameserver")
+log = logging.getLogger("routekeeper.nameserver")
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
@@ -133,7 +133,7 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
     current = settings.current
     if current.http_listen is not None:
         # aiohttp is 0.15 s of CPU, a third of a start: help, a bad setting and who has HTTP off do without
-        from nameserver.http.app import HttpServer
+        from routekeeper.nameserver.http.app import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
     for number in ending_signals():

@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, TypeAlias, assert_never
 
 import msgspec
 
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
-from remoting.lenient import UNREADABLE
-from remoting.route import DataVersion
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from routekeeper.remoting.lenient import UNREADABLE
+from routekeeper.remoting.route import DataVersion
 
 FORMAT_VERSION: Final = 3
 """Newest format of commands that this program reads; it reads all older ones. 2 brought :class:`Update`."""

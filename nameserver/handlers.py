@@ -14,20 +14,20 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from nameserver.commands import Command
-from nameserver.registration import Registration, broker_key
-from nameserver.routes.entries import Record
-from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, KV_NAME_BYTES_MAX, text_size
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
-from nameserver.settings.declared import NamesrvSettings, format_settings
-from nameserver.types import Answer, BrokerName, ClusterName, KvEntry, Request, refusal
-from nameserver.verdicts import CountReply, Moved, RegisterReply, Rejected, Verdict
-from remoting import fields as ext
-from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
-from remoting.codes import MASTER_ID, VERSION_5_0_0, RequestCode, ResponseCode
-from remoting.errors import FieldError, RemoteProtocolError
-from remoting.route import (
+from routekeeper.nameserver.commands import Command
+from routekeeper.nameserver.registration import Registration, broker_key
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.routes.kv import KV_ENTRY_BYTES_MAX, KV_NAME_BYTES_MAX, text_size
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
+from routekeeper.nameserver.settings.declared import NamesrvSettings, format_settings
+from routekeeper.nameserver.types import Answer, BrokerName, ClusterName, KvEntry, Request, refusal
+from routekeeper.nameserver.verdicts import CountReply, Moved, RegisterReply, Rejected, Verdict
+from routekeeper.remoting import fields as ext
+from routekeeper.remoting.bodies import BrokerMemberGroup, KVTable, TopicList
+from routekeeper.remoting.codes import MASTER_ID, VERSION_5_0_0, RequestCode, ResponseCode
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError
+from routekeeper.remoting.route import (
     DataVersion,
     TopicRouteData,
     decode_queue_datas,

@@ -30,9 +30,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from nameserver.types import BrokerKey, ConnectionId
-from remoting.bounds import LEASE_MS
-from remoting.route import DataVersion
+from routekeeper.nameserver.types import BrokerKey, ConnectionId
+from routekeeper.remoting.bounds import LEASE_MS
+from routekeeper.remoting.route import DataVersion
 
 CLOCK_PERIOD_S: Final = 0.25
 """How often the driver calls :meth:`Liveness.advance`."""

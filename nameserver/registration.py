@@ -7,14 +7,22 @@ from typing import Any
 
 import msgspec
 
-from nameserver.commands import QueueMapping, TopicQueues
-from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request, refusal
-from remoting.bounds import LEASE_MS, LEASE_MS_MAX
-from remoting.errors import FieldError, RemoteProtocolError
-from remoting.fields import RegisterBrokerFields
-from remoting.lenient import canonical
-from remoting.registration import TopicNumbers, body_crc32, read_registration
-from remoting.route import DataVersion
+from routekeeper.nameserver.commands import QueueMapping, TopicQueues
+from routekeeper.nameserver.types import (
+    Answer,
+    BrokerAddr,
+    BrokerKey,
+    BrokerName,
+    ClusterName,
+    Request,
+    refusal,
+)
+from routekeeper.remoting.bounds import LEASE_MS, LEASE_MS_MAX
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.lenient import canonical
+from routekeeper.remoting.registration import TopicNumbers, body_crc32, read_registration
+from routekeeper.remoting.route import DataVersion
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):

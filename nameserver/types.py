@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, NewType, TypeAlias
 
 import msgspec
 
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
 
 BrokerName = NewType("BrokerName", str)
 """Name that a master and its slaves share."""

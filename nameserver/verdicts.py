@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason, MinBrokerChange
+from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason, MinBrokerChange
 
 
 class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):

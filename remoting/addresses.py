@@ -1,6 +1,6 @@
 """Addresses as text: ``host:port``, an IPv6 host in brackets. Nothing is resolved. Pure.
 
-What an address on the wire may look like says :mod:`remoting.bounds`.
+What an address on the wire may look like says :mod:`routekeeper.remoting.bounds`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import ipaddress
 import re
 from typing import Final
 
-from remoting.bounds import PORT_MAX
-from remoting.errors import LocalProtocolError
-from remoting.logs import shortened
+from routekeeper.remoting.bounds import PORT_MAX
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.logs import shortened
 
 FORM: Final = f"HOST:PORT with a port of 0 to {PORT_MAX}"
 

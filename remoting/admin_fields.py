@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from remoting.bounds import NAME_MAX, TOPIC_NAME_MAX
-from remoting.fields import ClientId, Fields, Int32, Int64, Name, TopicName
+from routekeeper.remoting.bounds import NAME_MAX, TOPIC_NAME_MAX
+from routekeeper.remoting.fields import ClientId, Fields, Int32, Int64, Name, TopicName
 
 _StatsKey = Annotated[str, Meta(max_length=NAME_MAX + TOPIC_NAME_MAX + 1)]
 

@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar
 
 import orjson
 
-from remoting.bounds import CLIENT_ID_MAX, GROUPS_MAX, NAME_MAX, TOPIC_NAME_MAX
-from remoting.codes import LanguageCode
-from remoting.errors import RemoteProtocolError
-from remoting.lenient import (
+from routekeeper.remoting.bounds import CLIENT_ID_MAX, GROUPS_MAX, NAME_MAX, TOPIC_NAME_MAX
+from routekeeper.remoting.codes import LanguageCode
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import (
     ANSWER,
     INT64_MAX,
     Limits,
@@ -29,7 +29,7 @@ from remoting.lenient import (
     get_text,
     loads,
 )
-from remoting.route import BrokerData, DataVersion, TopicConfig, decode_broker
+from routekeeper.remoting.route import BrokerData, DataVersion, TopicConfig, decode_broker
 
 _Value = TypeVar("_Value")
 
@@ -234,7 +234,7 @@ class SubscriptionData:
     Attributes:
         sub_string: ``A || B``; ``*`` is everything.
         tags: The tags named, empty for everything.
-        codes: Their hashes, see ``remoting.message.tag_hash``; the broker filters by them.
+        codes: Their hashes, see ``routekeeper.remoting.message.tag_hash``; the broker filters by them.
         sub_version: Unix ms at which the subscription was made; newer replaces older.
     """
 

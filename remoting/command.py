@@ -9,11 +9,18 @@ from typing import Final, Self
 import msgspec
 from msgspec.structs import replace
 
-from remoting.bounds import REQUEST_HEADER_MAX
-from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
-from remoting.errors import RemoteProtocolError, RemotingError
-from remoting.frame import Frame, encode_frame, split_frame
-from remoting.header import (
+from routekeeper.remoting.bounds import REQUEST_HEADER_MAX
+from routekeeper.remoting.codes import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    VERSION,
+    HeaderCodec,
+    LanguageCode,
+    ResponseCode,
+)
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError
+from routekeeper.remoting.frame import Frame, encode_frame, split_frame
+from routekeeper.remoting.header import (
     LANGUAGES,
     UNUSUAL,
     Header,
@@ -149,7 +156,7 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
     """Return the request in the frame whose length word lies at ``start`` and says ``size``.
 
     The same as ``decode_command(split_frame(data, start, size))``, for most frames in a third of the time,
-    but that the header may have no more than :data:`~remoting.bounds.REQUEST_HEADER_MAX` bytes.
+    but that the header may have no more than :data:`~routekeeper.remoting.bounds.REQUEST_HEADER_MAX` bytes.
 
     Raises:
         RemoteProtocolError: As these do.

@@ -44,7 +44,7 @@ class ResponseError(RemotingError):
     """The peer answered with a code other than success.
 
     Attributes:
-        code: Response code, see :class:`remoting.codes.ResponseCode`.
+        code: Response code, see :class:`routekeeper.remoting.codes.ResponseCode`.
         remark: The peer's text, empty if it sent none.
     """
 

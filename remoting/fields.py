@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self, get_args, get_origin
 import msgspec
 from msgspec import Meta, field
 
-from remoting.bounds import (
+from routekeeper.remoting.bounds import (
     ADDR_FORM,
     ADDR_MAX,
     CLIENT_ID_MAX,
@@ -26,7 +26,7 @@ from remoting.bounds import (
     addresses_seen,
     is_address,
 )
-from remoting.errors import FieldError as FieldError
+from routekeeper.remoting.errors import FieldError as FieldError
 
 _FORGIVING: Final = {"forgiving": True}
 
@@ -392,7 +392,7 @@ class SendMessageFields(Fields, frozen=True, kw_only=True):
 
     Attributes:
         queue_id: Below 0 the broker picks one.
-        sys_flag: See ``remoting.message``.
+        sys_flag: See ``routekeeper.remoting.message``.
         born_timestamp: Unix ms at the producer.
         properties: ``name 0x01 value 0x02 ...``.
         batch: The body is a batch; this, not the code, says so.

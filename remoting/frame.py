@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from remoting.codes import HeaderCodec
-from remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 #: Largest frame in bytes, length word included. Source: NettyDecoder, frameMaxLength.
 FRAME_SIZE_MAX: Final = 16 * 1024 * 1024

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 import msgspec
 import orjson
 
-from remoting.bounds import ARGUMENTS_MAX
-from remoting.codes import HeaderCodec, LanguageCode
-from remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.bounds import ARGUMENTS_MAX
+from routekeeper.remoting.codes import HeaderCodec, LanguageCode
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 _FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _INT16: Final = struct.Struct(">h")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 #: Bits 8 to 10 of a message's system flag. Senders before 5.0 write 0 and mean zlib. Source: CompressionType.
 LZ4: Final = 1

@@ -11,8 +11,8 @@ from typing import Self
 
 import orjson
 
-from remoting.bodies import MessageQueue, SubscriptionData, queue_keyed, read_queue_offsets
-from remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.bodies import MessageQueue, SubscriptionData, queue_keyed, read_queue_offsets
+from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

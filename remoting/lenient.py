@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from remoting.errors import RemoteProtocolError
+from routekeeper.remoting.errors import RemoteProtocolError
 
 #: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
 DEPTH_MAX: Final = 64

@@ -11,7 +11,7 @@ import logging
 import re
 from typing import Final, Literal, get_args
 
-from remoting.wall_clock import calendar
+from routekeeper.remoting.wall_clock import calendar
 
 Style = Literal["text", "json"]
 STYLES: Final[tuple[str, ...]] = get_args(Style)

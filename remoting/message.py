@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from remoting.addresses import join_address
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.inflate import deflate, inflate
+from routekeeper.remoting.addresses import join_address
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.inflate import deflate, inflate
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7
 MAGIC_V2: Final = -626843477  # 0xDAA320AB, 5.x: the topic's length takes two bytes

@@ -1,6 +1,6 @@
 """Names of topics, groups and brokers as RocketMQ's own programs allow them. Pure.
 
-How long a name on the wire may be at all says :mod:`remoting.bounds`.
+How long a name on the wire may be at all says :mod:`routekeeper.remoting.bounds`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from remoting.line_limit import EventLimit
-from remoting.logs import LineFormatter, Style, shortened
+from routekeeper.remoting.line_limit import EventLimit
+from routekeeper.remoting.logs import LineFormatter, Style, shortened
 
 BYTES_MAX: Final = 4 << 20
 """Bytes that wait to be written, for each of stdout and stderr."""

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Final
 import msgspec
 import orjson
 
-from remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME_MAX
-from remoting.codes import VERSION_3_0_11, VERSION_5_0_0
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.lenient import (
+from routekeeper.remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME_MAX
+from routekeeper.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.lenient import (
     DEPTH_MAX,
     INT32_MAX,
     INT64_MAX,
@@ -32,7 +32,7 @@ from remoting.lenient import (
     get_text,
     loads,
 )
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 #: Topics that one registration may carry. Real brokers have tens of thousands at most.
 REGISTER_TOPICS_MAX: Final = 100_000

@@ -16,9 +16,9 @@ from typing import Any, Self
 import msgspec
 import orjson
 
-from remoting.codes import VERSION_4_9_4
-from remoting.errors import RemoteProtocolError
-from remoting.lenient import (
+from routekeeper.remoting.codes import VERSION_4_9_4
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import (
     ANSWER,
     INT64_MAX,
     as_int,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 from typing import Final, NamedTuple
 
-from remoting.codes import FLAG_RESPONSE
-from remoting.command import RemotingCommand, read_answer
-from remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
-from remoting.frame import FRAME_SIZE_MAX, FrameDecoder
+from routekeeper.remoting.codes import FLAG_RESPONSE
+from routekeeper.remoting.command import RemotingCommand, read_answer
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
+from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 
 #: Requests that may wait for their answers on one connection. Java allows 64 asynchronous ones per process.
 OUTSTANDING_MAX: Final = 1024

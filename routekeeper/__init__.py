@@ -3,42 +3,38 @@
     with Client("127.0.0.1:9876") as client:
         client.producer("orders").send(Message(topic="Orders", body=b"..."))
 
-The names below come from the packages beside this one. A program may well have a module of its own called
-``client``, which hides ours: then ours is loaded as ``routekeeper.client``.
+All parts of RouteKeeper are installed below this package; in the repository they are folders beside it. The
+client is loaded when a program asks for one of its names, so that a nameserver or broker does not load it.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from client.public import *  # noqa: F403
-    from client.public import __all__ as __all__
+    from routekeeper.client.public import *  # noqa: F403
+    from routekeeper.client.public import __all__ as __all__
 else:
+    # Windows and some archives drop the links to the parts: then the parts are found in the folder above.
+    _FOLDER = Path(__file__).resolve().parent
+    if (
+        not (_FOLDER / "client" / "__init__.py").is_file()
+        and (_FOLDER.parent / "client" / "__init__.py").is_file()
+    ):
+        __path__.append(str(_FOLDER.parent))  # noqa: F405
 
-    def _client_package() -> str:
-        """Return the name under which the client's modules can be imported."""
-        ours = Path(__file__).resolve().parent.parent / "client" / "__init__.py"
-        try:
-            found = find_spec("client")
-        except ValueError:  # something in sys.modules that came without a spec: not ours
-            found = None
-        if found is not None and found.origin is not None and Path(found.origin).resolve() == ours:
-            return "client"
-        name = f"{__name__}.client"
-        if name not in sys.modules:
-            spec = spec_from_file_location(name, ours, submodule_search_locations=[str(ours.parent)])
-            assert isinstance(spec, ModuleSpec)
-            assert spec.loader is not None
-            sys.modules[name] = module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[name])
-        return name
+    _PARTS = ("remoting", "nameserver", "broker", "client", "bench")
 
-    _public = import_module(f"{_client_package()}.public")
-    __all__ = list(_public.__all__)
-    globals().update({_name: getattr(_public, _name) for _name in __all__})
+    def __getattr__(name):
+        # The import system asks here for the parts, too, before it imports them.
+        if name == "__all__" or not (name.startswith("_") or name in _PARTS):
+            public = import_module("routekeeper.client.public")
+            if name == "__all__" or name in public.__all__:
+                globals()[name] = getattr(public, name)
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__getattr__("__all__")})

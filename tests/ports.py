@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from bench.ports import HOST, bound, is_free
+from routekeeper.bench.ports import HOST, bound, is_free
 
 #: Below the usual outgoing connections and below the ports of the benchmark's processes.
 _USUAL: Final = range(10_000, 20_000)

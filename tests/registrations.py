@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from nameserver.commands import RegisterBroker
-from nameserver.handlers import Decision, decide, decide_registration
-from nameserver.registration import Registration, decode_registration
-from nameserver.routes.view import RouteView
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, Request
-from remoting.codes import RequestCode
-from remoting.registration import TopicNumbers
+from routekeeper.nameserver.commands import RegisterBroker
+from routekeeper.nameserver.handlers import Decision, decide, decide_registration
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, Request
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.registration import TopicNumbers
 
 
 def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, uptime_s: float) -> Decision:

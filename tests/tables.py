@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from nameserver.routes.image import encode_image
-from nameserver.routes.room import Held
-from nameserver.routes.store import RouteStore
-from nameserver.routes.table import RouteTable
-from nameserver.types import BrokerKey, BrokerName
+from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.room import Held
+from routekeeper.nameserver.routes.store import RouteStore
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.types import BrokerKey, BrokerName
 
 
 def check_table(table: RouteStore) -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.arms.servers import StartedServers, java, server_names
-from bench.network import Network
-from bench.ports import free_ports
-from bench.processes import ClusterError, Record
-from bench.runfolder import Arm, Timer
-from bench.surroundings import cache_home
-from bench.timers import DOCUMENTED_MS, Timers, documented_timers
+from routekeeper.bench.arms.servers import StartedServers, java, server_names
+from routekeeper.bench.network import Network
+from routekeeper.bench.ports import free_ports
+from routekeeper.bench.processes import ClusterError, Record
+from routekeeper.bench.runfolder import Arm, Timer
+from routekeeper.bench.surroundings import cache_home
+from routekeeper.bench.timers import DOCUMENTED_MS, Timers, documented_timers
 
 RELEASE: Final = "5.3.3"
 _MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from bench.arms.apache import LOGBACK, RELEASE, Jars
-from bench.arms.interface import CLUSTER
-from bench.jre import JAVA_MAJOR_MIN
-from bench.ports import HOST, free_ports
-from bench.processes import ClusterError
+from routekeeper.bench.arms.apache import LOGBACK, RELEASE, Jars
+from routekeeper.bench.arms.interface import CLUSTER
+from routekeeper.bench.jre import JAVA_MAJOR_MIN
+from routekeeper.bench.ports import HOST, free_ports
+from routekeeper.bench.processes import ClusterError
 
 JARS: Final = Jars(name=f"apache-brokers-{RELEASE}", pom=Path(__file__).with_name("apache_brokers.xml"))
 LEASE_MS: Final = 120_000.0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.arms.servers import Servers, is_ready, status_of
-from bench.given import Given
-from bench.runfolder import Timer
-from bench.timers import Timers, documented_timers
+from routekeeper.bench.arms.servers import Servers, is_ready, status_of
+from routekeeper.bench.given import Given
+from routekeeper.bench.runfolder import Timer
+from routekeeper.bench.timers import Timers, documented_timers
 
 
 class GivenServers(Servers):

@@ -14,11 +14,11 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from bench.events import SIMULATED_FROM, Outcome
-from client.blocking import Client
-from client.config import ClientConfig
-from remoting.route import TopicRouteData
-from remoting.transport import Hook
+from routekeeper.bench.events import SIMULATED_FROM, Outcome
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.remoting.route import TopicRouteData
+from routekeeper.remoting.transport import Hook
 
 CLUSTER: Final = "Bench"
 _BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")

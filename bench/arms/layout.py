@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from bench.arms.interface import CLUSTER, broker_name
-from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
-from remoting.route import BrokerData, QueueData, TopicRouteData
+from routekeeper.bench.arms.interface import CLUSTER, broker_name
+from routekeeper.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from routekeeper.remoting.route import BrokerData, QueueData, TopicRouteData
 
 ROOT: Final = "/meta/brokers"
 IDS: Final = f"{ROOT}/ids"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from bench.arms.interface import (
+from routekeeper.bench.arms.interface import (
     CLUSTER,
     ArmConfig,
     Listing,
@@ -19,18 +19,18 @@ from bench.arms.interface import (
     client_config,
     looked_at,
 )
-from bench.events import Outcome
-from bench.recorder import short_remark
-from client.blocking import Client
-from client.broker_registration import Registration, encode_registration, register, unregister
-from client.directory import Directory, ask_nameservers
-from client.errors import NotApplied, OutcomeUnknown
-from client.operation import Operation
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, ResponseError
-from remoting.route import DataVersion, TopicConfig, TopicRouteData
-from remoting.transport import Hook
+from routekeeper.bench.events import Outcome
+from routekeeper.bench.recorder import short_remark
+from routekeeper.client.blocking import Client
+from routekeeper.client.broker_registration import Registration, encode_registration, register, unregister
+from routekeeper.client.directory import Directory, ask_nameservers
+from routekeeper.client.errors import NotApplied, OutcomeUnknown
+from routekeeper.client.operation import Operation
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData
+from routekeeper.remoting.transport import Hook
 
 NO_QUORUM = "[NO_QUORUM]"
 #: Runs several calls at a time and returns their results in order; Locust's users bring gevent's.

@@ -15,17 +15,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.arms.layout import IDS
-from bench.direct import OPENER
-from bench.jre import ensure_java
-from bench.network import Network
-from bench.ports import HOST, free_ports
-from bench.processes import READY_MARK, ArmLost, ClusterError, Process, Record
-from bench.runfolder import REAL, Arm, Durability, Timer
-from bench.timers import DOCUMENTED_MS, Timers, documented_timers
-from client.blocking import Client
-from client.config import ClientConfig
-from remoting.errors import RemotingError
+from routekeeper.bench.arms.layout import IDS
+from routekeeper.bench.direct import OPENER
+from routekeeper.bench.jre import ensure_java
+from routekeeper.bench.network import Network
+from routekeeper.bench.ports import HOST, free_ports
+from routekeeper.bench.processes import READY_MARK, ArmLost, ClusterError, Process, Record
+from routekeeper.bench.runfolder import REAL, Arm, Durability, Timer
+from routekeeper.bench.timers import DOCUMENTED_MS, Timers, documented_timers
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.remoting.errors import RemotingError
 
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 #: Jars of pyspark that ZooKeeper needs; a class path of all 250 takes longer to open.
@@ -186,7 +186,15 @@ class Nameservers(StartedServers):
                 secret.write_text(os.urandom(32).hex())
                 proof = ["--raft-secret-file", str(secret)]
         for index in range(count):
-            command = [sys.executable, "-m", "nameserver", "--mode", self.mode, "-c", str(settings)]
+            command = [
+                sys.executable,
+                "-m",
+                "routekeeper.nameserver",
+                "--mode",
+                self.mode,
+                "-c",
+                str(settings),
+            ]
             command += ["--listen", f"{network.bind}:{wire[index]}"]
             command += ["--http", f"{network.bind}:{http[index]}", "--data", str(self.data_of(index))]
             if self.mode == "raft":
@@ -305,7 +313,7 @@ class ZooKeepers(StartedServers):
         from kazoo.exceptions import KazooException  # kazoo is loaded for this arm only
         from kazoo.handlers.threading import KazooTimeoutError
 
-        from bench.arms.zookeeper import connect
+        from routekeeper.bench.arms.zookeeper import connect
 
         client = connect([self.clients[index]], session_s=self.session_ms / 1000)
         try:

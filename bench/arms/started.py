@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.arms.apache import ApacheNameservers
-from bench.arms.servers import Nameservers, StartedServers, ZooKeepers
-from bench.network import Network
-from bench.processes import Record
-from bench.runfolder import Arm, Durability
-from bench.timers import Timers
+from routekeeper.bench.arms.apache import ApacheNameservers
+from routekeeper.bench.arms.servers import Nameservers, StartedServers, ZooKeepers
+from routekeeper.bench.network import Network
+from routekeeper.bench.processes import Record
+from routekeeper.bench.runfolder import Arm, Durability
+from routekeeper.bench.timers import Timers
 
 
 def servers_of(

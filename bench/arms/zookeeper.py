@@ -1,7 +1,8 @@
 """The arm that the documents turned down: brokers hold ZooKeeper sessions, clients read and watch.
 
-Nodes lie as MetaQ laid them (:mod:`bench.arms.layout`). When a session has expired its broker's nodes are
-made anew; nodes that a former life of the broker left are replaced at once, where MetaQ waited for their end.
+Nodes lie as MetaQ laid them (:mod:`routekeeper.bench.arms.layout`). When a session has expired its broker's
+nodes are made anew; nodes that a former life of the broker left are replaced at once, where MetaQ waited for
+their end.
 """
 
 from __future__ import annotations
@@ -29,8 +30,17 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from bench.arms.interface import ArmConfig, Listing, Looked, Side, Told, as_dialled, client_config, looked_at
-from bench.arms.layout import (
+from routekeeper.bench.arms.interface import (
+    ArmConfig,
+    Listing,
+    Looked,
+    Side,
+    Told,
+    as_dialled,
+    client_config,
+    looked_at,
+)
+from routekeeper.bench.arms.layout import (
     child_index,
     master_path,
     nodes_of,
@@ -38,15 +48,15 @@ from bench.arms.layout import (
     topic_child,
     topic_path,
 )
-from bench.events import Outcome
-from bench.recorder import short_remark
-from client.blocking import Client
-from client.directory import Directory
-from client.operation import Deliver, Operation
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError, ResponseError
-from remoting.route import TopicRouteData
-from remoting.transport import Hook
+from routekeeper.bench.events import Outcome
+from routekeeper.bench.recorder import short_remark
+from routekeeper.client.blocking import Client
+from routekeeper.client.directory import Directory
+from routekeeper.client.operation import Deliver, Operation
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.route import TopicRouteData
+from routekeeper.remoting.transport import Hook
 
 log = logging.getLogger(__name__)
 

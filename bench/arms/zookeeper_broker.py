@@ -1,4 +1,5 @@
-"""Our broker, announced in ZooKeeper: ``python -m bench.arms.zookeeper_broker``; flags as ``mqbroker``.
+"""Our broker, announced in ZooKeeper: ``python -m routekeeper.bench.arms.zookeeper_broker``; flags as
+``mqbroker``.
 
 ``-n`` names the ensemble. The session's time-out is the lease of 120 s, divided by ``timerDivisor``.
 """
@@ -12,17 +13,17 @@ from collections.abc import Callable, Iterable
 
 from kazoo.exceptions import KazooException
 
-from bench.arms.interface import broker_index
-from bench.arms.layout import nodes_of
-from bench.arms.zookeeper import THREADS, Standing, connect
-from bench.events import SIMULATED_FROM
-from broker.__main__ import main
-from broker.registrar import Announcer
-from broker.registration import Trigger
-from broker.state import BrokerState
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.bench.arms.interface import broker_index
+from routekeeper.bench.arms.layout import nodes_of
+from routekeeper.bench.arms.zookeeper import THREADS, Standing, connect
+from routekeeper.bench.events import SIMULATED_FROM
+from routekeeper.broker.__main__ import main
+from routekeeper.broker.registrar import Announcer
+from routekeeper.broker.registration import Trigger
+from routekeeper.broker.state import BrokerState
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
-log = logging.getLogger("broker.zookeeper")
+log = logging.getLogger("routekeeper.broker.zookeeper")
 
 LEASE_S = 120.0
 PUT_TIMEOUT_S = 3.0

@@ -1,6 +1,6 @@
 """Route queries (request 105): CPU time of this tree's nameserver, and of another tree's beside it.
 
-    python -m bench.micro.beside TREE [--mode raft] [--pairs 24] [--turns 60]
+    python -m routekeeper.bench.micro.beside TREE [--mode raft] [--pairs 24] [--turns 60]
 
 TREE is a checkout of another commit; with this tree's own path it says what is noise. Both run as
 processes, asked in turn for some ms each over 16 connections, 1 and 16 requests in flight on each, so that
@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from bench.micro.raft.figures import interval
-from bench.micro.route_query import (
+from routekeeper.bench.micro.raft.figures import interval
+from routekeeper.bench.micro.route_query import (
     CONNECTIONS,
     DEPTHS,
     WORKLOADS,
@@ -36,9 +36,9 @@ from bench.micro.route_query import (
     start_independent,
     start_raft,
 )
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 #: Rounds over all connections in a turn, by requests in flight on each: some ms of CPU.
 ROUNDS: Final = {1: 16, 16: 3}
@@ -153,7 +153,7 @@ def compare(other: Path, *, mode: str, pairs: int, turns: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.micro.beside",
+        prog="python -m routekeeper.bench.micro.beside",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

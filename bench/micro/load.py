@@ -19,11 +19,11 @@ from typing import Any, Final, cast
 import msgspec
 import uvloop
 
-from remoting.codes import HeaderCodec, LanguageCode, RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import encode_frame, split_frame
-from remoting.header import Header, encode_header
-from remoting.route import decode_route
+from routekeeper.remoting.codes import HeaderCodec, LanguageCode, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import encode_frame, split_frame
+from routekeeper.remoting.header import Header, encode_header
+from routekeeper.remoting.route import decode_route
 
 _LENGTH: Final = struct.Struct(">I")
 _CPUCLOCK_SCHED: Final = 2

@@ -1,7 +1,8 @@
 """CPU time a message costs broker and client: sends, batches, a lingering producer, pulls, a consumer.
 
-    python -m bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3] [CASE ...]
-    python -m bench.micro.messages --served NAMESRV BROKER PID [CASE ...]
+    python -m routekeeper.bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3]
+        [CASE ...]
+    python -m routekeeper.bench.micro.messages --served NAMESRV BROKER PID [CASE ...]
 
 A nameserver and a broker of their own on loopback; this process is the client (asyncio, uvloop). CPU is the
 kernel's clock of each process, user and system: neighbours on the machine disturb it less than the wall's.
@@ -28,16 +29,16 @@ from typing import Final
 
 import uvloop
 
-from broker.config import BrokerConfig
-from broker.files import DISK
-from broker.loading import load_broker
-from client.aio import Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
-from client.producer import Message
-from client.queue_reader import ReceivedMessage, TopicReader
-from remoting.errors import ResponseError
-from remoting.message import Host
-from remoting.route import TopicConfig
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.files import DISK
+from routekeeper.broker.loading import load_broker
+from routekeeper.client.aio import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import ReceivedMessage, TopicReader
+from routekeeper.remoting.errors import ResponseError
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.route import TopicConfig
 
 _TOPIC: Final = "Bench"
 _QUEUES: Final = 8
@@ -251,9 +252,9 @@ def main() -> None:
 
 def run_on(directory: str, arguments: argparse.Namespace) -> None:
     with (
-        process("nameserver", "--http", "off", "--data", f"{directory}/ns") as (_, namesrv),
+        process("routekeeper.nameserver", "--http", "off", "--data", f"{directory}/ns") as (_, namesrv),
         process(
-            "broker",
+            "routekeeper.broker",
             *("-n", namesrv, "--store", f"{directory}/store", "--set", f"flushDiskType={arguments.flush}"),
         ) as (pid, addr),
     ):

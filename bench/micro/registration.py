@@ -1,6 +1,6 @@
 """Decoding registrations (103): CPU time of this tree, and of another one beside it.
 
-    python -m bench.micro.registration [--against TREE] [--pairs 40] [--processes 4]
+    python -m routekeeper.bench.micro.registration [--against TREE] [--pairs 40] [--processes 4]
 
 What is timed is ``decode_registration``: arguments and body of a request whose frame has just been read, so
 that all its texts are new. Alone it prints us of CPU for one registration. With ``--against`` (a checkout of
@@ -27,7 +27,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Final, Self
 
-from bench.micro.raft.figures import interval
+from routekeeper.bench.micro.raft.figures import interval
 
 #: Topics, compressed, registrations timed at a time: some ms of CPU.
 CASES: Final = {
@@ -42,11 +42,11 @@ _LENGTH_SIZE: Final = 4
 
 def frames(topics: int, *, compressed: bool) -> list[bytes]:
     """Return what connections would receive: one registration of each broker."""
-    from remoting.codes import RequestCode
-    from remoting.command import RemotingCommand
-    from remoting.fields import RegisterBrokerFields
-    from remoting.registration import RegisterBody, body_crc32, encode_register_body
-    from remoting.route import DataVersion, TopicConfig
+    from routekeeper.remoting.codes import RequestCode
+    from routekeeper.remoting.command import RemotingCommand
+    from routekeeper.remoting.fields import RegisterBrokerFields
+    from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+    from routekeeper.remoting.route import DataVersion, TopicConfig
 
     made = []
     for broker in range(BROKERS):
@@ -77,13 +77,13 @@ def work() -> None:
     """Be one tree: read the file of frames, then answer each case asked for with us of CPU a registration."""
     import gc
 
-    from nameserver import types
-    from remoting.command import read_command
+    from routekeeper.nameserver import types
+    from routekeeper.remoting.command import read_command
 
     try:
-        module = import_module("nameserver.registration")
+        module = import_module("routekeeper.nameserver.registration")
     except ImportError:  # where it was once
-        module = import_module("nameserver.handlers")
+        module = import_module("routekeeper.nameserver.handlers")
     decode = module.decode_registration
     # A tree may have taken over what it wanted of a command into a value of its own.
     as_asked = getattr(types.Request, "of", lambda command: command)
@@ -168,7 +168,9 @@ def compare(cases: Path, other: Path, *, pairs: int, processes: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.micro.registration", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m routekeeper.bench.micro.registration", description=__doc__
+    )
     parser.add_argument("--against", type=Path, help="checkout of another commit")
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--processes", type=int, default=4, help="pairs of processes, one after the other")

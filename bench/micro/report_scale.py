@@ -1,4 +1,5 @@
-"""How the report's time grows with the events: ``python -m bench.micro.report_scale --rows 5000000``.
+"""How the report's time grows with the events: ``python -m routekeeper.bench.micro.report_scale --rows
+5000000``.
 
 Writes run folders of invented operations, changes and views, as many rows as were asked for, and makes their
 report as ``mqbench report`` does. Six blocks of three arms with five scenarios each, a minute long, whatever
@@ -24,8 +25,8 @@ from typing import Final
 
 import psutil
 
-from bench.machine import commit, this_machine, versions
-from bench.runfolder import Arm, Manifest, run_folder, write_manifest
+from routekeeper.bench.machine import commit, this_machine, versions
+from routekeeper.bench.runfolder import Arm, Manifest, run_folder, write_manifest
 
 ARMS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper")
 BLOCKS: Final = 6
@@ -197,7 +198,7 @@ def _write_manifest(folder: Path, part: Part) -> None:
         machine=this_machine(),
         versions=versions(),
         commit=commit(),
-        command=["python", "-m", "bench.micro.report_scale"],
+        command=["python", "-m", "routekeeper.bench.micro.report_scale"],
         started_at="2026-01-01T00:00:00Z",
         started_ns=BEGIN_NS - SECOND,
         measure_begin_ns=BEGIN_NS,
@@ -236,7 +237,7 @@ def make_report(runs: Path, out: Path) -> Cost:
         # One file per process: Spark's launcher is a JVM, too.
         options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc:file={logs}/%p.log"
         environment = {**os.environ, "JDK_JAVA_OPTIONS": options}
-        command = [sys.executable, "-m", "bench.report", str(runs), "--out", str(out)]
+        command = [sys.executable, "-m", "routekeeper.bench.report", str(runs), "--out", str(out)]
         child = subprocess.Popen(command, env=environment)
         cpu_s, most = 0.0, 0
         while child.poll() is None:
@@ -275,7 +276,9 @@ def rows_wanted(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.micro.report_scale", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m routekeeper.bench.micro.report_scale", description=__doc__
+    )
     parser.add_argument("--rows", type=rows_wanted, default=5_000_000, help="rows (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("out/scale"), help="default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="leave the rows and the report there")

@@ -1,6 +1,6 @@
 """Route queries per second and per second of server CPU: our nameserver, a bare echo, Apache's nameserver.
 
-    python -m bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
+    python -m routekeeper.bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
 
 All servers run at the same time and idle but for the one that is asked; each round asks them all in turn, in
 another order each time. Closed loop, 16 connections, 1 and 16 requests in flight on each. Two workloads:
@@ -36,15 +36,15 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.direct import OPENER
-from bench.micro.load import Plan
-from bench.surroundings import cache_home
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.fields import RegisterBrokerFields
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig
-from remoting.transport.blocking import BlockingClient
+from routekeeper.bench.direct import OPENER
+from routekeeper.bench.micro.load import Plan
+from routekeeper.bench.surroundings import cache_home
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 BROKERS: Final = 10
 CONNECTIONS: Final = 16
@@ -133,12 +133,20 @@ def _line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 def start_echo(stack: Stack, folder: Path, name: str, *arguments: str) -> Target:
-    process = stack.start([sys.executable, "-m", "bench.micro.echo", *arguments], folder)
+    process = stack.start([sys.executable, "-m", "routekeeper.bench.micro.echo", *arguments], folder)
     return Target(name=name, addr=_line(process, r"listen=(\S+)")[1], pid=process.pid, check=False)
 
 
 def start_independent(stack: Stack, folder: Path) -> Target:
-    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.nameserver",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+    ]
     process = stack.start([*command, "--data", "data"], folder)
     return Target(name="independent", addr=_line(process, r"listen=(\S+)")[1], pid=process.pid)
 
@@ -151,7 +159,15 @@ def start_raft(stack: Stack, folder: Path) -> tuple[list[Target], list[str]]:
     for port in ports:
         home = folder / str(port)
         home.mkdir()
-        command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", f"127.0.0.1:{port}"]
+        command = [
+            sys.executable,
+            "-m",
+            "routekeeper.nameserver",
+            "--mode",
+            "raft",
+            "--raft",
+            f"127.0.0.1:{port}",
+        ]
         command += ["--peers", peers, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", "data"]
         members.append(stack.start(command, home))
     ready = [(member.pid, _line(member, r"listen=(\S+) http=(\S+)")) for member in members]
@@ -255,7 +271,7 @@ def load(
         seed=seed,
     )
     result = subprocess.run(
-        [sys.executable, "-m", "bench.micro.load"],
+        [sys.executable, "-m", "routekeeper.bench.micro.load"],
         input=msgspec.json.encode(plan),
         stdout=subprocess.PIPE,
         check=True,

@@ -1,7 +1,7 @@
 """A large route table: what changes and images cost, and what a group does meanwhile.
 
-    python -m bench.micro.scale [--topics 100000] [--brokers 10] [--unlike] [--json FILE]
-    python -m bench.micro.scale --group [--durability fsync]
+    python -m routekeeper.bench.micro.scale [--topics 100000] [--brokers 10] [--unlike] [--json FILE]
+    python -m routekeeper.bench.micro.scale --group [--durability fsync]
 
 The first form works in this process, without sockets: CPU time of each step of the path that a registration
 takes, of an eviction, of an image; how long a loop stood still at most while a thread encoded or prepared
@@ -36,26 +36,26 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from bench.direct import OPENER
-from bench.micro.raft.figures import percentile
-from bench.micro.raft.systems import MEMBERS, RouteKeeper
-from bench.micro.raft.timers import SERIES
-from nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
-from nameserver.handlers import decide_registration
-from nameserver.raft.node.images import TURN_S
-from nameserver.registration import decode_registration
-from nameserver.routes.image import encode_image
-from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerAddr, ClusterName, LeaveReason, Request
-from nameserver.verdicts import Applied
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.fields import RegisterBrokerFields
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, RouteDialect, TopicConfig, encode_route
-from remoting.transport.blocking import BlockingClient
+from routekeeper.bench.direct import OPENER
+from routekeeper.bench.micro.raft.figures import percentile
+from routekeeper.bench.micro.raft.systems import MEMBERS, RouteKeeper
+from routekeeper.bench.micro.raft.timers import SERIES
+from routekeeper.nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
+from routekeeper.nameserver.handlers import decide_registration
+from routekeeper.nameserver.raft.node.images import TURN_S
+from routekeeper.nameserver.registration import decode_registration
+from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, BrokerAddr, ClusterName, LeaveReason, Request
+from routekeeper.nameserver.verdicts import Applied
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, RouteDialect, TopicConfig, encode_route
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 CLUSTER: Final = "scale"
 VERSION: Final = 479
@@ -435,7 +435,7 @@ def _rss_mb(pid: int) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bench.micro.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="routekeeper.bench.micro.scale", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--topics", type=int, default=100_000, help="of each broker (default %(default)s)")
     parser.add_argument("--brokers", type=int, default=10, help="(default %(default)s)")

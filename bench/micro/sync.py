@@ -1,4 +1,4 @@
-"""What one sync costs, by what the file held before: ``python -m bench.micro.sync --folder DIR``.
+"""What one sync costs, by what the file held before: ``python -m routekeeper.bench.micro.sync --folder DIR``.
 
 Appends blocks to a file and syncs each (fdatasync), as the journal of a raft group does: to a file that
 grows, to one whose blocks are allocated, to one in which zeros were made durable ahead, as the journal has
@@ -46,7 +46,7 @@ def median_us(file: int, blocks: int) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     """Measure all kinds in turn, in random order, and print a line for each."""
-    parser = argparse.ArgumentParser(prog="python -m bench.micro.sync", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.micro.sync", description=__doc__)
     parser.add_argument("--folder", type=Path, help="on the disk that is asked (default: a temporary one)")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=1000)

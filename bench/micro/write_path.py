@@ -1,12 +1,12 @@
 """One registration on its way through a member, step by step and as a whole, in this process without sockets.
 
-    python -m bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100] [--cold]
+    python -m routekeeper.bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100] [--cold]
 
-Brokers register with one topic changed, as ``bench.micro.raft`` has them do it. First each step is timed on
-its own. Then a raft group of one, ``--durability memory``, gets what connections would receive: one broker at
-a time, with the steps around the mode, then all at the same time, and one alone; the thread's CPU time runs
-from the bytes to the last answer. Figures are the smallest fifth and the median, in us for each write:
-neighbours on the machine lengthen a step, nothing shortens it.
+Brokers register with one topic changed, as ``routekeeper.bench.micro.raft`` has them do it. First each step
+is timed on its own. Then a raft group of one, ``--durability memory``, gets what connections would receive:
+one broker at a time, with the steps around the mode, then all at the same time, and one alone; the thread's
+CPU time runs from the bytes to the last answer. Figures are the smallest fifth and the median, in us for each
+write: neighbours on the machine lengthen a step, nothing shortens it.
 
 With ``--cold`` the processor's caches are emptied before each step: a member that has a write now and then,
 among other processes, finds little of its code there. Such figures say how much code a step touches. By
@@ -29,9 +29,9 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from bench.micro.raft.figures import percentile
-from bench.micro.raft.remoting_wire import RemotingWire
-from nameserver.commands import (
+from routekeeper.bench.micro.raft.figures import percentile
+from routekeeper.bench.micro.raft.remoting_wire import RemotingWire
+from routekeeper.nameserver.commands import (
     Batch,
     Command,
     Proposal,
@@ -41,18 +41,18 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.handlers import answer_for, decide_registration
-from nameserver.raft.types import RaftConfig
-from nameserver.registration import Registration, decode_registration
-from nameserver.replicated import Replicated
-from nameserver.routes.table import RouteTable
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, ConnectionId, Request
-from nameserver.verdicts import Applied
-from nameserver.wire.server import NameServer
-from remoting.command import RemotingCommand, encode_done, read_command
-from remoting.transport.server import ServerProtocol
+from routekeeper.nameserver.handlers import answer_for, decide_registration
+from routekeeper.nameserver.raft.types import RaftConfig
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, ConnectionId, Request
+from routekeeper.nameserver.verdicts import Applied
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.command import RemotingCommand, encode_done, read_command
+from routekeeper.remoting.transport.server import ServerProtocol
 
 _STARTED_MS: Final = 1_700_000_000_000
 _LEADS_S: Final = 10.0

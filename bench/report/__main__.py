@@ -1,13 +1,13 @@
-"""``python -m bench.report RUNS... [--out DIR]``."""
+"""``python -m routekeeper.bench.report RUNS... [--out DIR]``."""
 
-from remoting.interrupt import end_quietly_when_interrupted
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
 
 import sys
 
-from bench.report.job import main
+from routekeeper.bench.report.job import main
 
 if __name__ == "__main__":
     sys.exit(main())

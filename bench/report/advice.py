@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.report import answers, words
-from bench.report.conditions import Conditions
-from bench.report.measures import MAIN_SERIES, MEASURES, Place, Values
-from bench.runfolder import Line
+from routekeeper.bench.report import answers, words
+from routekeeper.bench.report.conditions import Conditions
+from routekeeper.bench.report.measures import MAIN_SERIES, MEASURES, Place, Values
+from routekeeper.bench.runfolder import Line
 
 
 class NoReport(Exception):

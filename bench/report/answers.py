@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from bench.report.blocks import (
+from routekeeper.bench.report.blocks import (
     VERDICT_BLOCKS_MIN,
     Estimate,
     Line,
@@ -21,9 +21,9 @@ from bench.report.blocks import (
     judge,
     split,
 )
-from bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
-from bench.runfolder import REAL
-from bench.runfolder import Line as NamedLine
+from routekeeper.bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
+from routekeeper.bench.runfolder import REAL
+from routekeeper.bench.runfolder import Line as NamedLine
 
 ARMS: Final = ("independent", "raft", "zookeeper")
 PAIRS: Final = (("raft", "independent"), ("zookeeper", "independent"), ("raft", "zookeeper"))

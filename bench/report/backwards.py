@@ -19,7 +19,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from bench.report.routes import ANSWERS
+from routekeeper.bench.report.routes import ANSWERS
 
 _SERVER: Final = ("life", "index", "topic")
 _PROCESS: Final = (*_SERVER, "process")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from bench.report import words
-from bench.report.answers import Setting
-from bench.report.blocks import percentile
-from bench.report.gold import Gold
+from routekeeper.bench.report import words
+from routekeeper.bench.report.answers import Setting
+from routekeeper.bench.report.blocks import percentile
+from routekeeper.bench.report.gold import Gold
 
 OTHERS_CORES: Final = 0.25
 """Above it other programs had a part in a run's figures."""

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.report.blocks import Estimate
-from bench.report.gold import Bin
-from bench.report.measures import Unit
-from bench.report.requests import BIN_NS
-from bench.report.words import quantity, signed
+from routekeeper.bench.report.blocks import Estimate
+from routekeeper.bench.report.gold import Bin
+from routekeeper.bench.report.measures import Unit
+from routekeeper.bench.report.requests import BIN_NS
+from routekeeper.bench.report.words import quantity, signed
 
 WIDTH: Final = 320
 HEIGHT: Final = 150

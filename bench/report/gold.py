@@ -6,7 +6,7 @@ grows with the number of requests.
 
 from dataclasses import dataclass, field
 
-from bench.report.silver import Source
+from routekeeper.bench.report.silver import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What one fault did to one kind of operation; see :func:`bench.report.requests.recoveries`."""
+    """What one fault did to one kind of operation; see :func:`.requests.recoveries`."""
 
     run: str
     fault: int

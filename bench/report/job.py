@@ -1,7 +1,7 @@
 """The Spark job: run folders in, Parquet, CSV and one HTML page out.
 
-Runs unchanged as ``mqbench report``, ``python -m bench.report`` and ``spark-submit --master URL``. Paths are
-URIs that Spark understands.
+Runs unchanged as ``mqbench report``, ``python -m routekeeper.bench.report`` and ``spark-submit --master
+URL``. Paths are URIs that Spark understands.
 """
 
 import argparse
@@ -18,15 +18,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bench.report import answers, storage
-from bench.report.conditions import conditions
-from bench.report.gold import Gold
-from bench.report.measures import Place, Values, floors, values
-from bench.report.page import named_lines, page
-from bench.report.pipeline import compute
-from bench.report.session import in_one_process, interrupted, is_small, open_session, submitted
-from bench.report.silver import NoRuns
-from bench.runfolder import Line
+from routekeeper.bench.report import answers, storage
+from routekeeper.bench.report.conditions import conditions
+from routekeeper.bench.report.gold import Gold
+from routekeeper.bench.report.measures import Place, Values, floors, values
+from routekeeper.bench.report.page import named_lines, page
+from routekeeper.bench.report.pipeline import compute
+from routekeeper.bench.report.session import in_one_process, interrupted, is_small, open_session, submitted
+from routekeeper.bench.report.silver import NoRuns
+from routekeeper.bench.runfolder import Line
 
 
 def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], None]) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from bench.plan import CASES, NEW_TOPIC
-from bench.report.blocks import percentile
-from bench.report.gold import Fault, Gold, Recovery
-from bench.report.requests import WAITED_NS
-from bench.report.silver import Source
+from routekeeper.bench.plan import CASES, NEW_TOPIC
+from routekeeper.bench.report.blocks import percentile
+from routekeeper.bench.report.gold import Fault, Gold, Recovery
+from routekeeper.bench.report.requests import WAITED_NS
+from routekeeper.bench.report.silver import Source
 
 MAIN_SERIES: Final = "equal"
 """Claims, choices and primary lines rest on it."""

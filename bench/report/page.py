@@ -18,12 +18,19 @@ from typing import Any, Final
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from bench.report import answers, drawing, words
-from bench.report.answers import ARMS, CONTROLS, REAL_PAIRS, SHOWN, Answer, Row
-from bench.report.conditions import BUSY_SHARE, FULL_SHARE, LATE_MS, OTHERS_CORES, Conditions, conditions
-from bench.report.drawing import Dots, Timeline
-from bench.report.gold import Bin, Fault, Gold
-from bench.report.measures import (
+from routekeeper.bench.report import answers, drawing, words
+from routekeeper.bench.report.answers import ARMS, CONTROLS, REAL_PAIRS, SHOWN, Answer, Row
+from routekeeper.bench.report.conditions import (
+    BUSY_SHARE,
+    FULL_SHARE,
+    LATE_MS,
+    OTHERS_CORES,
+    Conditions,
+    conditions,
+)
+from routekeeper.bench.report.drawing import Dots, Timeline
+from routekeeper.bench.report.gold import Bin, Fault, Gold
+from routekeeper.bench.report.measures import (
     MAIN_SERIES,
     MEASURES,
     SHARE_MIN,
@@ -33,9 +40,9 @@ from bench.report.measures import (
     floors,
     strikes_servers,
 )
-from bench.report.requests import BIN_NS
-from bench.report.silver import Source
-from bench.runfolder import REAL, Line, Manifest
+from routekeeper.bench.report.requests import BIN_NS
+from routekeeper.bench.report.silver import Source
+from routekeeper.bench.runfolder import REAL, Line, Manifest
 
 CASE_OPS: Final = {
     "broker-dies": ("send_once", "lookup", "send"),
@@ -140,7 +147,7 @@ def environment() -> Environment:
 
 
 def _read(name: str) -> str:
-    return files("bench.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return files("routekeeper.bench.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def holds_class(answer: Answer) -> str:

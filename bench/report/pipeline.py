@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.plan import CASES, NEW_TOPIC
-from bench.report import backwards, costs, gold, requests, routes, silver, storage, told
-from bench.report.tables import EVENTS, FAULTS, GAP, RUNS, WINDOW
+from routekeeper.bench.plan import CASES, NEW_TOPIC
+from routekeeper.bench.report import backwards, costs, gold, requests, routes, silver, storage, told
+from routekeeper.bench.report.tables import EVENTS, FAULTS, GAP, RUNS, WINDOW
 
 REASONS_MAX: Final = 12
 """Reasons kept per run and operation: the most frequent ones; remarks could be as many as requests."""
@@ -39,7 +39,7 @@ def compute(
 
     Args:
         small: Whether there is so little data that plans cost more than rows; only where executors are in the
-            driver's process, see :func:`bench.report.session.in_one_process`.
+            driver's process, see :func:`routekeeper.bench.report.session.in_one_process`.
 
     Raises:
         silver.NoRuns: If there is no run.

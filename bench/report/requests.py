@@ -50,7 +50,7 @@ def superseded(changed: DataFrame) -> DataFrame:
 
     The acknowledgement of the very next version may be missing: one of any later version supersedes as well.
 
-    In:  :func:`bench.report.routes.changes`.
+    In:  :func:`routekeeper.bench.report.routes.changes`.
     Out: one row per (run, topic, version) that has a later one: newer_begun_ns, newer_acked_ns long, the
         latter null if no later one was acknowledged.
     """
@@ -83,7 +83,7 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
     belongs to it, too, with a negative offset.
 
     In:  good operation rows with run, :func:`registrations` among them; ``RUNS``; :func:`holders`;
-        :func:`bench.report.routes.changes`.
+        :func:`routekeeper.bench.report.routes.changes`.
     Out: ``REQUESTS``. behind_ns: how long before a stale answer was asked for a later version had been
         acknowledged. changing: whether a later version began to be sent before the answer came. healed:
         whether the fault had been taken back when it was due. phase: ``fault``, ``reference`` (before a
@@ -475,7 +475,7 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
 def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say how soon a new topic was of use, and how many brokers had it in the end.
 
-    In:  ``REQUESTS``; good delivery rows with run; :func:`bench.report.routes.shown`; ``RUNS``.
+    In:  ``REQUESTS``; good delivery rows with run; :func:`routekeeper.bench.report.routes.shown`; ``RUNS``.
     Out: one row per (run, fault) in which producers tried to send to a new topic: sent_ns long from the
         beginning until the last of them had succeeded, null if one never did; read_ns long until the group
         was handed a first message, null if it never was; brokers long, those that any nameserver listed for

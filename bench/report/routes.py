@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from bench.report.requests import ROUTE_OPS, histogram
+from routekeeper.bench.report.requests import ROUTE_OPS, histogram
 
 ANSWERS: Final = ("routed", "absent")
 """States in which an observer says something about the topic; a refused or silent one contradicts nobody."""

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 from pyspark.sql import SparkSession
 
-from bench.jre import ensure_java
+from routekeeper.bench.jre import ensure_java
 
 _INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
 _END_S: Final = 3.0

@@ -23,8 +23,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.report import storage
-from bench.report.tables import (
+from routekeeper.bench.report import storage
+from routekeeper.bench.report.tables import (
     BAD,
     EVENT,
     EVENTS,
@@ -34,7 +34,7 @@ from bench.report.tables import (
     columns,
     typed,
 )
-from bench.runfolder import FORMAT, FileSum, Manifest
+from routekeeper.bench.runfolder import FORMAT, FileSum, Manifest
 
 KIND: Final = "file_kind"
 """Which of :data:`EVENTS` a row is, by the beginning of its file's name."""

@@ -1,8 +1,8 @@
-"""Start Spark and end it again: ``python -m bench.report.start`` shows whether a report can be made."""
+"""Start Spark and end it again: ``python -m routekeeper.bench.report.start`` shows whether a report can be made."""
 
 import signal
 
-from bench.report.session import interrupted, open_session
+from routekeeper.bench.report.session import interrupted, open_session
 
 
 def main() -> None:

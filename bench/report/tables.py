@@ -1,8 +1,8 @@
 """Columns of the event files and of what the transforms share, as Spark DDL.
 
-Event columns are those of :mod:`bench.events`, field by field. ``run`` names a run in every table:
-``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. Instants in events are ns on the host's
-monotonic clock; in every other table they count from the run's measure begin.
+Event columns are those of :mod:`routekeeper.bench.events`, field by field. ``run`` names a run in every
+table: ``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. Instants in events are ns on the
+host's monotonic clock; in every other table they count from the run's measure begin.
 """
 
 from collections.abc import Iterable
@@ -79,7 +79,7 @@ REQUESTS: Final = (
     "changing boolean, queued boolean, version int, message bigint, fault int, phase string, "
     "offset_ns bigint, healed boolean, struck boolean"
 )
-"""Measured operations, judged; see :func:`bench.report.requests.judged`."""
+"""Measured operations, judged; see :func:`routekeeper.bench.report.requests.judged`."""
 
 
 def columns(schema: str) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.report.gold import Fault
-from bench.report.silver import Source
+from routekeeper.bench.report.gold import Fault
+from routekeeper.bench.report.silver import Source
 
 FOREVER: Final = 2**62
 

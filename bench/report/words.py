@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from bench.report.answers import (
+from routekeeper.bench.report.answers import (
     ARMS,
     LEANING_BLOCKS_MIN,
     SHOWN,
@@ -15,7 +15,7 @@ from bench.report.answers import (
     Row,
     Summary,
 )
-from bench.report.measures import Unit
+from routekeeper.bench.report.measures import Unit
 
 MINUS: Final = "\N{MINUS SIGN}"
 NEVER: Final = "never"

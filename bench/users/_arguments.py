@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from client.config import MESSAGE_SIZE_MAX, ClientConfig, check_addr, check_group
-from client.errors import InvalidArgument
+from routekeeper.client.config import MESSAGE_SIZE_MAX, ClientConfig, check_addr, check_group
+from routekeeper.client.errors import InvalidArgument
 
 TOPICS_MAX: Final = 10_000
 _RATE_MAX: Final = 100_000.0

@@ -21,22 +21,24 @@ import gevent
 from locust import User, constant, events, task
 from locust.runners import MasterRunner, WorkerRunner
 
-from bench.arms.servers import wait_until
-from bench.arrivals import NS_PER_S, Arrivals
-from bench.processes import ClusterError
-from bench.users._arguments import addresses, problem_of
-from client.admin import masters
-from client.blocking import Client
-from client.config import ClientConfig
-from client.errors import NoRoute
-from client.raft_group import NoAnswer, http_address
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError, ResponseError
-from remoting.properties import split_properties
-from remoting.route import ClusterInfo, TopicConfig
+from routekeeper.bench.arms.servers import wait_until
+from routekeeper.bench.arrivals import NS_PER_S, Arrivals
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.users._arguments import addresses, problem_of
+from routekeeper.client.admin import masters
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.errors import NoRoute
+from routekeeper.client.raft_group import NoAnswer, http_address
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.properties import split_properties
+from routekeeper.remoting.route import ClusterInfo, TopicConfig
 
 log = logging.getLogger(__name__)
-logging.getLogger("client").setLevel(logging.WARNING)  # a line per queue and user tells nothing here
+logging.getLogger("routekeeper.client").setLevel(
+    logging.WARNING
+)  # a line per queue and user tells nothing here
 
 HOST: Final = "127.0.0.1:9876"
 NS_PER_MS: Final = 1_000_000

@@ -6,10 +6,10 @@ import contextlib
 import time
 from typing import Final
 
-from bench.users._common import LoadUser, topic_names
-from bench.users.producer_user import DUE
-from client.config import ConsumeFrom, PullConsumerConfig
-from remoting.errors import RemotingError
+from routekeeper.bench.users._common import LoadUser, topic_names
+from routekeeper.bench.users.producer_user import DUE
+from routekeeper.client.config import ConsumeFrom, PullConsumerConfig
+from routekeeper.remoting.errors import RemotingError
 
 #: How long one poll waits for a message, s: how soon a consumer notices that it shall stop.
 POLL_S: Final = 0.2

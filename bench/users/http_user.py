@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 
-from bench.users._arguments import addresses
-from bench.users._common import Failed, Missing, ScheduledUser, http_addresses
+from routekeeper.bench.users._arguments import addresses
+from routekeeper.bench.users._common import Failed, Missing, ScheduledUser, http_addresses
 
 _OK = 200
 _NOT_FOUND = 404

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from bench.users._common import NS_PER_MS, ScheduledUser
-from client.config import ProducerConfig
-from client.producer import Message
+from routekeeper.bench.users._common import NS_PER_MS, ScheduledUser
+from routekeeper.client.config import ProducerConfig
+from routekeeper.client.producer import Message
 
 #: When the message was due, Unix ms: consumers count from there.
 DUE: str = "locustDue"

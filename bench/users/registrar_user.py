@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from bench.arms.interface import ArmConfig, Listing, Side
-from bench.arms.remoting import RemotingArm
-from bench.events import SIMULATED_FROM
-from bench.generator_config import changing_topic, sim_addr
-from bench.timers import DOCUMENTED_MS
-from bench.users._common import NS_PER_MS, Failed, ScheduledUser
-from bench.waiting import at_once
+from routekeeper.bench.arms.interface import ArmConfig, Listing, Side
+from routekeeper.bench.arms.remoting import RemotingArm
+from routekeeper.bench.events import SIMULATED_FROM
+from routekeeper.bench.generator_config import changing_topic, sim_addr
+from routekeeper.bench.timers import DOCUMENTED_MS
+from routekeeper.bench.users._common import NS_PER_MS, Failed, ScheduledUser
+from routekeeper.bench.waiting import at_once
 
 #: Users of one process; the next process's begin after them.
 _PER_PROCESS: Final = 1_000

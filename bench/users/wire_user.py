@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.users._common import ScheduledUser
+from routekeeper.bench.users._common import ScheduledUser
 
 
 class WireUser(ScheduledUser):

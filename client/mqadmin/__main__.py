@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted
-from remoting.terminal import print_any_text, unreadable_argument
-from remoting.wall_clock import bear_far_clocks
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted
+from routekeeper.remoting.terminal import print_any_text, unreadable_argument
+from routekeeper.remoting.wall_clock import bear_far_clocks
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
@@ -16,8 +16,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
-from remoting.errors import RemotingError
-from remoting.output import set_up_logging
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.output import set_up_logging
 
 from ..blocking import Client
 from ..config import ClientConfig, parse_nameservers

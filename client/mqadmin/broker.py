@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from remoting.errors import RemotingError
+from routekeeper.remoting.errors import RemotingError
 
 from ..admin import all_addrs, masters
 from ..errors import describe

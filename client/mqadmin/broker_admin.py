@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from remoting.codes import DLQ_PREFIX, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX, RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.lenient import as_object, get_int
-from remoting.route import TopicConfig
+from routekeeper.remoting.codes import DLQ_PREFIX, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX, RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.lenient import as_object, get_int
+from routekeeper.remoting.route import TopicConfig
 
 from ..admin import all_addrs, masters
 from ..errors import NotApplied, describe

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from remoting import wall_clock
-from remoting.errors import RemotingError
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.errors import RemotingError
 
 from ..admin import topic_count
 from ..directory import EachAnswer

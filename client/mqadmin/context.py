@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeVar
 
-from remoting.logs import printable
+from routekeeper.remoting.logs import printable
 
 from ..blocking import Client
 from ..directory import EachAnswer

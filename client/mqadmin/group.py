@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue
-from remoting.codes import RETRY_PREFIX, RequestCode
-from remoting.errors import RemotingError, ResponseError
-from remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue
+from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 from ..errors import NotApplied, describe
 from .context import Context

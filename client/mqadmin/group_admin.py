@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from remoting.bodies import (
+from routekeeper.remoting.bodies import (
     ClientConnection,
     ConsumeStats,
     MessageQueue,
@@ -16,10 +16,10 @@ from remoting.bodies import (
     QueueOffsets,
     SubscriptionGroupConfig,
 )
-from remoting.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, ResponseError
-from remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 from ..admin import masters
 from ..errors import NotApplied, describe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from remoting.wall_clock import now_ms
+from routekeeper.remoting.wall_clock import now_ms
 
 from .options import Arguments, UsageError
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from remoting.bodies import MessageQueue, SubscriptionGroupConfig
-from remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
-from remoting.logs import printable
-from remoting.message import tag_hash
-from remoting.route import BrokerData, QueueData, TopicConfig, TopicRouteData
-from remoting.wall_clock import local_text
+from routekeeper.remoting.bodies import MessageQueue, SubscriptionGroupConfig
+from routekeeper.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from routekeeper.remoting.logs import printable
+from routekeeper.remoting.message import tag_hash
+from routekeeper.remoting.route import BrokerData, QueueData, TopicConfig, TopicRouteData
+from routekeeper.remoting.wall_clock import local_text
 
 from ..queue_reader import ReceivedMessage
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from remoting import wall_clock
-from remoting.bodies import MessageQueue
-from remoting.codes import ResponseCode
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.codes import ResponseCode
 
 from ..config import ProducerConfig
 from ..errors import NotApplied

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from remoting.bodies import MessageQueue
-from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import RemotingError, ResponseError
-from remoting.lenient import as_object, get_int, get_list
-from remoting.message import decode_messages, parse_offset_message_id
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.lenient import as_object, get_int, get_list
+from routekeeper.remoting.message import decode_messages, parse_offset_message_id
 
 from ..errors import NotApplied, describe
 from ..queue_reader import ReceivedMessage, TopicReader, receive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from remoting.properties import split_properties
+from routekeeper.remoting.properties import split_properties
 
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option

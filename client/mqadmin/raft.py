@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from remoting.files import read_regular
-from remoting.properties import split_properties
+from routekeeper.remoting.files import read_regular
+from routekeeper.remoting.properties import split_properties
 
 from ..errors import NotApplied, describe
 from ..operation import Operation

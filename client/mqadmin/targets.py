@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from remoting.bodies import ConsumerConnection
-from remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, ResponseError
-from remoting.lenient import ANSWER, as_object, loads
-from remoting.wall_clock import local_text
+from routekeeper.remoting.bodies import ConsumerConnection
+from routekeeper.remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.wall_clock import local_text
 
 from ..admin import masters
 from ..errors import NotApplied, describe

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from remoting.bodies import MessageQueue, TopicOffset
-from remoting.codes import DLQ_PREFIX, MASTER_ID, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX
-from remoting.errors import RemoteProtocolError, RemotingError
-from remoting.lenient import ANSWER, loads
-from remoting.route import ClusterInfo, TopicConfig, TopicRouteData
+from routekeeper.remoting.bodies import MessageQueue, TopicOffset
+from routekeeper.remoting.codes import DLQ_PREFIX, MASTER_ID, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError
+from routekeeper.remoting.lenient import ANSWER, loads
+from routekeeper.remoting.route import ClusterInfo, TopicConfig, TopicRouteData
 
 from ..admin import QUEUE_NUMS_MAX, all_addrs, broker_name_of, masters
 from ..errors import describe

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from remoting.bodies import ConsumerConnection, MessageQueue
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.bodies import ConsumerConnection, MessageQueue
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.errors import RemotingError, ResponseError
 
 from ..errors import NotApplied, describe
 from ..queue_reader import ReceivedMessage

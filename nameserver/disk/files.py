@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from remoting.files import open_regular, read_regular
+from routekeeper.remoting.files import open_regular, read_regular
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700

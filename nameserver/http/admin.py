@@ -20,12 +20,12 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from nameserver.modes.group import GroupStatus, Operations
-from nameserver.modes.interface import Consistency, NoQuorum
-from nameserver.raft.node.member import RaftMember
-from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
-from nameserver.settings.declared import ConfigError, read_address
-from remoting.disk_threads import DiskThreads
+from routekeeper.nameserver.modes.group import GroupStatus, Operations
+from routekeeper.nameserver.modes.interface import Consistency, NoQuorum
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
+from routekeeper.nameserver.settings.declared import ConfigError, read_address
+from routekeeper.remoting.disk_threads import DiskThreads
 
 from . import answers
 from .openapi import BINARY, NO_GROUP, PARAMETER_PROBLEM, Answer, Serves, change, content

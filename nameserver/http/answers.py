@@ -10,8 +10,8 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from nameserver.modes.group import MemberAddress, said
-from nameserver.modes.history import Event, in_words
+from routekeeper.nameserver.modes.group import MemberAddress, said
+from routekeeper.nameserver.modes.history import Event, in_words
 
 Mode = Annotated[str, Meta(extra_json_schema={"enum": ["independent", "raft"]})]
 Epoch = Annotated[int, said("Grows when a snapshot is restored: indexes of two epochs must not be compared.")]

@@ -16,13 +16,13 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from nameserver.modes.interface import Consistency
-from nameserver.settings.changes import LiveSettings
-from nameserver.wire.server import NameServer
-from remoting.addresses import host_port, is_loopback
-from remoting.http.hosts import AllowedHosts
-from remoting.http.listener import RESERVE, HttpConnections, protocol_log
-from remoting.transport.descriptors import http_connections
+from routekeeper.nameserver.modes.interface import Consistency
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.addresses import host_port, is_loopback
+from routekeeper.remoting.http.hosts import AllowedHosts
+from routekeeper.remoting.http.listener import RESERVE, HttpConnections, protocol_log
+from routekeeper.remoting.transport.descriptors import http_connections
 
 from . import answers
 from .admin import RaftAdmin
@@ -205,7 +205,7 @@ class HttpServer:
 
     async def _file(self, request: web.Request) -> web.Response:
         name, content_type = _PAGE[request.path]
-        body = resources.files("nameserver.http").joinpath("web", name).read_bytes()
+        body = resources.files("routekeeper.nameserver.http").joinpath("web", name).read_bytes()
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
 
     @Serves("GET", "/openapi.json", "OpenAPI 3.1.", {}, answer={JSON: {"schema": {"type": "object"}}})

@@ -10,10 +10,10 @@ import prometheus_client
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nameserver.modes.group import GroupStatus
-from nameserver.modes.interface import Consistency, Freshness
-from nameserver.wire.server import NameServer
-from remoting.output import lines_dropped, lines_left_out
+from routekeeper.nameserver.modes.group import GroupStatus
+from routekeeper.nameserver.modes.interface import Consistency, Freshness
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.output import lines_dropped, lines_left_out
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 import msgspec
 from aiohttp import web
 
-from nameserver.settings.declared import in_camel_case
+from routekeeper.nameserver.settings.declared import in_camel_case
 
 from . import answers
 from .problems import JSON, PROBLEM

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from nameserver.handlers import route_of
-from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, NoQuorum
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from remoting.route import RouteDialect, encode_route
+from routekeeper.nameserver.handlers import route_of
+from routekeeper.nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, NoQuorum
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.remoting.route import RouteDialect, encode_route
 
 from . import answers
 from .openapi import read

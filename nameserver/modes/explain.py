@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from nameserver.routes.entries import TopicEntry
-from nameserver.routes.view import RouteView
-from nameserver.types import BrokerName, LeaveReason
-from remoting.codes import DEFAULT_TOPIC, MASTER_ID, PERM_WRITE
+from routekeeper.nameserver.routes.entries import TopicEntry
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.types import BrokerName, LeaveReason
+from routekeeper.remoting.codes import DEFAULT_TOPIC, MASTER_ID, PERM_WRITE
 
 from .history import LEAVING, Event, History, in_words
 

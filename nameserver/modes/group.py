@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 if TYPE_CHECKING:
-    from nameserver.raft.node.member import RaftMember
+    from routekeeper.nameserver.raft.node.member import RaftMember
 
 #: Who a member is, on the raft port and to operators.
 MemberAddress = Annotated[

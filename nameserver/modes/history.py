@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nameserver.types import BrokerKey, LeaveReason
+from routekeeper.nameserver.types import BrokerKey, LeaveReason
 
 SUBJECTS_MAX: Final = 10_000
 """Topics that are remembered; the longest unchanged is forgotten first."""

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
-from nameserver.handlers import Renewal, answer_for
-from nameserver.liveness import CLOCK_PERIOD_S
-from nameserver.registration import decode_registration
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import FIRST_SCAN_S
-from nameserver.settings.files import load_kv_file, save_kv_file
-from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
-from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
-from remoting.codes import ResponseCode
+from routekeeper.nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
+from routekeeper.nameserver.handlers import Renewal, answer_for
+from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
+from routekeeper.nameserver.registration import decode_registration
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import FIRST_SCAN_S
+from routekeeper.nameserver.settings.files import load_kv_file, save_kv_file
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
+from routekeeper.nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
+from routekeeper.remoting.codes import ResponseCode
 
 from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, FreshnessNotOffered
 from .kept_file import KeptFile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from nameserver.routes.view import RouteView
-from nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
 
 from .explain import Explanation
 from .group import Operations

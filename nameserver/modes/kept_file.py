@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from remoting.disk_threads import DiskThreads
+from routekeeper.remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nameserver.handlers import DONE, SettingsChange
-from nameserver.liveness import Liveness
-from nameserver.routes.table import RouteTable
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.files import save_settings_file
-from nameserver.types import Answer, refusal
+from routekeeper.nameserver.handlers import DONE, SettingsChange
+from routekeeper.nameserver.liveness import Liveness
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.files import save_settings_file
+from routekeeper.nameserver.types import Answer, refusal
 
 from .explain import Explanation, explain_route
 from .history import History

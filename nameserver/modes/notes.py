@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from nameserver.commands import AddWritePerm, Command, WipeWritePerm
-from nameserver.types import BrokerKey, ConnectionId, LeaveReason
-from nameserver.verdicts import Applied
-from remoting import wall_clock
+from routekeeper.nameserver.commands import AddWritePerm, Command, WipeWritePerm
+from routekeeper.nameserver.types import BrokerKey, ConnectionId, LeaveReason
+from routekeeper.nameserver.verdicts import Applied
+from routekeeper.remoting import wall_clock
 
 from .history import Event, History, Note
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     Command,
     CommandFormatError,
     CommandTooLarge,
@@ -15,7 +15,7 @@ from nameserver.commands import (
     UnregisterBroker,
     Update,
 )
-from nameserver.handlers import (
+from routekeeper.nameserver.handlers import (
     DONE,
     Renewal,
     SettingsChange,
@@ -25,14 +25,14 @@ from nameserver.handlers import (
     renewal_of,
     table_limits,
 )
-from nameserver.liveness import Liveness, Standing
-from nameserver.registration import Registration
-from nameserver.routes.table import RouteTable
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
-from nameserver.verdicts import Moved, Verdict
+from routekeeper.nameserver.liveness import Liveness, Standing
+from routekeeper.nameserver.registration import Registration
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
+from routekeeper.nameserver.verdicts import Moved, Verdict
 
 from .interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, ConsistencyError, NoQuorum, OutcomeUnknown
 from .notes import note_late_unregister

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from nameserver.routes.table import RouteTable
-from nameserver.verdicts import Applied
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.verdicts import Applied
 
 _T = TypeVar("_T")
 

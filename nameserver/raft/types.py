@@ -159,7 +159,8 @@ class RaftConfig:
         return self.secret is not None or self.tls_ca is not None
 
     def validate(self) -> None:
-        """Check what :mod:`nameserver.settings` does not know: the secret, which is read from its file later.
+        """Check what :mod:`routekeeper.nameserver.settings` does not know: the secret, which is read from its
+        file later.
 
         Raises:
             RaftStartError: It is too short.

@@ -11,7 +11,8 @@ is sent when the answer is here. So reads cost a fixed number of messages a roun
 What makes a leader sure: a majority of voters, itself included, that had not left its term at some instant
 after the barrier was sent. A voter that asks says so by asking: it was in the term, after the read arrived.
 Others are asked, and echo the number of a *round* that began after the barrier arrived, in a message of the
-same term. This is the echoed clock of :mod:`nameserver.raft.consensus.contact` with a logical clock.
+same term. This is the echoed clock of :mod:`routekeeper.nameserver.raft.consensus.contact` with a logical
+clock.
 
 Why that is enough. Let a write be acknowledged before the read arrived, in term U. If U is above the leader's
 term T, a majority voted in U before the write was acknowledged, so before the read arrived; it shares a voter
@@ -32,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from nameserver.raft.consensus.members import majority
+from routekeeper.nameserver.raft.consensus.members import majority
 
 from .peer_messages import ReadIndex, ReadIndexReply
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Final
 
-from nameserver.modes.interface import NoQuorum
-from nameserver.modes.waiters import wake
+from routekeeper.nameserver.modes.interface import NoQuorum
+from routekeeper.nameserver.modes.waiters import wake
 
 from .surroundings import Part, Surroundings
 

@@ -20,10 +20,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from nameserver.commands import FIRST_FORMAT, Evict
-from nameserver.liveness import LEASE_DEFAULT_S, NEVER
-from nameserver.routes.entries import Record
-from nameserver.types import BrokerKey, LeaveReason
+from routekeeper.nameserver.commands import FIRST_FORMAT, Evict
+from routekeeper.nameserver.liveness import LEASE_DEFAULT_S, NEVER
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.types import BrokerKey, LeaveReason
 
 from .peer_messages import FORMAT as MESSAGE_FORMAT
 from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of

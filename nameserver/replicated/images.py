@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from nameserver.raft.types import StopMember
-from nameserver.routes.image import encode_image
-from nameserver.routes.table import RouteTable
+from routekeeper.nameserver.raft.types import StopMember
+from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.table import RouteTable
 
 IMAGE_FORMAT: Final = 1
 

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from nameserver.commands import ImportKv
-from nameserver.disk.files import DISK
-from nameserver.modes.interface import NoQuorum, OutcomeUnknown
-from nameserver.modes.kept_file import KeptFile
-from nameserver.routes.kv import KV_BYTES_MAX, size_of
-from nameserver.settings.files import FileError, encode_kv, load_kv_file, write_atomic
-from nameserver.verdicts import Applied, Moved
+from routekeeper.nameserver.commands import ImportKv
+from routekeeper.nameserver.disk.files import DISK
+from routekeeper.nameserver.modes.interface import NoQuorum, OutcomeUnknown
+from routekeeper.nameserver.modes.kept_file import KeptFile
+from routekeeper.nameserver.routes.kv import KV_BYTES_MAX, size_of
+from routekeeper.nameserver.settings.files import FileError, encode_kv, load_kv_file, write_atomic
+from routekeeper.nameserver.verdicts import Applied, Moved
 
 from .proposals import WRITE_DEADLINE_S
 from .surroundings import Part, Surroundings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     FIRST_FORMAT,
     Batch,
     Command,
@@ -21,8 +21,8 @@ from nameserver.commands import (
     encode_command,
     format_of,
 )
-from nameserver.raft.types import Role
-from remoting.line_limit import LimitedLog
+from routekeeper.nameserver.raft.types import Role
+from routekeeper.remoting.line_limit import LimitedLog
 
 from .barriers import Confirmations
 from .failure_detector import FailureDetector

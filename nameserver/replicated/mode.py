@@ -11,23 +11,36 @@ from typing import Any
 
 import msgspec
 
-from nameserver.commands import Command, CommandFormatError, Evict, Update, decode_batch, decode_command
-from nameserver.handlers import READS
-from nameserver.liveness import CLOCK_PERIOD_S
-from nameserver.modes.group import GroupStatus, Operations
-from nameserver.modes.interface import ConsistencyStatus, Effects, Freshness, FreshnessNotOffered, NoQuorum
-from nameserver.modes.local import Local
-from nameserver.modes.notes import note_change
-from nameserver.modes.serving import serve
-from nameserver.raft.node.member import RaftMember
-from nameserver.raft.types import RaftConfig, StopMember
-from nameserver.routes.table import RouteTable
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from nameserver.types import Answer, ConnectionId, Request
-from nameserver.verdicts import Applied
-from remoting.codes import RequestCode
-from remoting.line_limit import LimitedLog
+from routekeeper.nameserver.commands import (
+    Command,
+    CommandFormatError,
+    Evict,
+    Update,
+    decode_batch,
+    decode_command,
+)
+from routekeeper.nameserver.handlers import READS
+from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
+from routekeeper.nameserver.modes.group import GroupStatus, Operations
+from routekeeper.nameserver.modes.interface import (
+    ConsistencyStatus,
+    Effects,
+    Freshness,
+    FreshnessNotOffered,
+    NoQuorum,
+)
+from routekeeper.nameserver.modes.local import Local
+from routekeeper.nameserver.modes.notes import note_change
+from routekeeper.nameserver.modes.serving import serve
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.types import RaftConfig, StopMember
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.types import Answer, ConnectionId, Request
+from routekeeper.nameserver.verdicts import Applied
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.line_limit import LimitedLog
 
 from . import peer_messages
 from .contact import ANSWER_MARGIN_S, ContactWatch

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nameserver.commands import Command, Evict
-from nameserver.types import Answer, BrokerKey
-from nameserver.verdicts import Verdict
+from routekeeper.nameserver.commands import Command, Evict
+from routekeeper.nameserver.types import Answer, BrokerKey
+from routekeeper.nameserver.verdicts import Verdict
 
 from .peer_messages import Report
 

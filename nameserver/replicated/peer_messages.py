@@ -16,9 +16,9 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from nameserver.commands import FIRST_FORMAT, Proposal
-from nameserver.types import BrokerAddr, BrokerKey, ClusterName
-from remoting.lenient import UNREADABLE
+from routekeeper.nameserver.commands import FIRST_FORMAT, Proposal
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName
+from routekeeper.remoting.lenient import UNREADABLE
 
 FORMAT: Final = 2
 """Newest format that this program reads. 2 brought barriers."""

@@ -19,10 +19,18 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from nameserver.commands import ENTRY_BYTES_MAX, Batch, Command, Proposal, RegisterBroker, Update, format_of
-from nameserver.modes.interface import ConsistencyError
-from nameserver.types import BrokerKey, ConnectionId
-from nameserver.verdicts import Verdict
+from routekeeper.nameserver.commands import (
+    ENTRY_BYTES_MAX,
+    Batch,
+    Command,
+    Proposal,
+    RegisterBroker,
+    Update,
+    format_of,
+)
+from routekeeper.nameserver.modes.interface import ConsistencyError
+from routekeeper.nameserver.types import BrokerKey, ConnectionId
+from routekeeper.nameserver.verdicts import Verdict
 
 from .peer_messages import Deferral, in_parts
 

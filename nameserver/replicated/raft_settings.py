@@ -7,10 +7,10 @@ import os
 import stat
 from pathlib import Path
 
-from nameserver.commands import ENTRY_BYTES_MAX
-from nameserver.raft.types import RaftConfig, RaftStartError
-from nameserver.settings.declared import NamesrvSettings
-from remoting.files import SETTINGS_SIZE_MAX, open_regular
+from routekeeper.nameserver.commands import ENTRY_BYTES_MAX
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.remoting.files import SETTINGS_SIZE_MAX, open_regular
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Reads that wait: for contact with a leader, or for a barrier that makes them linearizable.
 
 Carries barriers to the leader and back, and the leader's rounds to the voters and back. Which barrier a read
-waits for, and what makes a leader certain, is decided in :mod:`nameserver.replicated.barriers`.
+waits for, and what makes a leader certain, is decided in :mod:`routekeeper.nameserver.replicated.barriers`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from nameserver.modes.interface import BarrierPassed, Freshness, NoQuorum
-from nameserver.modes.waiters import resolve
-from nameserver.raft.consensus.members import majority
-from nameserver.routes.view import RouteView
+from routekeeper.nameserver.modes.interface import BarrierPassed, Freshness, NoQuorum
+from routekeeper.nameserver.modes.waiters import resolve
+from routekeeper.nameserver.raft.consensus.members import majority
+from routekeeper.nameserver.routes.view import RouteView
 
 from .barriers import Barriers, Confirmations, Route
 from .contact import ANSWER_MARGIN_S, ContactWatch

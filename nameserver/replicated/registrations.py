@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     UPDATE_FORMAT,
     Command,
     CommandFormatError,
     CommandTooLarge,
 )
-from nameserver.handlers import Renewal, answer_for
-from nameserver.modes.interface import ConsistencyError
-from nameserver.modes.serving import decide_received, refusal_of
-from nameserver.registration import Registration, decode_registration
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
-from nameserver.verdicts import Moved, Verdict
+from routekeeper.nameserver.handlers import Renewal, answer_for
+from routekeeper.nameserver.modes.interface import ConsistencyError
+from routekeeper.nameserver.modes.serving import decide_received, refusal_of
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
+from routekeeper.nameserver.verdicts import Moved, Verdict
 
 from .proposals import WRITE_DEADLINE_S, Sender
 from .reports import Reports

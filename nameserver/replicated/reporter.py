@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from nameserver.commands import FIRST_FORMAT
-from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
-from nameserver.liveness import NEVER, Contact, Liveness
-from nameserver.types import BrokerKey, ConnectionId
+from routekeeper.nameserver.commands import FIRST_FORMAT
+from routekeeper.nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
+from routekeeper.nameserver.liveness import NEVER, Contact, Liveness
+from routekeeper.nameserver.types import BrokerKey, ConnectionId
 
 from .peer_messages import FORMAT as MESSAGE_FORMAT
 from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of

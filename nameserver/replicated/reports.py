@@ -1,7 +1,7 @@
 """Liveness of brokers: what this member hears and reports, and how it judges while it leads.
 
-What decides is pure (:mod:`nameserver.liveness`, :mod:`.failure_detector`); everything that is heard
-passes through here, because the leader must be told of it.
+What decides is pure (:mod:`routekeeper.nameserver.liveness`, :mod:`.failure_detector`); everything that is
+heard passes through here, because the leader must be told of it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from nameserver.commands import FIRST_FORMAT, LIMITS_FORMAT
-from nameserver.raft.types import Role
-from nameserver.routes.entries import Record
-from nameserver.types import BrokerKey, ConnectionId
+from routekeeper.nameserver.commands import FIRST_FORMAT, LIMITS_FORMAT
+from routekeeper.nameserver.raft.types import Role
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.types import BrokerKey, ConnectionId
 
 from .failure_detector import FailureDetector
 from .leadership import Leadership

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nameserver.liveness import Liveness
-from nameserver.raft.node.member import RaftMember
-from nameserver.routes.table import RouteTable
-from nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.liveness import Liveness
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.changes import LiveSettings
 
 from .observer import Observer
 from .peer_messages import Message, encode

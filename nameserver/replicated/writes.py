@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     FIRST_FORMAT,
     FORMAT_VERSION,
     LIMITS_FORMAT,
@@ -24,9 +24,9 @@ from nameserver.commands import (
     format_of,
     written_and_read,
 )
-from nameserver.modes.interface import ConsistencyError, NoQuorum, NoRoom, OutcomeUnknown
-from nameserver.modes.waiters import resolve
-from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
+from routekeeper.nameserver.modes.interface import ConsistencyError, NoQuorum, NoRoom, OutcomeUnknown
+from routekeeper.nameserver.modes.waiters import resolve
+from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec.structs import astuple, replace
 
-from nameserver.types import BrokerKey, BrokerName
+from routekeeper.nameserver.types import BrokerKey, BrokerName
 
 from .entries import NameEntry, Record, host_mark, mark_of
 from .room import Ledger, size_of

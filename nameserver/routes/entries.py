@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from nameserver.commands import QueueMapping
-from nameserver.types import BrokerKey, BrokerName, ClusterName
-from remoting.route import DataVersion, QueueData
+from routekeeper.nameserver.commands import QueueMapping
+from routekeeper.nameserver.types import BrokerKey, BrokerName, ClusterName
+from routekeeper.remoting.route import DataVersion, QueueData
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 

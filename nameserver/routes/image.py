@@ -15,10 +15,10 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import astuple
 
-from nameserver.commands import BaseKind, QueueMapping
-from nameserver.types import BrokerKey, BrokerName, KvEntry
-from remoting.lenient import UNREADABLE
-from remoting.route import DataVersion, QueueData
+from routekeeper.nameserver.commands import BaseKind, QueueMapping
+from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry
+from routekeeper.remoting.lenient import UNREADABLE
+from routekeeper.remoting.route import DataVersion, QueueData
 
 from .entries import (
     MASK,

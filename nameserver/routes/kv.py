@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from nameserver.types import KvEntry
+from routekeeper.nameserver.types import KvEntry
 
 from .entries import mark_of
 from .tombstones import Tombstones

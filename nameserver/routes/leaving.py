@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.types import BrokerAddr, BrokerKey, LeaveReason, MinBrokerChange
-from nameserver.verdicts import BrokerLeft, Facts, TopicsLost
-from remoting.codes import MASTER_ID, PERM_WRITE
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, LeaveReason, MinBrokerChange
+from routekeeper.nameserver.verdicts import BrokerLeft, Facts, TopicsLost
+from routekeeper.remoting.codes import MASTER_ID, PERM_WRITE
 
 from .entries import NameEntry, Record
 from .store import RouteStore

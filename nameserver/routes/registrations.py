@@ -7,12 +7,28 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from nameserver.commands import QueueMapping, RegisterBroker, TableLimits, TopicQueues, Touch, Update
-from nameserver.registration import Registration
-from nameserver.types import BrokerKey, BrokerName, LeaveReason
-from nameserver.verdicts import Applied, Facts, Moved, NoChange, RegisterReply, Rejected, TopicsLost, Verdict
-from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
-from remoting.route import DataVersion
+from routekeeper.nameserver.commands import (
+    QueueMapping,
+    RegisterBroker,
+    TableLimits,
+    TopicQueues,
+    Touch,
+    Update,
+)
+from routekeeper.nameserver.registration import Registration
+from routekeeper.nameserver.types import BrokerKey, BrokerName, LeaveReason
+from routekeeper.nameserver.verdicts import (
+    Applied,
+    Facts,
+    Moved,
+    NoChange,
+    RegisterReply,
+    Rejected,
+    TopicsLost,
+    Verdict,
+)
+from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
+from routekeeper.remoting.route import DataVersion
 
 from .entries import NameEntry, Record
 from .leaving import drop, forget_record, note_min_change

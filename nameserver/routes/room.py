@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from nameserver.commands import TableLimits
-from nameserver.verdicts import Rejected
-from remoting.addresses import is_loopback, plain_host
-from remoting.codes import ResponseCode
+from routekeeper.nameserver.commands import TableLimits
+from routekeeper.nameserver.verdicts import Rejected
+from routekeeper.remoting.addresses import is_loopback, plain_host
+from routekeeper.remoting.codes import ResponseCode
 
 
 class Held(msgspec.Struct):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, assert_never
 
-from nameserver.commands import BaseKind
-from nameserver.types import KvEntry
+from routekeeper.nameserver.commands import BaseKind
+from routekeeper.nameserver.types import KvEntry
 
 from .brokers import BrokerStore
 from .entries import MASK, NameEntry, Record, mark_of

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from msgspec.structs import astuple, replace
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     AddWritePerm,
     Command,
     DeleteKv,
@@ -24,10 +24,19 @@ from nameserver.commands import (
     WipeWritePerm,
     bases,
 )
-from nameserver.registration import Registration
-from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
-from nameserver.verdicts import Applied, CountReply, Facts, Moved, NoChange, Rejected, TopicsLost, Verdict
-from remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
+from routekeeper.nameserver.registration import Registration
+from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
+from routekeeper.nameserver.verdicts import (
+    Applied,
+    CountReply,
+    Facts,
+    Moved,
+    NoChange,
+    Rejected,
+    TopicsLost,
+    Verdict,
+)
+from routekeeper.remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
 
 from .image import NOTHING, Image, ImageError, decode_image
 from .kv import KV_BYTES_MAX

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from itertools import chain
 from typing import Any, Final, get_args
 
-from nameserver.commands import BaseKind
+from routekeeper.nameserver.commands import BaseKind
 
 from .entries import MASK, mark_of, mark_of_topic, sum_of_products
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from msgspec.structs import astuple, replace
 
-from nameserver.commands import QueueMapping, TopicQueues
-from nameserver.types import BrokerName
-from remoting.registration import TopicNumbers
-from remoting.route import QueueData
+from routekeeper.nameserver.commands import QueueMapping, TopicQueues
+from routekeeper.nameserver.types import BrokerName
+from routekeeper.remoting.registration import TopicNumbers
+from routekeeper.remoting.route import QueueData
 
 from .entries import (
     MASK,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.commands import TableLimits, Update
-from nameserver.registration import Registration
-from nameserver.verdicts import Applied, Moved, Rejected, Verdict
+from routekeeper.nameserver.commands import TableLimits, Update
+from routekeeper.nameserver.registration import Registration
+from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
 
 from .registrations import (
     brings_all_perms,

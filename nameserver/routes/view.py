@@ -8,12 +8,12 @@ from typing import Final
 
 import orjson
 
-from nameserver.commands import BaseKind, RegisterBroker
-from nameserver.registration import Registration
-from nameserver.types import BrokerKey, BrokerName, KvEntry
-from nameserver.verdicts import Applied, RegisterReply
-from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
-from remoting.route import BrokerData, ClusterInfo, TopicRouteData
+from routekeeper.nameserver.commands import BaseKind, RegisterBroker
+from routekeeper.nameserver.registration import Registration
+from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry
+from routekeeper.nameserver.verdicts import Applied, RegisterReply
+from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
+from routekeeper.remoting.route import BrokerData, ClusterInfo, TopicRouteData
 
 from .entries import NameEntry, Record, TopicEntry
 from .registrations import register_reply, says_the_same, with_set_perms, would_change

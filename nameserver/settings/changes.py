@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from remoting.addresses import join_address, split_address
-from remoting.properties import REQUEST_SIZE_MAX, parse_properties
+from routekeeper.remoting.addresses import join_address, split_address
+from routekeeper.remoting.properties import REQUEST_SIZE_MAX, parse_properties
 
 from .declared import BY_KEY, RUNTIME_KEYS, ConfigError, NamesrvSettings, parse_values, validate
 
@@ -27,7 +27,8 @@ def parse_changes(body: bytes) -> dict[str, str]:
     """Read the body of request 318: properties text, in UTF-8 unlike in files.
 
     Raises:
-        ChangeInvalid: If it is no properties text, or above :data:`remoting.properties.REQUEST_SIZE_MAX`.
+        ChangeInvalid: If it is no properties text, or above
+        :data:`routekeeper.remoting.properties.REQUEST_SIZE_MAX`.
     """
     if len(body) > REQUEST_SIZE_MAX:
         raise ChangeInvalid(f"settings of {len(body)} bytes: allowed are {REQUEST_SIZE_MAX}")

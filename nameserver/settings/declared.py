@@ -12,9 +12,15 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, Literal
 
-from remoting.addresses import address_fault, is_loopback, is_unspecified, join_address, split_address
-from remoting.errors import LocalProtocolError
-from remoting.properties import format_properties
+from routekeeper.remoting.addresses import (
+    address_fault,
+    is_loopback,
+    is_unspecified,
+    join_address,
+    split_address,
+)
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.properties import format_properties
 
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""

@@ -1,8 +1,8 @@
 """The nameserver's own small files: the KV configuration, and settings changed at run time.
 
-Both are written whole, with a checksum and the previous version beside them (:mod:`remoting.state_file`). A
-reader therefore finds the old or the new text, never half of one, and damage is noticed. Formats are
-RocketMQ's, so a file can be carried over.
+Both are written whole, with a checksum and the previous version beside them
+(:mod:`routekeeper.remoting.state_file`). A reader therefore finds the old or the new text, never half of one,
+and damage is noticed. Formats are RocketMQ's, so a file can be carried over.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 
 import orjson
 
-from nameserver.disk.files import DISK, make_directories, write_all
-from remoting import state_file
-from remoting.files import open_regular, read_regular
-from remoting.properties import escape_properties, parse_properties
-from remoting.state_file import StateFileError
+from routekeeper.nameserver.disk.files import DISK, make_directories, write_all
+from routekeeper.remoting import state_file
+from routekeeper.remoting.files import open_regular, read_regular
+from routekeeper.remoting.properties import escape_properties, parse_properties
+from routekeeper.remoting.state_file import StateFileError
 
 FILE_SIZE_MAX: Final = 64 * 1024 * 1024
 """Bytes of a file that are accepted; more is not ours."""

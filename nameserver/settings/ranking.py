@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from remoting.properties import closed_door, name_unknown
+from routekeeper.remoting.properties import closed_door, name_unknown
 
 from .declared import (
     BY_KEY,

@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG
-from nameserver.types import Answer, Request
-from remoting.codes import RequestCode, ResponseCode
-from remoting.line_limit import LineLimit
+from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG
+from routekeeper.nameserver.types import Answer, Request
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.line_limit import LineLimit
 
-log = logging.getLogger("nameserver.audit")
+log = logging.getLogger("routekeeper.nameserver.audit")
 
 AUDITED: Final = frozenset(
     {

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from typing import Final
 
-from nameserver.types import ConnectionId, MinBrokerChange
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.fields import NotifyMinBrokerIdFields
-from remoting.transport.aio import RemotingClient
+from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.fields import NotifyMinBrokerIdFields
+from routekeeper.remoting.transport.aio import RemotingClient
 
 log = logging.getLogger(__name__)
 

@@ -28,14 +28,21 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from nameserver.handlers import route_of
-from nameserver.routes.view import RouteView
-from nameserver.settings.declared import NamesrvSettings
-from remoting.codes import FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, RequestCode, ResponseCode
-from remoting.errors import FieldError, RemoteProtocolError
-from remoting.fields import GetRouteFields
-from remoting.header import Header, decode_header, encode_header
-from remoting.route import RouteDialect, dialect_for, encode_route
+from routekeeper.nameserver.handlers import route_of
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.remoting.codes import (
+    FLAG_RESPONSE,
+    VERSION,
+    HeaderCodec,
+    LanguageCode,
+    RequestCode,
+    ResponseCode,
+)
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError
+from routekeeper.remoting.fields import GetRouteFields
+from routekeeper.remoting.header import Header, decode_header, encode_header
+from routekeeper.remoting.route import RouteDialect, dialect_for, encode_route
 
 #: Answers after which a batch is handed back to the connection, which then looks whether its peer reads.
 BATCH_MAX: Final = 64

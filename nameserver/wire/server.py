@@ -12,16 +12,22 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
-from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
-from nameserver.modes.interface import NO_QUORUM_TAG, Consistency, Freshness, FreshnessNotOffered, NoQuorum
-from nameserver.routes.room import charged_host
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, ConnectionId
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from routekeeper.nameserver.modes.interface import (
+    NO_QUORUM_TAG,
+    Consistency,
+    Freshness,
+    FreshnessNotOffered,
+    NoQuorum,
+)
+from routekeeper.nameserver.routes.room import charged_host
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, ConnectionId
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 
 from .audit_log import AuditLog
 from .notices import Notices

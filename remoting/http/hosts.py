@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from remoting.addresses import is_loopback
+from routekeeper.remoting.addresses import is_loopback
 
 
 class AllowedHosts:

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-from remoting.addresses import split_address
-from remoting.command import RemotingCommand
-from remoting.errors import LocalProtocolError, RemotingError, Withdrawn
-from remoting.line_limit import LimitedLog
+from routekeeper.remoting.addresses import split_address
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import LocalProtocolError, RemotingError, Withdrawn
+from routekeeper.remoting.line_limit import LimitedLog
 
 __all__ = ["Hook", "Hooks", "check_holds", "split_address"]
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Self, cast
 
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
-from remoting.logs import shortened
-from remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
-from remoting.transport import Hook, Hooks, check_holds, split_address
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
+from routekeeper.remoting.transport import Hook, Hooks, check_holds, split_address
 
 if TYPE_CHECKING:
-    from remoting.transport.tls import Tls  # loaded by those who use it
+    from routekeeper.remoting.transport.tls import Tls  # loaded by those who use it
 
 log = logging.getLogger(__name__)
 

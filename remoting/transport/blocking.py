@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
-from remoting.logs import shortened
-from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
-from remoting.transport import Hook, Hooks, check_holds, split_address
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
+from routekeeper.remoting.transport import Hook, Hooks, check_holds, split_address
 
 if TYPE_CHECKING:
-    from remoting.transport.tls import Pipe, Tls  # loaded by those who use it
+    from routekeeper.remoting.transport.tls import Pipe, Tls  # loaded by those who use it
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     Raises:
         TlsError, OSError: If that failed.
     """
-    from remoting.transport.tls import Pipe, TlsError
+    from routekeeper.remoting.transport.tls import Pipe, TlsError
 
     pipe = Pipe(tls.context, host)
     done = pipe.shake(b"")

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol, cast
 
-from remoting.addresses import host_port, plain_host
-from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
-from remoting.command import RemotingCommand, encode_done
-from remoting.errors import (
+from routekeeper.remoting.addresses import host_port, plain_host
+from routekeeper.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, encode_done
+from routekeeper.remoting.errors import (
     ConnectionLost,
     LocalProtocolError,
     RemoteProtocolError,
@@ -25,11 +25,11 @@ from remoting.errors import (
     RequestTimeout,
     TooManyRequests,
 )
-from remoting.logs import shortened
-from remoting.transport.holdings import Holdings
-from remoting.transport.inbox import FastPath, Inbox, Stop
-from remoting.transport.limits import ServerLimits, ServerStats
-from remoting.transport.turns import Turns
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.transport.holdings import Holdings
+from routekeeper.remoting.transport.inbox import FastPath, Inbox, Stop
+from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ Handler = Callable[
 
 
 class Owner(Protocol):
-    """What connections share, and what is done for them: :class:`remoting.transport.listener.RemotingServer`.
+    """What connections share, and what is done for them:
+    :class:`routekeeper.remoting.transport.listener.RemotingServer`.
 
     Attributes:
         handlers: By request code.

@@ -7,7 +7,7 @@ import resource
 from dataclasses import replace
 from typing import Final
 
-from remoting.transport.limits import ServerLimits
+from routekeeper.remoting.transport.limits import ServerLimits
 
 log = logging.getLogger(__name__)
 

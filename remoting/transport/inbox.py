@@ -1,7 +1,7 @@
 """What one peer has sent: bytes in as they come, its requests out in their order; without IO.
 
-The server's counterpart of :mod:`remoting.session`. A driver gives the bytes that arrived, asks for one
-request after the other, and may stop between any two of them, as when the peer does not read its
+The server's counterpart of :mod:`routekeeper.remoting.session`. A driver gives the bytes that arrived, asks
+for one request after the other, and may stop between any two of them, as when the peer does not read its
 answers, or when it is the turn of others.
 """
 
@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from remoting.command import RemotingCommand, read_command
-from remoting.errors import RemoteProtocolError
+from routekeeper.remoting.command import RemotingCommand, read_command
+from routekeeper.remoting.errors import RemoteProtocolError
 
 #: Bytes of one connection that wait to be looked at, above which no more are read from it.
 KEPT_MAX: Final = 64 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from remoting.frame import FRAME_SIZE_MAX
+from routekeeper.remoting.frame import FRAME_SIZE_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from remoting.addresses import host_port
-from remoting.line_limit import LineLimit
-from remoting.transport.connection import Connection, Handler, ServerProtocol
-from remoting.transport.descriptors import fit_descriptors
-from remoting.transport.holdings import Holdings
-from remoting.transport.inbox import FastPath
-from remoting.transport.limits import ServerLimits, ServerStats
-from remoting.transport.turns import TURN_S, Turns
+from routekeeper.remoting.addresses import host_port
+from routekeeper.remoting.line_limit import LineLimit
+from routekeeper.remoting.transport.connection import Connection, Handler, ServerProtocol
+from routekeeper.remoting.transport.descriptors import fit_descriptors
+from routekeeper.remoting.transport.holdings import Holdings
+from routekeeper.remoting.transport.inbox import FastPath
+from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 log = logging.getLogger(__name__)
 

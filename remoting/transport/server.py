@@ -6,11 +6,11 @@ unanswered requests and unread answers per connection, idle time.
 
 from __future__ import annotations
 
-from remoting.transport.connection import Connection, DeferredReply, Handler, ServerProtocol
-from remoting.transport.descriptors import fit_descriptors
-from remoting.transport.inbox import FastPath
-from remoting.transport.limits import ServerLimits, ServerStats
-from remoting.transport.listener import RemotingServer
+from routekeeper.remoting.transport.connection import Connection, DeferredReply, Handler, ServerProtocol
+from routekeeper.remoting.transport.descriptors import fit_descriptors
+from routekeeper.remoting.transport.inbox import FastPath
+from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.listener import RemotingServer
 
 __all__ = [
     "Connection",

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from remoting.errors import RemotingError
-from remoting.files import CERTIFICATES_SIZE_MAX, read_regular
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 
 #: What a server's certificate must show: that a known authority made it for the host of its address, that
 #: such an authority made it, or nothing.

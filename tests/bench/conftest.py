@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """One session, as a report of few events opens it."""
-    from bench.report.session import open_session
+    from routekeeper.bench.report.session import open_session
 
     session = open_session(small=True)
     yield session

@@ -1,6 +1,6 @@
 """Given to Locust beside bench/generator.py: newcomers get one user, however many they need."""
 
-from bench.plan import Load
+from routekeeper.bench.plan import Load
 
 _needed = Load.users
 

@@ -7,10 +7,19 @@ from typing import TypeVar
 
 import msgspec
 
-from bench.events import Delivery, Fault, LinkSample, Operation, ProcessSample, Truth, View, event_files
-from bench.plan import Plan
-from bench.runfolder import Arm
-from bench.schedule import SessionPlan
+from routekeeper.bench.events import (
+    Delivery,
+    Fault,
+    LinkSample,
+    Operation,
+    ProcessSample,
+    Truth,
+    View,
+    event_files,
+)
+from routekeeper.bench.plan import Plan
+from routekeeper.bench.runfolder import Arm
+from routekeeper.bench.schedule import SessionPlan
 
 E = TypeVar("E", Delivery, Fault, LinkSample, Operation, ProcessSample, Truth, View)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.arms.servers import wait_until
-from bench.processes import Process
-from client.blocking import Client
-from client.config import ClientConfig
-from remoting.errors import ResponseError
+from routekeeper.bench.arms.servers import wait_until
+from routekeeper.bench.processes import Process
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.remoting.errors import ResponseError
 from tests.ports import free_addresses
 
 
@@ -47,7 +47,7 @@ def running(
         process = Process(
             role="nameserver" if role == "nameserver" else "broker",
             index=index,
-            command=[sys.executable, "-m", role, *command],
+            command=[sys.executable, "-m", f"routekeeper.{role}", *command],
             log=folder / f"{role}-{index}.log",
         )
         started.append(process)

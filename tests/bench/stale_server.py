@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import FrameDecoder
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
 
 #: How often the other one is asked, s: what the answers' age is true to.
 EVERY_S: Final = 0.002

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import asked_for, main, parser
-from bench.arms.apache_brokers import broker_addr
-from bench.arms.interface import as_dialled, looked_at
-from bench.arms.layout import child_index, decode_addr, encode_addr, nodes_of, route_of
-from bench.views import Views
+from routekeeper.bench.__main__ import asked_for, main, parser
+from routekeeper.bench.arms.apache_brokers import broker_addr
+from routekeeper.bench.arms.interface import as_dialled, looked_at
+from routekeeper.bench.arms.layout import child_index, decode_addr, encode_addr, nodes_of, route_of
+from routekeeper.bench.views import Views
 
 
 def test_a_broker_is_laid_out_as_metaq_did() -> None:

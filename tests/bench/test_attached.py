@@ -12,16 +12,16 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from bench import compare
-from bench.__main__ import main
-from bench.arms.interface import FOREIGN_FROM, broker_index
-from bench.attached import AttachedCluster
-from bench.given import Given, given_cluster, plan_for
-from bench.plan import Plan, PlanError, load_plan
-from bench.processes import ClusterError
-from bench.report.job import build_report
-from bench.schedule import Comparison
-from bench.session import Session
+from routekeeper.bench import compare
+from routekeeper.bench.__main__ import main
+from routekeeper.bench.arms.interface import FOREIGN_FROM, broker_index
+from routekeeper.bench.attached import AttachedCluster
+from routekeeper.bench.given import Given, given_cluster, plan_for
+from routekeeper.bench.plan import Plan, PlanError, load_plan
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.report.job import build_report
+from routekeeper.bench.schedule import Comparison
+from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn
 from tests.bench.servers import listed, running
 

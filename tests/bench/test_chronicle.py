@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.chronicle import Chronicle
-from bench.plan import load_plan, scenarios_of
-from bench.processes import ArmLost, ClusterError
+from routekeeper.bench.chronicle import Chronicle
+from routekeeper.bench.plan import load_plan, scenarios_of
+from routekeeper.bench.processes import ArmLost, ClusterError
 from tests.bench.lives import a_turn
 
 PLAN = load_plan("smoke")

@@ -18,8 +18,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.jre import ensure_java
-from bench.report.job import build_report
+from routekeeper.bench.jre import ensure_java
+from routekeeper.bench.report.job import build_report
 from tests.bench.report.comparison import invented_comparison
 from tests.ports import free_ports
 

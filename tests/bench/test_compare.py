@@ -14,12 +14,12 @@ import msgspec
 import psutil
 import pytest
 
-from bench import compare
-from bench.__main__ import main
-from bench.plan import Plan, load_plan
-from bench.processes import ClusterError
-from bench.schedule import Comparison, blocks_of
-from bench.session import Session
+from routekeeper.bench import compare
+from routekeeper.bench.__main__ import main
+from routekeeper.bench.plan import Plan, load_plan
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.schedule import Comparison, blocks_of
+from routekeeper.bench.session import Session
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
@@ -31,7 +31,17 @@ SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Run ``mqbench compare --open`` and return the page's path and what was said meanwhile."""
     out = tmp_path_factory.mktemp("compare")
-    command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--seed", "7", "--open"]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.bench",
+        "compare",
+        "--profile",
+        "smoke",
+        "--seed",
+        "7",
+        "--open",
+    ]
     browser = out / "browser"
     browser.write_text(f'#!/bin/sh\necho "$@" >> {out}/opened\n')
     browser.chmod(0o755)
@@ -73,7 +83,16 @@ def test_compare_writes_one_self_contained_page_opens_it_and_says_when_it_will_e
 
 def test_kill_in_the_middle_of_a_run_leaves_nobody_behind(tmp_path: Path) -> None:
     """As in the background, where no terminal interrupts whatever was started."""
-    command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.bench",
+        "compare",
+        "--profile",
+        "smoke",
+        "--out",
+        str(tmp_path),
+    ]
     program = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert program.stderr is not None
     said = next((line for line in program.stderr if ": quiet; ends about" in line), None)

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 import pytest
 
-from bench.arms.apache import missing
-from bench.events import Fault, Operation, View
-from bench.plan import PlannedFault, Scenario, load_plan
-from bench.runfolder import Arm, read_manifest
-from bench.session import Session
+from routekeeper.bench.arms.apache import missing
+from routekeeper.bench.events import Fault, Operation, View
+from routekeeper.bench.plan import PlannedFault, Scenario, load_plan
+from routekeeper.bench.runfolder import Arm, read_manifest
+from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn, rows
 
 # Maven may have to fetch the jars.

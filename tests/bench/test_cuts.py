@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from bench.cuts import SIDES, directions, struck_server
-from bench.plan import CASES, Kind
+from routekeeper.bench.cuts import SIDES, directions, struck_server
+from routekeeper.bench.plan import CASES, Kind
 
 SERVERS = ["nameserver-0", "nameserver-1", "nameserver-2"]
 BROKERS = ["broker-0", "broker-1", "broker-2"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.cluster import say_end
-from bench.compare import Ending, Teller, expected_minutes
-from bench.generator_config import end_path
-from bench.plan import FOLDER as PLANS
-from bench.plan import load_plan
-from bench.processes import ClusterError
-from bench.schedule import REPORT_S, Comparison
+from routekeeper.bench.cluster import say_end
+from routekeeper.bench.compare import Ending, Teller, expected_minutes
+from routekeeper.bench.generator_config import end_path
+from routekeeper.bench.plan import FOLDER as PLANS
+from routekeeper.bench.plan import load_plan
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.schedule import REPORT_S, Comparison
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [Path("quiet"), Path("partition")]

@@ -20,9 +20,9 @@ import msgspec
 import psutil
 import pytest
 
-from bench import cluster, session
-from bench.arms.servers import four_letters
-from bench.events import (
+from routekeeper.bench import cluster, session
+from routekeeper.bench.arms.servers import four_letters
+from routekeeper.bench.events import (
     Delivery,
     Fault,
     LinkSample,
@@ -31,9 +31,9 @@ from bench.events import (
     Truth,
     View,
 )
-from bench.plan import CASES, Plan, load_plan
-from bench.runfolder import Arm, Manifest, read_manifest
-from bench.session import Session
+from routekeeper.bench.plan import CASES, Plan, load_plan
+from routekeeper.bench.runfolder import Arm, Manifest, read_manifest
+from routekeeper.bench.session import Session
 from tests.bench.lives import E, a_turn
 from tests.bench.lives import rows as rows_of
 

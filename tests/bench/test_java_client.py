@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.arms.apache_brokers import javac_major
-from bench.arms.interface import Side
-from bench.events import Operation, View
-from bench.java_client import LinesError, rows, schedule, settings, without_java
-from bench.plan import load_plan
+from routekeeper.bench.arms.apache_brokers import javac_major
+from routekeeper.bench.arms.interface import Side
+from routekeeper.bench.events import Operation, View
+from routekeeper.bench.java_client import LinesError, rows, schedule, settings, without_java
+from routekeeper.bench.plan import load_plan
 
 LOAD = load_plan("real").load
 SIDES = [

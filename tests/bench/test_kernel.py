@@ -13,14 +13,14 @@ import msgspec
 import psutil
 import pytest
 
-from bench import compare, kernel
-from bench.__main__ import main
-from bench.events import Fault, Operation, View
-from bench.kernel import KernelNetwork
-from bench.links import both_ways
-from bench.plan import Plan, PlannedFault, Scenario, load_plan
-from bench.runfolder import read_manifest, run_folder
-from bench.schedule import Comparison
+from routekeeper.bench import compare, kernel
+from routekeeper.bench.__main__ import main
+from routekeeper.bench.events import Fault, Operation, View
+from routekeeper.bench.kernel import KernelNetwork
+from routekeeper.bench.links import both_ways
+from routekeeper.bench.plan import Plan, PlannedFault, Scenario, load_plan
+from routekeeper.bench.runfolder import read_manifest, run_folder
+from routekeeper.bench.schedule import Comparison
 from tests.bench.lives import E
 from tests.bench.lives import rows as rows_of
 
@@ -167,7 +167,7 @@ def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
 
 
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench", "run", "--profile", "smoke", "--links", "kernel"]
+    command = [sys.executable, "-m", "routekeeper.bench", "run", "--profile", "smoke", "--links", "kernel"]
     program = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
     assert program.stderr is not None
     said = next((line for line in program.stderr if ": quiet; ends about" in line), None)
@@ -187,7 +187,7 @@ def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
     plan = msgspec.structs.replace(plan, arms=["independent"])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("bench.cluster._NO_NEW_TOPICS", "noSuchSetting=1")
+        patched.setattr("routekeeper.bench.cluster._NO_NEW_TOPICS", "noSuchSetting=1")
         compare.begin(tmp_path / "out", Comparison(profile="smoke", plan=plan, seed=1, command=["mqbench"]))
         assert main(["run", "--resume", str(tmp_path / "out")]) == 1
     place = run_folder(tmp_path / "out", series="equal", scenario="partition", block=1, arm="independent")
@@ -196,7 +196,8 @@ def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_harness_left_is_removed_by_the_next() -> None:
-    code = "import os, signal; from bench.kernel import KernelNetwork; n = KernelNetwork(['broker-0'])\n"
+    code = "import os, signal\nfrom routekeeper.bench.kernel import KernelNetwork\n"
+    code += "n = KernelNetwork(['broker-0'])\n"
     dead = subprocess.Popen([sys.executable, "-c", f"{code}os.kill(os.getpid(), signal.SIGKILL)"])
     assert dead.wait(30) == -9
     assert left(dead.pid) != []

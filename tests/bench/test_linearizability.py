@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.history import Call, Operation, Outcome, as_promised
-from bench.linearizability import Undecided, check
+from routekeeper.bench.history import Call, Operation, Outcome, as_promised
+from routekeeper.bench.linearizability import Undecided, check
 
 
 def read(value: object, begun: float, ended: float, key: str = "k") -> Call:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bench.processes import Process
+from routekeeper.bench.processes import Process
 from tests.bench.servers import running
 from tests.ports import free_addresses
 
@@ -88,7 +88,10 @@ def broker(folder: Path, nameserver: str) -> Iterator[None]:
     (addr,) = free_addresses(1)
     options = ["-n", nameserver, "--listen", addr, "--name", "broker-late", "--store", str(folder / "late")]
     process = Process(
-        role="broker", index=0, command=[sys.executable, "-m", "broker", *options], log=folder / "late.log"
+        role="broker",
+        index=0,
+        command=[sys.executable, "-m", "routekeeper.broker", *options],
+        log=folder / "late.log",
     )
     process.launch()
     try:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import director
-from bench.plan import parse_plan
-from bench.processes import ClusterError
-from bench.report.silver import Source, judge_files
-from bench.runfolder import Arm, read_manifest
-from bench.session import Session
+from routekeeper.bench import director
+from routekeeper.bench.plan import parse_plan
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.report.silver import Source, judge_files
+from routekeeper.bench.runfolder import Arm, read_manifest
+from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(200)]

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.__main__ import main
-from bench.cuts import SIDES, directions
-from bench.namespaces import HARNESS, Namespaces, network
-from bench.plan import PlannedFault, load_plan, run_seconds, seconds_of
-from bench.runfolder import Links, Manifest
+from routekeeper.bench.__main__ import main
+from routekeeper.bench.cuts import SIDES, directions
+from routekeeper.bench.namespaces import HARNESS, Namespaces, network
+from routekeeper.bench.plan import PlannedFault, load_plan, run_seconds, seconds_of
+from routekeeper.bench.runfolder import Links, Manifest
 
 SERVERS = [f"nameserver-{index}" for index in range(9)]
 BROKERS = [f"broker-{index}" for index in range(20)]

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import compare
-from bench.__main__ import main
-from bench.plan import load_plan
-from bench.schedule import Comparison, blocks_of
+from routekeeper.bench import compare
+from routekeeper.bench.__main__ import main
+from routekeeper.bench.plan import load_plan
+from routekeeper.bench.schedule import Comparison, blocks_of
 from tests.bench.report.planted import PlantedRun
 
 
@@ -52,7 +52,7 @@ def test_page_is_opened_only_if_it_was_asked_for_and_made(
     monkeypatch.setattr(sys, "executable", str(report))
     monkeypatch.setattr(webbrowser, "open", shown.append)
     assert main(["compare", "--resume", str(out), *asked]) == code
-    assert (tmp_path / "asked").read_text() == f"-m bench.report {out}/runs --out {out}\n"
+    assert (tmp_path / "asked").read_text() == f"-m routekeeper.bench.report {out}/runs --out {out}\n"
     assert shown == ([f"file://{out}/report.html"] if opened else [])
 
 

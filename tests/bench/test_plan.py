@@ -8,9 +8,9 @@ import re
 import msgspec
 import pytest
 
-from bench.arrivals import Arrivals
-from bench.chance import stream
-from bench.plan import (
+from routekeeper.bench.arrivals import Arrivals
+from routekeeper.bench.chance import stream
+from routekeeper.bench.plan import (
     CASES,
     FOLDER,
     PlanError,
@@ -27,10 +27,10 @@ from bench.plan import (
     seconds_of,
     strikes_broker,
 )
-from bench.report.answers import TIMER_SERIES
-from bench.runfolder import REAL
-from bench.schedule import blocks_of
-from bench.timers import DOCUMENTED_MS
+from routekeeper.bench.report.answers import TIMER_SERIES
+from routekeeper.bench.runfolder import REAL
+from routekeeper.bench.schedule import blocks_of
+from routekeeper.bench.timers import DOCUMENTED_MS
 
 SMOKE = (FOLDER / "smoke.toml").read_text()
 

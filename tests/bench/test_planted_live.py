@@ -19,15 +19,15 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.arms.interface import ArmConfig, Listing, Side
-from bench.arms.remoting import RemotingArm, RemotingBroker
-from bench.events import Event, EventLog, Fault, Truth
-from bench.links import Link, both_ways
-from bench.observer import ObserverConfig
-from bench.processes import network_process
-from bench.report.gold import Gold
-from bench.report.pipeline import compute
-from bench.runfolder import write_manifest
+from routekeeper.bench.arms.interface import ArmConfig, Listing, Side
+from routekeeper.bench.arms.remoting import RemotingArm, RemotingBroker
+from routekeeper.bench.events import Event, EventLog, Fault, Truth
+from routekeeper.bench.links import Link, both_ways
+from routekeeper.bench.observer import ObserverConfig
+from routekeeper.bench.processes import network_process
+from routekeeper.bench.report.gold import Gold
+from routekeeper.bench.report.pipeline import compute
+from routekeeper.bench.runfolder import write_manifest
 from tests.bench.report.planted import PlantedRun
 from tests.bench.servers import Cluster, running
 from tests.bench.stale_server import stale_server
@@ -86,7 +86,7 @@ class Watched:
         config = ObserverConfig(kind="remoting", servers=servers, topics=[topic], folder=str(self.run.folder))
         path.write_bytes(msgspec.json.encode(config))
         self._observer = subprocess.Popen(
-            [sys.executable, "-m", "bench.observer", str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "routekeeper.bench.observer", str(path)], stdout=subprocess.PIPE, text=True
         )
 
     def await_observer(self) -> None:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from bench.ports import BLOCK, BLOCKS, HOST, NoPorts, Ports
+from routekeeper.bench.ports import BLOCK, BLOCKS, HOST, NoPorts, Ports
 
 CLUSTER = 150
 """More than the ports of one cluster, its links included."""

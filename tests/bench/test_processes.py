@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from bench.events import ProcessSample
-from bench.processes import Process
+from routekeeper.bench.events import ProcessSample
+from routekeeper.bench.processes import Process
 
 BURN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 

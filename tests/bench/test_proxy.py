@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.links import Link, between_groups, both_ways
-from bench.processes import ProxyProcess, network_process
+from routekeeper.bench.links import Link, between_groups, both_ways
+from routekeeper.bench.processes import ProxyProcess, network_process
 from tests.ports import free_addresses
 
 pytestmark = pytest.mark.faults

@@ -10,19 +10,19 @@ from typing import Final
 import msgspec
 import pytest
 
-from bench.arms.apache_brokers import client_command, missing
-from bench.arms.interface import Side
-from bench.arms.servers import wait_until
-from bench.events import Fault, Operation, ProcessSample, View
-from bench.java_client import rows as rows_of
-from bench.java_client import settings
-from bench.plan import Plan, PlannedFault, Scenario, load_plan
-from bench.ports import HOST, free_ports
-from bench.processes import ClusterError
-from bench.real import RealCluster
-from bench.runfolder import read_manifest
-from bench.schedule import SessionPlan
-from bench.session import Session
+from routekeeper.bench.arms.apache_brokers import client_command, missing
+from routekeeper.bench.arms.interface import Side
+from routekeeper.bench.arms.servers import wait_until
+from routekeeper.bench.events import Fault, Operation, ProcessSample, View
+from routekeeper.bench.java_client import rows as rows_of
+from routekeeper.bench.java_client import settings
+from routekeeper.bench.plan import Plan, PlannedFault, Scenario, load_plan
+from routekeeper.bench.ports import HOST, free_ports
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.real import RealCluster
+from routekeeper.bench.runfolder import read_manifest
+from routekeeper.bench.schedule import SessionPlan
+from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn, rows
 
 # Maven may have to fetch the jars.

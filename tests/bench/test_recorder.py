@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.events import (
+from routekeeper.bench.events import (
     FILE_PREFIX,
     Delivery,
     Event,
@@ -24,7 +24,13 @@ from bench.events import (
     View,
     event_file,
 )
-from bench.recorder import BUFFER_SIZE, FLUSH_INTERVAL_NS, REMARK_LENGTH_MAX, Recorder, short_remark
+from routekeeper.bench.recorder import (
+    BUFFER_SIZE,
+    FLUSH_INTERVAL_NS,
+    REMARK_LENGTH_MAX,
+    Recorder,
+    short_remark,
+)
 
 
 def operation(due_ns: int = 1, **fields: object) -> Operation:
@@ -117,7 +123,7 @@ def test_remarks_are_one_short_line() -> None:
 def test_a_killed_process_leaves_what_it_flushed(tmp_path: Path) -> None:
     program = (
         "import sys, signal, pathlib\n"
-        "from bench.events import EventLog, LinkSample\n"
+        "from routekeeper.bench.events import EventLog, LinkSample\n"
         "log = EventLog(pathlib.Path(sys.argv[1]), 'p')\n"
         "def row(i): return LinkSample(dialler='a', acceptor='b', t_ns=i, forward_bytes=0, back_bytes=0)\n"
         "for i in range(100): log.record(row(i))\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.runfolder import (
+from routekeeper.bench.runfolder import (
     Machine,
     Manifest,
     ManifestError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from bench.plan import Plan, load_plan, run_seconds
-from bench.schedule import OVERHEAD_S, blocks_of, expected_s
+from routekeeper.bench.plan import Plan, load_plan, run_seconds
+from routekeeper.bench.schedule import OVERHEAD_S, blocks_of, expected_s
 
 
 def a_plan(blocks: int = 6) -> Plan:

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.events import Delivery, Fault, Operation, ProcessSample, Truth, View
-from bench.plan import parse_plan
-from bench.report import measures
-from bench.report.gold import Gold
-from bench.report.pipeline import compute
-from bench.runfolder import read_manifest
-from bench.session import Session
+from routekeeper.bench.events import Delivery, Fault, Operation, ProcessSample, Truth, View
+from routekeeper.bench.plan import parse_plan
+from routekeeper.bench.report import measures
+from routekeeper.bench.report.gold import Gold
+from routekeeper.bench.report.pipeline import compute
+from routekeeper.bench.runfolder import read_manifest
+from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn, rows
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]

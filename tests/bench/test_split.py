@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.events import Delivery, Event, EventLog, Operation, Truth, View, event_files
-from bench.split import Slot, placed, split
+from routekeeper.bench.events import Delivery, Event, EventLog, Operation, Truth, View, event_files
+from routekeeper.bench.split import Slot, placed, split
 
 
 def slots(root: Path) -> list[Slot]:

@@ -18,9 +18,9 @@ from typing import Protocol
 
 import pytest
 
-from remoting.codes import HeaderCodec
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import FrameDecoder
+from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
 
 WAIT_S = 40.0
 
@@ -254,7 +254,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
                     *prefix,
                     sys.executable,
                     "-m",
-                    "broker",
+                    "routekeeper.broker",
                     "--listen",
                     "127.0.0.1:0",
                     "--store",
@@ -376,7 +376,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
             [
                 sys.executable,
                 "-m",
-                "broker",
+                "routekeeper.broker",
                 "--listen",
                 "127.0.0.1:0",
                 "--store",

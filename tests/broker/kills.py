@@ -24,12 +24,12 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Final
 
-from client.aio import Client, Producer
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
-from client.producer import Message, SendResult
-from client.queue_reader import ReceivedMessage, TopicReader
-from remoting.errors import RemotingError
-from remoting.route import TopicConfig
+from routekeeper.client.aio import Client, Producer
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
+from routekeeper.client.producer import Message, SendResult
+from routekeeper.client.queue_reader import ReceivedMessage, TopicReader
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.route import TopicConfig
 
 TOPIC: Final = "Kill"
 QUEUES: Final = 4
@@ -239,11 +239,11 @@ def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) 
         AssertionError: If anything acknowledged was lost, altered, or not consumed.
     """
     nameserver = Server(
-        "nameserver", "--http", "off", "--data", str(directory / "ns"), log=directory / "ns.log"
+        "routekeeper.nameserver", "--http", "off", "--data", str(directory / "ns"), log=directory / "ns.log"
     )
     nameserver.start()
     broker = Server(
-        "broker",
+        "routekeeper.broker",
         *("-n", nameserver.addr, "--store", str(directory / "store")),
         *("--set", f"flushDiskType={flush}", "--set", "cleanFileForciblyEnable=false"),
         # Small files, so that kills meet new ones being begun; offsets are kept often, as kills come often.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from broker.config import BrokerConfig
-from broker.group_configs import GroupConfigs
-from broker.groups import ClientTable
-from broker.locks import QueueLocks
-from broker.offsets import ConsumerOffsets
-from broker.state import BrokerState
-from broker.stats import Stats
-from broker.store import MessageStore
-from broker.tags import tags_code
-from broker.topics import StartTopics, TopicConfigs
-from remoting.message import Host
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.group_configs import GroupConfigs
+from routekeeper.broker.groups import ClientTable
+from routekeeper.broker.locks import QueueLocks
+from routekeeper.broker.offsets import ConsumerOffsets
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.stats import Stats
+from routekeeper.broker.store import MessageStore
+from routekeeper.broker.tags import tags_code
+from routekeeper.broker.topics import StartTopics, TopicConfigs
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 HOST: Final = Host("127.0.0.1", 10911)
 NOW: Final = 1_700_000_000_000

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from broker.config import BrokerConfig
-from broker.registrar import Announcer
-from broker.registration import Trigger
-from broker.server import BrokerServer
-from broker.state import BrokerState
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.route import DataVersion, TopicConfig
-from remoting.transport.aio import RemotingClient
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.registrar import Announcer
+from routekeeper.broker.registration import Trigger
+from routekeeper.broker.server import BrokerServer
+from routekeeper.broker.state import BrokerState
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.transport.aio import RemotingClient
 
 
 class Listed:

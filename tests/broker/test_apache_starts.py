@@ -15,7 +15,11 @@ from tests.golden.starts import RELEASES, keys_of, recorded_options, recorded_se
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker", *argv], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "routekeeper.broker", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from remoting.command import RemotingCommand
+from routekeeper.remoting.command import RemotingCommand
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 NOT_YET = pytest.mark.xfail(strict=True, reason="each change of a topic rewrites all of topics.json")

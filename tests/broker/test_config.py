@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import LIVE_KEYS, BrokerConfig, apply_properties, parse_delay_levels
-from broker.errors import SettingError
+from routekeeper.broker.config import LIVE_KEYS, BrokerConfig, apply_properties, parse_delay_levels
+from routekeeper.broker.errors import SettingError
 
 
 def test_properties_round_trip_through_the_config() -> None:

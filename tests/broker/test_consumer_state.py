@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.group_configs import GroupConfigs
-from broker.locks import QueueLocks
-from broker.long_polling import ParkedPulls
-from broker.offsets import ConsumerOffsets
-from remoting.bodies import MessageQueue, SubscriptionGroupConfig
+from routekeeper.broker.group_configs import GroupConfigs
+from routekeeper.broker.locks import QueueLocks
+from routekeeper.broker.long_polling import ParkedPulls
+from routekeeper.broker.offsets import ConsumerOffsets
+from routekeeper.remoting.bodies import MessageQueue, SubscriptionGroupConfig
 
 
 def test_offsets_are_written_as_rocketmq_writes_them() -> None:

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import pytest
 
-from remoting.command import RemotingCommand
-from remoting.message import decode_messages
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import decode_messages
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -90,7 +90,17 @@ def assert_all_there(broker: BrokerLike, *topics: str) -> None:
 def refusal(store: Path) -> str:
     """Start a broker that must not start; return its only line besides the log's."""
     with subprocess.Popen(
-        [sys.executable, "-m", "broker", "--listen", "127.0.0.1:0", "--store", str(store), "-n", ""],
+        [
+            sys.executable,
+            "-m",
+            "routekeeper.broker",
+            "--listen",
+            "127.0.0.1:0",
+            "--store",
+            str(store),
+            "-n",
+            "",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

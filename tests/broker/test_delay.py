@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from broker import delay
-from broker.delay import DelayService, deliver_due
-from broker.files import DISK
-from broker.sending import delayed
-from broker.state import BrokerState
-from broker.store import Draft
-from broker.topics import SCHEDULE_TOPIC
-from remoting.message import StoredMessage, decode_messages
-from remoting.route import TopicConfig
+from routekeeper.broker import delay
+from routekeeper.broker.delay import DelayService, deliver_due
+from routekeeper.broker.files import DISK
+from routekeeper.broker.sending import delayed
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.store import Draft
+from routekeeper.broker.topics import SCHEDULE_TOPIC
+from routekeeper.remoting.message import StoredMessage, decode_messages
+from routekeeper.remoting.route import TopicConfig
 
 from .states import HOST, NOW, state_in
 

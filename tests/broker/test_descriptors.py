@@ -10,8 +10,8 @@ from typing import Protocol
 
 import pytest
 
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

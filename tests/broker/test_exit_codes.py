@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.addresses import split_address
-from remoting.command import RemotingCommand
+from routekeeper.remoting.addresses import split_address
+from routekeeper.remoting.command import RemotingCommand
 from tests.ports import free_addresses
 
 from .conftest import WAIT_S, StartBroker
@@ -68,7 +68,17 @@ def test_damaged_store_is_one_line_and_2_while_clients_connect(
     (addr,) = free_addresses(1)
     with connecting_all_the_time(addr):
         done = subprocess.run(
-            [sys.executable, "-m", "broker", "--listen", addr, "--store", str(broker.store), "-n", ""],
+            [
+                sys.executable,
+                "-m",
+                "routekeeper.broker",
+                "--listen",
+                addr,
+                "--store",
+                str(broker.store),
+                "-n",
+                "",
+            ],
             capture_output=True,
             text=True,
             timeout=WAIT_S,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from remoting.bodies import KVTable
+from routekeeper.remoting.bodies import KVTable
 from tests.broker.test_requests import WireLike
 from tests.golden.starts import RELEASES
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client.mqadmin.__main__ import main
+from routekeeper.client.mqadmin.__main__ import main
 from tests.broker.test_http import get
 from tests.ports import free_addresses
 

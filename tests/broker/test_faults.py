@@ -20,9 +20,9 @@ from typing import Protocol
 
 import pytest
 
-from remoting.bodies import SubscriptionGroupConfig
-from remoting.command import RemotingCommand
-from remoting.message import decode_messages, parse_offset_message_id
+from routekeeper.remoting.bodies import SubscriptionGroupConfig
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import decode_messages, parse_offset_message_id
 
 pytestmark = pytest.mark.faults
 
@@ -330,7 +330,7 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartLik
 #: line to it. Times at the end are as said; the usual executor has the threads of a machine of one CPU.
 DISK_HANGS = """
 import os, pathlib, runpy, sys, threading
-import broker.ending, broker.upkeep
+import routekeeper.broker.ending, routekeeper.broker.upkeep
 
 flag, names, close_s, end_s = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 sys.argv = sys.argv[7:]
@@ -352,7 +352,7 @@ def altered(real):
 
 for name in names.split():
     setattr(os, name, altered(getattr(os, name)))
-runpy.run_module("broker", run_name="__main__", alter_sys=True)
+runpy.run_module("routekeeper.broker", run_name="__main__", alter_sys=True)
 """
 
 

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pytest
 
-from remoting.bodies import ConsumerData, HeartbeatData
-from remoting.command import RemotingCommand
-from remoting.message import decode_messages
+from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import decode_messages
 
 pytestmark = pytest.mark.faults
 

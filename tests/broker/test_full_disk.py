@@ -126,7 +126,7 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
         real(fd)
 
     def told() -> list[tuple[str, str]]:
-        found = [record for record in caplog.records if record.name == "broker.upkeep"]
+        found = [record for record in caplog.records if record.name == "routekeeper.broker.upkeep"]
         return [(record.levelname, record.msg.split("=")[0]) for record in found]
 
     async def act(broker: Broker) -> None:

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import pytest
 
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import FrameDecoder
-from remoting.lenient import ANSWER, loads
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.lenient import ANSWER, loads
 
 FRAMES = Path(__file__).resolve().parents[1] / "golden" / "frames"
 RECORDINGS = ("4.9.7-json", "4.9.7-rocketmq", "5.3.3-json", "5.3.3-rocketmq")

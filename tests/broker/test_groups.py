@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups import CLIENT_EXPIRY_S, Client, ClientTable
-from broker.locks import QueueLocks
-from broker.stats import Rate
-from remoting.bodies import ConsumerData, HeartbeatData, MessageQueue, SubscriptionData
-from remoting.codes import LanguageCode
+from routekeeper.broker.groups import CLIENT_EXPIRY_S, Client, ClientTable
+from routekeeper.broker.locks import QueueLocks
+from routekeeper.broker.stats import Rate
+from routekeeper.remoting.bodies import ConsumerData, HeartbeatData, MessageQueue, SubscriptionData
+from routekeeper.remoting.codes import LanguageCode
 
 
 def client(connection: int, client_id: str = "") -> Client:
@@ -113,7 +113,7 @@ def test_rate_is_growth_over_the_window() -> None:
 
 
 def test_locks_have_a_bound_and_those_held_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.locks.LOCKS_MAX", 3)
+    monkeypatch.setattr("routekeeper.broker.locks.LOCKS_MAX", 3)
     locks = QueueLocks()
     queues = [MessageQueue(topic="T", broker_name="b", queue_id=queue_id) for queue_id in range(5)]
     assert locks.lock("G", "c", queues, now=0.0) == tuple(queues[:3])

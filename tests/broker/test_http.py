@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.config import BrokerConfig
-from broker.files import DISK
-from broker.http import HttpServer
-from broker.loading import load_broker
-from broker.metrics import Samples, encode, gather
-from broker.state import BrokerState
-from broker.store import Draft
-from remoting.bodies import ConsumerData, HeartbeatData
-from remoting.codes import VERSION
-from remoting.message import Host
-from remoting.route import TopicConfig
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.files import DISK
+from routekeeper.broker.http import HttpServer
+from routekeeper.broker.loading import load_broker
+from routekeeper.broker.metrics import Samples, encode, gather
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.store import Draft
+from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
+from routekeeper.remoting.codes import VERSION
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.route import TopicConfig
 from tests.broker.test_sync_flush import Broker, settings, with_broker
 from tests.ports import free_addresses
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.files import DISK
-from broker.loading import run_here
-from broker.message_index import KEYS_MAX, keys_of
-from broker.queries import RESULTS_MAX
-from broker.store import Draft, MessageStore
-from remoting.message import Host, decode_messages
+from routekeeper.broker.files import DISK
+from routekeeper.broker.loading import run_here
+from routekeeper.broker.message_index import KEYS_MAX, keys_of
+from routekeeper.broker.queries import RESULTS_MAX
+from routekeeper.broker.store import Draft, MessageStore
+from routekeeper.remoting.message import Host, decode_messages
 
 from .conftest import StartBroker, Wire
 
@@ -151,7 +151,7 @@ def test_index_files_go_with_the_log(stores: Stores) -> None:
 def test_a_flood_of_messages_is_read_from_the_log_instead_of_kept(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.message_index._NOTED_MAX", 3)
+    monkeypatch.setattr("routekeeper.broker.message_index._NOTED_MAX", 3)
     store = stores.open()
     offsets = [put(store, "all") for _ in range(20)]
     assert len(store.index._noted) == 3

@@ -15,12 +15,12 @@ from typing import Protocol
 
 import pytest
 
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.fields import RegisterBrokerFields, UnregisterBrokerFields
-from remoting.message import decode_messages
-from remoting.registration import RegisterBody, body_crc32, decode_register_body
-from remoting.route import DataVersion
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import RegisterBrokerFields, UnregisterBrokerFields
+from routekeeper.remoting.message import decode_messages
+from routekeeper.remoting.registration import RegisterBody, body_crc32, decode_register_body
+from routekeeper.remoting.route import DataVersion
 from tests.signals import inherited
 
 pytestmark = pytest.mark.faults  # real processes, though hardly harmed
@@ -292,7 +292,7 @@ def test_store_has_one_owner(start_broker: StartLike, tmp_path: Path) -> None:
 
 def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker", *flags],
+        [sys.executable, "-m", "routekeeper.broker", *flags],
         capture_output=True,
         text=True,
         timeout=30,
@@ -364,8 +364,8 @@ def test_signal_ends_it_cleanly(start_broker: StartLike, number: signal.Signals)
 
 _NOTHING_IS_DELIVERED = """
 import sys
-from broker import delay
-from broker.__main__ import main
+from routekeeper.broker import delay
+from routekeeper.broker.__main__ import main
 
 def deliver(*arguments, **named):
     raise RuntimeError("planted")

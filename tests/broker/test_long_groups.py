@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.codes import ResponseCode
-from remoting.message import MAGIC_V2, decode_messages, decode_properties
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.message import MAGIC_V2, decode_messages, decode_properties
 from tests.broker.test_requests import WireLike, heartbeat, send_back, wait_for_message
 
 

@@ -20,7 +20,7 @@ def limit_memory() -> None:
 
 
 def one_line_of(*arguments: str) -> str:
-    command = [sys.executable, "-m", "broker", "--listen", "127.0.0.1:0", *arguments]
+    command = [sys.executable, "-m", "routekeeper.broker", "--listen", "127.0.0.1:0", *arguments]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=20, check=False, preexec_fn=limit_memory
     )

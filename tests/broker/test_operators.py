@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.group_requests import _QUEUES_MAX
-from broker.inspection import ENTRIES_MAX
-from broker.stats import GROUP_GET_NUMS, ITEMS_MAX, TOPIC_PUT_NUMS, Stats
-from remoting.bodies import (
+from routekeeper.broker.group_requests import _QUEUES_MAX
+from routekeeper.broker.inspection import ENTRIES_MAX
+from routekeeper.broker.stats import GROUP_GET_NUMS, ITEMS_MAX, TOPIC_PUT_NUMS, Stats
+from routekeeper.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
     MessageQueue,
@@ -19,10 +19,10 @@ from remoting.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from remoting.command import RemotingCommand
-from remoting.inspection import ConsumerStatus
-from remoting.lenient import ANSWER, loads
-from remoting.message import decode_messages
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.inspection import ConsumerStatus
+from routekeeper.remoting.lenient import ANSWER, loads
+from routekeeper.remoting.message import decode_messages
 
 from .conftest import StartBroker, Wire
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.message import (
+from routekeeper.remoting.message import (
     BatchItem,
     StoredMessage,
     decode_messages,

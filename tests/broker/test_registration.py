@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.registration import (
+from routekeeper.broker.registration import (
     RegistrationSchedule,
     Trigger,
     VersionAnswer,
@@ -10,7 +10,7 @@ from broker.registration import (
     is_needed,
     registration_body,
 )
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 OWN = DataVersion(timestamp=7, counter=3)
 

@@ -12,12 +12,12 @@ from typing import Protocol
 import pytest
 import uvloop
 
-from broker import server
-from broker.config import BrokerConfig
-from broker.handlers import Outcome, serve
-from broker.server import BrokerServer
-from broker.state import BrokerState, Call
-from remoting.bodies import (
+from routekeeper.broker import server
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.handlers import Outcome, serve
+from routekeeper.broker.server import BrokerServer
+from routekeeper.broker.state import BrokerState, Call
+from routekeeper.remoting.bodies import (
     ConsumerConnection,
     ConsumerData,
     ConsumerIdList,
@@ -36,10 +36,10 @@ from remoting.bodies import (
     TopicList,
     TopicStats,
 )
-from remoting.codes import HeaderCodec
-from remoting.command import RemotingCommand
-from remoting.fields import PullMessageFields
-from remoting.message import (
+from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import PullMessageFields
+from routekeeper.remoting.message import (
     BatchItem,
     decode_messages,
     decode_properties,
@@ -47,8 +47,8 @@ from remoting.message import (
     parse_offset_message_id,
     tag_hash,
 )
-from remoting.route import TopicConfig
-from remoting.transport.aio import RemotingClient
+from routekeeper.remoting.route import TopicConfig
+from routekeeper.remoting.transport.aio import RemotingClient
 
 
 class WireLike(Protocol):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, apply_properties
-from broker.files import Disk
-from broker.retention import Removal, parse_hours, removal
+from routekeeper.broker.config import BrokerConfig, apply_properties
+from routekeeper.broker.files import Disk
+from routekeeper.broker.retention import Removal, parse_hours, removal
 from tests.broker.test_sync_flush import Broker, settings, with_broker
 
 

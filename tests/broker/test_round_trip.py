@@ -13,18 +13,18 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from broker.config import LIVE_KEYS, BrokerConfig, apply_properties
-from broker.delay import deliver_due
-from broker.files import DISK
-from broker.handlers import serve
-from broker.loading import load_broker, read_changed_settings, run_here, save_now
-from broker.state import BrokerState, Call, Stepwise, Work
-from broker.state_files import StateFile, StateFiles
-from broker.steps import Steps
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.message import Host, StoredMessage
-from remoting.properties import escape_properties
+from routekeeper.broker.config import LIVE_KEYS, BrokerConfig, apply_properties
+from routekeeper.broker.delay import deliver_due
+from routekeeper.broker.files import DISK
+from routekeeper.broker.handlers import serve
+from routekeeper.broker.loading import load_broker, read_changed_settings, run_here, save_now
+from routekeeper.broker.state import BrokerState, Call, Stepwise, Work
+from routekeeper.broker.state_files import StateFile, StateFiles
+from routekeeper.broker.steps import Steps
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.message import Host, StoredMessage
+from routekeeper.remoting.properties import escape_properties
 
 from .states import HOST, NOW
 
@@ -302,11 +302,11 @@ def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -
         before = known(state)
         state.store.close()
         heard = Warnings()
-        logging.getLogger("broker").addHandler(heard)
+        logging.getLogger("routekeeper.broker").addHandler(heard)
         try:
             again, _ = open_broker(directory)
         finally:
-            logging.getLogger("broker").removeHandler(heard)
+            logging.getLogger("routekeeper.broker").removeHandler(heard)
         try:
             assert known(again) == before
             assert heard.texts == []

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig
-from broker.sending import send
-from broker.state import BrokerState, Call, Later
-from broker.tags import tags_code, tags_of
-from remoting.command import RemotingCommand
-from remoting.message import Host, decode_messages
-from remoting.route import TopicConfig
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.sending import send
+from routekeeper.broker.state import BrokerState, Call, Later
+from routekeeper.broker.tags import tags_code, tags_of
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import Host, decode_messages
+from routekeeper.remoting.route import TopicConfig
 
 from .states import NOW, state_in
 
@@ -117,7 +117,7 @@ def test_usual_messages_are_read_by_their_kind(
 ) -> None:
     state = make_state()
     assert sent(state, arguments())[0].code == 0
-    monkeypatch.setattr("broker.sending._drafts", None)
+    monkeypatch.setattr("routekeeper.broker.sending._drafts", None)
     answer, stored = sent(
         state, arguments(i="UNIQ_KEY\x01two\x02WAIT\x01false\x02TAGS\x01A\x02", g="18"), b"two"
     )
@@ -145,7 +145,7 @@ def test_what_is_known_of_a_kind_ends_with_its_topic_and_the_settings(make_state
 def test_kinds_that_are_remembered_are_bounded(
     make_state: MakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.sending._KNOWN_MAX", 3)
+    monkeypatch.setattr("routekeeper.broker.sending._KNOWN_MAX", 3)
     state = make_state()
     for number in range(10):
         assert sent(state, arguments(a=f"P{number}"))[0].code == 0

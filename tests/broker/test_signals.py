@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from remoting.command import RemotingCommand
+from routekeeper.remoting.command import RemotingCommand
 from tests.signals import inherited
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

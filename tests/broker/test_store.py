@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.commit_log import CommitLog
-from broker.consume_queue import ConsumeQueue, Entry, write_entries
-from broker.errors import StoreDamaged, StoreUnavailable
-from broker.files import DISK
-from broker.loading import run_here
-from broker.log_scan import Record, read_indexed, read_record
-from broker.store import Draft, GetStatus, MessageStore
-from broker.tags import subscription_codes, tags_code, tags_of
-from remoting.errors import LocalProtocolError
-from remoting.message import Host, StoredMessage, decode_messages, encode_message, tag_hash
+from routekeeper.broker.commit_log import CommitLog
+from routekeeper.broker.consume_queue import ConsumeQueue, Entry, write_entries
+from routekeeper.broker.errors import StoreDamaged, StoreUnavailable
+from routekeeper.broker.files import DISK
+from routekeeper.broker.loading import run_here
+from routekeeper.broker.log_scan import Record, read_indexed, read_record
+from routekeeper.broker.store import Draft, GetStatus, MessageStore
+from routekeeper.broker.tags import subscription_codes, tags_code, tags_of
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.message import Host, StoredMessage, decode_messages, encode_message, tag_hash
 
 HOST = Host("127.0.0.1", 10911)
 BORN = Host("192.0.2.7", 4711)

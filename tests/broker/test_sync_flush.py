@@ -12,13 +12,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.handlers import HANDLERS, MAY_WAIT
-from broker.pulling import Park
-from broker.server import BrokerServer
-from remoting.bodies import SubscriptionGroupConfig
-from remoting.command import RemotingCommand
-from remoting.transport.aio import RemotingClient
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.handlers import HANDLERS, MAY_WAIT
+from routekeeper.broker.pulling import Park
+from routekeeper.broker.server import BrokerServer
+from routekeeper.remoting.bodies import SubscriptionGroupConfig
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.aio import RemotingClient
 
 
 class Broker:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import pytest
 
-from remoting.command import RemotingCommand
-from remoting.route import TopicConfig
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.route import TopicConfig
 
 
 class WireLike(Protocol):

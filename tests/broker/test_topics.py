@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker.topics import (
+from routekeeper.broker.topics import (
     StartTopics,
     TopicChange,
     TopicConfigs,
@@ -12,7 +12,7 @@ from broker.topics import (
     is_sending_forbidden,
     name_fault,
 )
-from remoting.route import TopicConfig
+from routekeeper.remoting.route import TopicConfig
 
 NOW = 1_700_000_000_000
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.delay import DelayService
-from broker.files import DISK
-from broker.pulling import Pull
-from broker.state import BrokerState
-from broker.store import Draft
-from broker.waiting_pulls import WaitingPulls
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.message import decode_messages
-from remoting.route import TopicConfig
+from routekeeper.broker.delay import DelayService
+from routekeeper.broker.files import DISK
+from routekeeper.broker.pulling import Pull
+from routekeeper.broker.state import BrokerState
+from routekeeper.broker.store import Draft
+from routekeeper.broker.waiting_pulls import WaitingPulls
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import decode_messages
+from routekeeper.remoting.route import TopicConfig
 
 from .states import HOST, NOW, state_in
 

@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-import client.aio
-import client.blocking
-from client.config import ClientConfig
-from client.core import ClientCore
-from client.operation import Operation
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import FrameDecoder
-from remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
-from remoting.transport.server import Connection, Handler, RemotingServer
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.core import ClientCore
+from routekeeper.client.operation import Operation
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
+from routekeeper.remoting.transport.server import Connection, Handler, RemotingServer
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 Answer = RemotingCommand | Awaitable[RemotingCommand | None] | None
@@ -157,7 +157,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
     drivers."""
 
     def blocking(config: ClientConfig, build: Callable[[ClientCore], Operation[Any]]) -> Any:
-        started = client.blocking.Client(config, rng=random.Random(1))
+        started = routekeeper.client.blocking.Client(config, rng=random.Random(1))
         try:
             return started.run(build(started.core))
         finally:
@@ -165,7 +165,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
 
     def aio(config: ClientConfig, build: Callable[[ClientCore], Operation[Any]]) -> Any:
         async def main() -> Any:
-            async with client.aio.Client(config, rng=random.Random(1)) as started:
+            async with routekeeper.client.aio.Client(config, rng=random.Random(1)) as started:
                 return await started.run(build(started.core))
 
         # not out of the task group, which would wrap what the operation raises
@@ -289,7 +289,7 @@ def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """Our nameserver, independent mode."""
     folder = tmp_path_factory.mktemp("nameserver")
     process = Process(
-        "nameserver",
+        "routekeeper.nameserver",
         "--listen",
         "127.0.0.1:0",
         "--http",
@@ -307,7 +307,7 @@ def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """Our broker, registered with :func:`nameserver`."""
     folder = tmp_path_factory.mktemp("broker")
     process = Process(
-        "broker",
+        "routekeeper.broker",
         "-n",
         nameserver.addr,
         "--listen",
@@ -320,7 +320,7 @@ def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "messageDelayLevel=1s 1s 1s 2s",  # a first retry comes on level 3, after 10 s by default
         log=folder / "log",
     )
-    with client.blocking.Client(ClientConfig(nameservers=(nameserver.addr,))) as started:
+    with routekeeper.client.blocking.Client(ClientConfig(nameservers=(nameserver.addr,))) as started:
         deadline = time.monotonic() + 30
         while "broker-a" not in started.run(started.admin.cluster_info()).broker_addr_table:
             assert time.monotonic() < deadline, "the broker did not register within 30 s"

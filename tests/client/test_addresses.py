@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.errors import SettingError
-from client.config import parse_nameservers
-from client.errors import InvalidArgument
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.errors import SettingError
+from routekeeper.client.config import parse_nameservers
+from routekeeper.client.errors import InvalidArgument
 
 WRONG = pytest.mark.parametrize(
     ("address", "said"),
@@ -39,7 +39,7 @@ def test_the_client_says_what_is_wrong(address: str, said: str) -> None:
 
 @pytest.mark.slow
 def test_mqadmin_says_what_is_wrong() -> None:
-    code, line = one_line_of("client.mqadmin", "clusterList", "-n", "http://a:9876")
+    code, line = one_line_of("routekeeper.client.mqadmin", "clusterList", "-n", "http://a:9876")
     assert code == 1
     assert "has a scheme" in line
 

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from client.mqadmin.__main__ import COMMANDS, main
-from client.mqadmin.options import UsageError, parse
+from routekeeper.client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.client.mqadmin.options import UsageError, parse
 from tests.golden.starts import RELEASES, recorded_options
 
 OURS = {

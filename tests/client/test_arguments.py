@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import client.aio
-import client.blocking
 import routekeeper
-from client.config import ClientConfig, ProducerConfig
-from client.errors import ClientClosed, InvalidArgument
-from client.producer import Message
-from remoting.bodies import MessageQueue
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.errors import ClientClosed, InvalidArgument
+from routekeeper.client.producer import Message
+from routekeeper.remoting.bodies import MessageQueue
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 
@@ -79,7 +79,7 @@ def cases(table: dict[str, Any]) -> pytest.MarkDecorator:
 
 @cases(MESSAGES)
 def test_a_message_that_cannot_be_sent_is_an_invalid_argument(given: Any, config: ClientConfig) -> None:
-    with client.blocking.Client(config) as started:
+    with routekeeper.client.blocking.Client(config) as started:
         producer = started.producer("g")
         sends: list[Callable[[], Any]] = [
             lambda: producer.send(given),
@@ -105,7 +105,7 @@ SENDS: dict[str, dict[str, Any]] = {
 def test_a_send_with_a_wrong_argument_is_an_invalid_argument(
     given: dict[str, Any], config: ClientConfig
 ) -> None:
-    with client.blocking.Client(config) as started:
+    with routekeeper.client.blocking.Client(config) as started:
         refused(lambda: started.producer("g").send(message(), **given))
         refused(lambda: started.producer("g").send_batch([message()], **given))
 
@@ -122,7 +122,7 @@ SUBSCRIPTIONS = {
 
 @cases(SUBSCRIPTIONS)
 def test_subscriptions_that_are_none_are_invalid_arguments(given: Any, config: ClientConfig) -> None:
-    with client.blocking.Client(config) as started:
+    with routekeeper.client.blocking.Client(config) as started:
         refused(lambda: started.push_consumer("g", given, lambda messages: None))
         refused(lambda: started.pull_consumer("g", given))
 
@@ -135,11 +135,11 @@ def test_a_group_of_another_type_is_an_invalid_argument(group: Any, config: Clie
 # After close --------------------------------------------------------------------------------------
 
 
-def blocking_uses(started: client.blocking.Client) -> Iterator[Callable[[], Any]]:
+def blocking_uses(started: routekeeper.client.blocking.Client) -> Iterator[Callable[[], Any]]:
     producer = started.producer("g")
     push = started.push_consumer("g1", {"T": "*"}, lambda messages: None)
     pull = started.pull_consumer("g2", {"T": "*"})
-    admin = client.blocking.Admin(started)
+    admin = routekeeper.client.blocking.Admin(started)
     started.close()
     yield lambda: producer.send(message())
     yield lambda: producer.put(message())
@@ -159,17 +159,17 @@ def blocking_uses(started: client.blocking.Client) -> Iterator[Callable[[], Any]
 
 
 def test_a_blocking_client_that_is_closed_says_so(config: ClientConfig) -> None:
-    for use in blocking_uses(client.blocking.Client(config)):
+    for use in blocking_uses(routekeeper.client.blocking.Client(config)):
         refused(use, ClientClosed, "closed")
 
 
 def test_an_asyncio_client_that_is_closed_says_so(config: ClientConfig) -> None:
     async def main() -> None:
-        async with client.aio.Client(config) as started:
+        async with routekeeper.client.aio.Client(config) as started:
             producer = started.producer("g")
             push = started.push_consumer("g1", {"T": "*"}, lambda messages: None)
             pull = started.pull_consumer("g2", {"T": "*"})
-            admin = client.aio.Admin(started)
+            admin = routekeeper.client.aio.Admin(started)
         uses: list[Callable[[], Awaitable[Any]]] = [
             lambda: producer.send(message()),
             lambda: producer.put(message()),
@@ -188,7 +188,7 @@ def test_an_asyncio_client_that_is_closed_says_so(config: ClientConfig) -> None:
 
 
 def test_a_part_that_is_closed_says_so_while_its_client_goes_on(config: ClientConfig) -> None:
-    with client.blocking.Client(config) as started:
+    with routekeeper.client.blocking.Client(config) as started:
         producer = started.producer("g")
         producer.close()
         for send in (producer.send, producer.put, producer.send_oneway):
@@ -209,7 +209,7 @@ def test_a_part_that_is_closed_says_so_while_its_client_goes_on(config: ClientCo
 
 def test_an_asyncio_client_that_was_not_started_says_what_to_do(config: ClientConfig) -> None:
     async def main() -> None:
-        started = client.aio.Client(config)
+        started = routekeeper.client.aio.Client(config)
         with pytest.raises(ClientClosed, match="async with"):
             await started.producer("g").put(message())
 
@@ -220,7 +220,7 @@ def test_an_asyncio_client_that_was_not_started_says_what_to_do(config: ClientCo
 
 
 def test_an_asyncio_client_under_a_second_loop_says_so(config: ClientConfig) -> None:
-    started = client.aio.Client(config)
+    started = routekeeper.client.aio.Client(config)
 
     async def first() -> None:
         await started.start()

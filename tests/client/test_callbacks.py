@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-import client.aio
-import client.blocking
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from client.errors import InvalidArgument, NoNameserver
-from client.producer import Message, SendStatus
-from client.queue_reader import ReceivedMessage
-from remoting.command import RemotingCommand
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from routekeeper.client.errors import InvalidArgument, NoNameserver
+from routekeeper.client.producer import Message, SendStatus
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.command import RemotingCommand
 from tests.client.conftest import Process
 
 NOBODY = ClientConfig(nameservers=("127.0.0.1:1",), shutdown_s=0.1)
@@ -71,7 +71,7 @@ def table(cases: dict[str, Any]) -> pytest.MarkDecorator:
 
 @table({**COROUTINES, **NEVER_RUN})
 def test_a_blocking_consumer_refuses_a_listener_that_it_cannot_run(call: Any) -> None:
-    started = client.blocking.Client(NOBODY)
+    started = routekeeper.client.blocking.Client(NOBODY)
     try:
         with pytest.raises(InvalidArgument, match="listener"):
             started.push_consumer("g", {"T": "*"}, call)
@@ -82,7 +82,7 @@ def test_a_blocking_consumer_refuses_a_listener_that_it_cannot_run(call: Any) ->
 @table(NEVER_RUN)
 def test_an_asyncio_consumer_refuses_a_listener_that_it_cannot_run(call: Any) -> None:
     async def main() -> None:
-        async with client.aio.Client(NOBODY) as started:
+        async with routekeeper.client.aio.Client(NOBODY) as started:
             with pytest.raises(InvalidArgument, match="listener"):
                 started.push_consumer("g", {"T": "*"}, call)
 
@@ -92,7 +92,7 @@ def test_an_asyncio_consumer_refuses_a_listener_that_it_cannot_run(call: Any) ->
 @table(COROUTINES)
 def test_an_asyncio_consumer_takes_every_kind_of_coroutine_function(call: Any) -> None:
     async def main() -> None:
-        async with client.aio.Client(NOBODY) as started:
+        async with routekeeper.client.aio.Client(NOBODY) as started:
             started.push_consumer("g", {"T": "*"}, call)
 
     asyncio.run(main())
@@ -102,7 +102,7 @@ def test_an_asyncio_consumer_takes_every_kind_of_coroutine_function(call: Any) -
 @pytest.mark.parametrize("name", ["on_delivery", "select"])
 def test_put_refuses_a_callback_that_nobody_would_await(name: str, call: Any) -> None:
     message = Message(topic="T", body=b"x")
-    started = client.blocking.Client(NOBODY)
+    started = routekeeper.client.blocking.Client(NOBODY)
     try:
         with pytest.raises(InvalidArgument, match=name):
             started.producer("g").put(message, **{name: call})
@@ -110,7 +110,7 @@ def test_put_refuses_a_callback_that_nobody_would_await(name: str, call: Any) ->
         started.close()
 
     async def main() -> None:
-        async with client.aio.Client(NOBODY) as other:
+        async with routekeeper.client.aio.Client(NOBODY) as other:
             with pytest.raises(InvalidArgument, match=name):
                 await other.producer("g").put(message, **{name: call})
 
@@ -128,11 +128,11 @@ def test_hooks_that_nobody_would_await_are_refused(method: str) -> None:
     hook = Hook()
     setattr(hook, method, coroutine)
     with pytest.raises(InvalidArgument, match=method):
-        client.blocking.Client(NOBODY, hooks=(hook,))
+        routekeeper.client.blocking.Client(NOBODY, hooks=(hook,))
 
     async def main() -> None:
         with pytest.raises(InvalidArgument, match=method):
-            client.aio.Client(NOBODY, hooks=(hook,))
+            routekeeper.client.aio.Client(NOBODY, hooks=(hook,))
 
     asyncio.run(main())
 
@@ -182,7 +182,10 @@ def test_messages_whose_listener_returned_no_result_come_again(
     config = ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
     topic = f"Odd{kind}"
     listener = Odd(ODD[kind])
-    with client.blocking.Client(config) as started, caplog.at_level(logging.WARNING, logger="client"):
+    with (
+        routekeeper.client.blocking.Client(config) as started,
+        caplog.at_level(logging.WARNING, logger="routekeeper.client"),
+    ):
         started.producer("senders").send(Message(topic=topic, body=b"x"))
         group = ConsumerConfig(group=f"odd{kind}", consume_from=ConsumeFrom.FIRST_OFFSET)
         started.consume(group, {topic: "*"}, listener)
@@ -205,7 +208,7 @@ def test_the_asyncio_consumer_judges_results_alike_however_the_listener_runs(
 
     async def main(kind: str, call: Any) -> None:
         listener.seen = []
-        async with client.aio.Client(config) as started:
+        async with routekeeper.client.aio.Client(config) as started:
             await started.producer("senders").send(Message(topic=f"OddLoop{kind}", body=b"x"))
             group = ConsumerConfig(group=f"odd_loop_{kind}", consume_from=ConsumeFrom.FIRST_OFFSET)
             await started.consume(group, {f"OddLoop{kind}": "*"}, call)
@@ -223,7 +226,7 @@ def test_a_selector_that_returns_no_queue_is_an_invalid_argument(
 ) -> None:
     peer = new_peer()
     peer.answer = answers({"T": route_body(broker_a=peer.addr)})
-    with client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
+    with routekeeper.client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
         for send in (started.producer("g").send, started.producer("g").put):
             with pytest.raises(InvalidArgument, match="MessageQueue"):
                 send(Message(topic="T", body=b"x"), select=lambda queues, message: result)
@@ -234,7 +237,7 @@ def test_a_delivery_callback_that_returns_a_coroutine_is_named_in_the_log(
 ) -> None:
     peer = new_peer()
     peer.answer = answers({"T": route_body(broker_a=peer.addr)})
-    with client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
+    with routekeeper.client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
         producer = started.producer("g")
         returned: list[Any] = []
 
@@ -257,7 +260,9 @@ def test_a_hook_that_returns_no_request_is_named(new_peer: Callable[..., Any]) -
 
         def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
 
-    started = client.blocking.Client(ClientConfig(nameservers=(new_peer().addr,)), hooks=(Forgets(),))
+    started = routekeeper.client.blocking.Client(
+        ClientConfig(nameservers=(new_peer().addr,)), hooks=(Forgets(),)
+    )
     try:
         with pytest.raises(NoNameserver, match="before of hook Forgets returned NoneType"):
             started.route("T")
@@ -281,12 +286,12 @@ def test_a_hook_that_fails_after_the_answer_hides_no_result(
     config, message = ClientConfig(nameservers=(peer.addr,)), Message(topic="T", body=b"x")
 
     async def main() -> SendStatus:
-        async with client.aio.Client(config, hooks=(Fails(),)) as other:
+        async with routekeeper.client.aio.Client(config, hooks=(Fails(),)) as other:
             return (await other.producer("g").send(message)).status
 
     if kind == "aio":
         assert asyncio.run(main()) is SendStatus.SEND_OK
     else:
-        with client.blocking.Client(config, hooks=(Fails(),)) as started:
+        with routekeeper.client.blocking.Client(config, hooks=(Fails(),)) as started:
             assert started.producer("g").send(message).status is SendStatus.SEND_OK
     assert "hook failed after an answer hook=Fails" in caplog.text

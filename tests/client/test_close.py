@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
-from client.errors import SendNotApplied, SendOutcomeUnknown
-from client.producer import Message
-from client.queue_reader import ReceivedMessage
-from remoting.codes import RequestCode
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
+from routekeeper.client.errors import SendNotApplied, SendOutcomeUnknown
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.codes import RequestCode
 from tests.client.conftest import Process
 
 

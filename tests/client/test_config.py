@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import (
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import (
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
@@ -15,7 +15,7 @@ from client.config import (
     check_topic,
     parse_nameservers,
 )
-from client.errors import InvalidArgument
+from routekeeper.client.errors import InvalidArgument
 
 
 def test_nameserver_lists_are_split_and_freed_of_repetitions() -> None:

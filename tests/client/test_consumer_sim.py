@@ -16,13 +16,24 @@ from typing import Any
 
 import pytest
 
-from client.config import ClientConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, PushConsumerCore
-from client.core import ClientCore, Identity
-from client.errors import InvalidArgument
-from client.operation import Clock, Deliver, Fetch, Instant, Invoke, Oneway, Operation, Sleep, Spawn, Wait
-from client.queue_reader import ReceivedMessage
-from remoting.bodies import (
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, PushConsumerCore
+from routekeeper.client.core import ClientCore, Identity
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.operation import (
+    Clock,
+    Deliver,
+    Fetch,
+    Instant,
+    Invoke,
+    Oneway,
+    Operation,
+    Sleep,
+    Spawn,
+    Wait,
+)
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.bodies import (
     ConsumerIdList,
     HeartbeatData,
     LockBatch,
@@ -30,11 +41,11 @@ from remoting.bodies import (
     MessageQueue,
     QueueOffsets,
 )
-from remoting.codes import RETRY_PREFIX, RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, RequestTimeout, Withdrawn
-from remoting.message import StoredMessage, encode_message, encode_properties
-from remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
+from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost, RequestTimeout, Withdrawn
+from routekeeper.remoting.message import StoredMessage, encode_message, encode_properties
+from routekeeper.remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
 
 ADDR = "192.0.2.9:10911"
 QUEUES = 4

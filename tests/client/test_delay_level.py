@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig
-from client.errors import InvalidArgument
-from client.producer import Message
-from remoting.codes import RequestCode
-from remoting.fields import SendMessageFields
-from remoting.message import decode_properties
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.producer import Message
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.fields import SendMessageFields
+from routekeeper.remoting.message import decode_properties
 
 
 @pytest.mark.parametrize("level", [19, 1024])

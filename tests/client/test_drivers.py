@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import client.aio
-import client.blocking
-from client.admin import Admin, failed
-from client.broker_registration import Registration, register, unregister
-from client.config import ClientConfig, ProducerConfig
-from client.core import ClientCore
-from client.errors import (
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.admin import Admin, failed
+from routekeeper.client.broker_registration import Registration, register, unregister
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.core import ClientCore
+from routekeeper.client.errors import (
     InvalidArgument,
     NoNameserver,
     NoRoute,
@@ -28,7 +28,7 @@ from client.errors import (
     SendNotApplied,
     SendOutcomeUnknown,
 )
-from client.operation import (
+from routekeeper.client.operation import (
     Clock,
     Deliver,
     Instant,
@@ -40,15 +40,15 @@ from client.operation import (
     invoke,
     wait,
 )
-from client.producer import Message, ProducerCore, SendResult, SendStatus
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import RequestTimeout, ResponseError, Withdrawn
-from remoting.fields import RegisterBrokerFields, SendMessageFields
-from remoting.message import SYS_COMPRESSED, decode_batch, decode_properties, decompress_body
-from remoting.registration import decode_register_body
-from remoting.route import TopicConfig
-from remoting.transport.blocking import BlockingClient
+from routekeeper.client.producer import Message, ProducerCore, SendResult, SendStatus
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RequestTimeout, ResponseError, Withdrawn
+from routekeeper.remoting.fields import RegisterBrokerFields, SendMessageFields
+from routekeeper.remoting.message import SYS_COMPRESSED, decode_batch, decode_properties, decompress_body
+from routekeeper.remoting.registration import decode_register_body
+from routekeeper.remoting.route import TopicConfig
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 Runner = Callable[..., Any]
 NewPeer = Callable[..., Any]
@@ -122,7 +122,7 @@ def test_coroutine_listeners_are_awaited_by_the_asyncio_driver() -> None:
         return result
 
     async def main() -> int:
-        async with client.aio.Client(config("127.0.0.1:1")) as started:
+        async with routekeeper.client.aio.Client(config("127.0.0.1:1")) as started:
             return await started.run(build(started.core))
 
     assert asyncio.run(main()) == 2
@@ -134,7 +134,7 @@ def test_a_blocking_client_starts_no_thread_until_told_to(
     peer = new_peer()
     peer.answer = answers({"T": route_body(broker_a=peer.addr)})
     before = set(threading.enumerate())
-    started = client.blocking.Client(config(peer.addr))
+    started = routekeeper.client.blocking.Client(config(peer.addr))
     try:
         assert started.route("T", nameserver=peer.addr).broker_datas[0].broker_name == "broker-a"
         assert set(threading.enumerate()) <= before
@@ -145,7 +145,7 @@ def test_a_blocking_client_starts_no_thread_until_told_to(
 def test_client_that_is_closed_while_it_starts_a_thread_waits_for_it(
     new_peer: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = client.blocking.Client(config(new_peer().addr))
+    started = routekeeper.client.blocking.Client(config(new_peer().addr))
     starting, ended = threading.Event(), threading.Event()
 
     class Slow(threading.Thread):
@@ -182,7 +182,7 @@ def test_many_threads_share_one_blocking_client(new_peer: NewPeer, answers: Any,
         stored(request) if request.code == RequestCode.SEND_MESSAGE_V2 else routes(request)
     )
     results: list[SendResult] = []
-    with client.blocking.Client(config(peer.addr)) as started:
+    with routekeeper.client.blocking.Client(config(peer.addr)) as started:
         sender = started.producer(ProducerConfig(group="pg"))
 
         def work() -> None:

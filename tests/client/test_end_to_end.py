@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-import client.aio
-from client.blocking import Client, PushConsumer
-from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
-from client.mqadmin.__main__ import main
-from client.producer import Message, SendStatus, by_hash
-from client.queue_reader import ReceivedMessage, TopicReader
-from remoting.bodies import MessageQueue
-from remoting.route import TopicConfig
+import routekeeper.client.aio
+from routekeeper.client.blocking import Client, PushConsumer
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
+from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.client.producer import Message, SendStatus, by_hash
+from routekeeper.client.queue_reader import ReceivedMessage, TopicReader
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.route import TopicConfig
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -191,7 +191,7 @@ def test_a_message_whose_listener_fails_comes_back(
                 raise RuntimeError("not this time")
             again.set()
 
-        async with client.aio.Client(config(nameserver)) as started:
+        async with routekeeper.client.aio.Client(config(nameserver)) as started:
             producer = started.producer(ProducerConfig(group="pg"))
             await producer.send(Message(topic="Failing", body=b"x" * 6000, tags="T"))
             await started.consume(
@@ -229,7 +229,7 @@ def test_an_orderly_consumer_sees_each_queue_in_order(
 
 def test_a_pull_consumer_reads_from_where_it_wants(nameserver: Any, broker: Any) -> None:
     async def run() -> None:
-        async with client.aio.Client(config(nameserver)) as started:
+        async with routekeeper.client.aio.Client(config(nameserver)) as started:
             producer = started.producer(ProducerConfig(group="pg"))
             with Client(config(nameserver)) as blocking:
                 create(blocking, broker, "Pulled", queues=1)
@@ -306,9 +306,9 @@ from gevent import monkey
 monkey.patch_all()
 import sys
 import gevent
-from client.blocking import Client
-from client.config import ClientConfig, ProducerConfig
-from client.producer import Message
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.producer import Message
 
 class Timing:
     count = 0
@@ -359,7 +359,7 @@ def test_many_clients_of_one_process_work_under_gevents_patching(
 def test_ctrl_c_ends_a_long_mqadmin_command_with_one_line(nameserver: Any, broker: Any) -> None:
     # As from a terminal: a shell has what it runs in the background ignore the signal, tests included.
     start = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + (
-        "runpy.run_module('client.mqadmin', run_name='__main__', alter_sys=True)"
+        "runpy.run_module('routekeeper.client.mqadmin', run_name='__main__', alter_sys=True)"
     )
     command = [sys.executable, "-u", "-c", start, "clusterList", "-n", nameserver.addr, "-i", "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

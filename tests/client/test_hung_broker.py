@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ProducerConfig
-from client.errors import InvalidArgument, SendOutcomeUnknown
-from client.latency import NO_ANSWER_S, SlowBrokers, avoid_for_s
-from client.producer import Message, SendResult
-from client.retry import Outcome, judge_answer
-from remoting.codes import RequestCode
-from remoting.errors import TooManyRequests
-from remoting.route import TopicConfig
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.errors import InvalidArgument, SendOutcomeUnknown
+from routekeeper.client.latency import NO_ANSWER_S, SlowBrokers, avoid_for_s
+from routekeeper.client.producer import Message, SendResult
+from routekeeper.client.retry import Outcome, judge_answer
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.errors import TooManyRequests
+from routekeeper.remoting.route import TopicConfig
 from tests.client.conftest import Process
 
 # Decisions ---------------------------------------------------------------------------------------
@@ -59,13 +59,13 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         self.nameserver = Process(
-            "nameserver",
+            "routekeeper.nameserver",
             *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(folder / "ns")),
             log=folder / "ns.log",
         )
         self.brokers = [
             Process(
-                "broker",
+                "routekeeper.broker",
                 *("-n", self.nameserver.addr, "--listen", "127.0.0.1:0", "--name", name),
                 *("--store", str(folder / name)),
                 log=folder / f"{name}.log",

@@ -11,16 +11,22 @@ from typing import Any
 
 import pytest
 
-import client.aio
-import client.blocking
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from client.consumer import ConsumeResult
-from client.queue_reader import ReceivedMessage
-from remoting.bodies import ConsumeDirectlyResult, ConsumerIdList, HeartbeatData, MessageQueue, QueueOffsets
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.lenient import ANSWER, loads
-from remoting.message import StoredMessage, encode_message, encode_properties
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from routekeeper.client.consumer import ConsumeResult
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerIdList,
+    HeartbeatData,
+    MessageQueue,
+    QueueOffsets,
+)
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.lenient import ANSWER, loads
+from routekeeper.remoting.message import StoredMessage, encode_message, encode_properties
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 
@@ -82,14 +88,14 @@ def running(kind: str, addr: str) -> Iterator[None]:
     config = ClientConfig(nameservers=(addr,), shutdown_s=1.0, call_timeout_s=1.0)
     group = ConsumerConfig(group="g", consume_from=ConsumeFrom.FIRST_OFFSET)
     if kind == "blocking":
-        with client.blocking.Client(config) as started:
+        with routekeeper.client.blocking.Client(config) as started:
             started.consume(group, {"T": "*"}, listen)
             yield
         return
     begun, end = threading.Event(), threading.Event()
 
     async def main() -> None:
-        async with client.aio.Client(config) as started:
+        async with routekeeper.client.aio.Client(config) as started:
             await started.consume(group, {"T": "*"}, listen)
             begun.set()
             await asyncio.to_thread(end.wait)

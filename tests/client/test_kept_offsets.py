@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from client.errors import ClientError
-from client.offsets import OwnOffsets
-from client.operation import Deliver, Operation
-from remoting.bodies import MessageQueue
+from routekeeper.client.errors import ClientError
+from routekeeper.client.offsets import OwnOffsets
+from routekeeper.client.operation import Deliver, Operation
+from routekeeper.remoting.bodies import MessageQueue
 
 
 def perform(operation: Operation[int | None] | Operation[None]) -> int | None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from client.producer import Message
-from client.queue_reader import ReceivedMessage
-from client.trouble import TroubleLog
-from remoting.bodies import ConsumerIdList
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.client.trouble import TroubleLog
+from routekeeper.remoting.bodies import ConsumerIdList
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
 from tests.client.conftest import Process
 
 NOTHING_THERE = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"}

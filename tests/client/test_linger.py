@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from client.config import ProducerConfig
-from client.errors import InvalidArgument
-from client.linger import Batch, Batches, BatchKey
-from client.producer import EncodedItem
-from remoting.bodies import MessageQueue
+from routekeeper.client.config import ProducerConfig
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.linger import Batch, Batches, BatchKey
+from routekeeper.client.producer import EncodedItem
+from routekeeper.remoting.bodies import MessageQueue
 
 ANY = BatchKey("T", True, None)
 FIXED = BatchKey("T", True, MessageQueue(topic="T", broker_name="b", queue_id=0))

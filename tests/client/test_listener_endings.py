@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-import client.aio
-import client.blocking
-from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumeFrom, ConsumerConfig
-from client.operation import Deliver, Operation
-from client.producer import Message
-from client.queue_reader import ReceivedMessage
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig
+from routekeeper.client.operation import Deliver, Operation
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import ReceivedMessage
 from tests.client.conftest import Process
 
 pytestmark = pytest.mark.faults
@@ -50,12 +50,12 @@ def test_what_is_no_exception_reaches_the_operation_as_one(call: Callable[[objec
     config = ClientConfig(nameservers=("127.0.0.1:1",))
 
     async def main() -> str:
-        async with client.aio.Client(config) as started:
+        async with routekeeper.client.aio.Client(config) as started:
             return await started.run(deliver(call))
 
     assert "listener ended" in asyncio.run(main())
     if not asyncio.iscoroutinefunction(call):
-        started = client.blocking.Client(config)
+        started = routekeeper.client.blocking.Client(config)
         try:
             assert "listener ended" in started.run(deliver(call))
         finally:
@@ -72,7 +72,7 @@ def test_cancelling_the_driver_itself_still_ends_a_delivery() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        async with client.aio.Client(ClientConfig(nameservers=("127.0.0.1:1",))) as started:
+        async with routekeeper.client.aio.Client(ClientConfig(nameservers=("127.0.0.1:1",))) as started:
             worker = asyncio.ensure_future(started.run(deliver(listen)))
             await begun.wait()
             worker.cancel()
@@ -88,7 +88,7 @@ def settings(nameserver: Process) -> ClientConfig:
 
 def send(nameserver: Process, topic: str, count: int) -> set[bytes]:
     bodies = {b"%d" % number for number in range(count)}
-    with client.blocking.Client(settings(nameserver)) as started:
+    with routekeeper.client.blocking.Client(settings(nameserver)) as started:
         sender = started.producer(ProducerConfig(group="senders"))
         for body in sorted(bodies):
             sender.send(Message(topic=topic, body=body))
@@ -124,7 +124,7 @@ def test_an_asyncio_consumer_survives_listeners_that_are_cancelled(
         listener(batch)
 
     async def main() -> None:
-        async with client.aio.Client(settings(nameserver)) as started:
+        async with routekeeper.client.aio.Client(settings(nameserver)) as started:
             config = ConsumerConfig(group="cancelled", consume_from=ConsumeFrom.FIRST_OFFSET, workers=4)
             await started.consume(config, {"Cancelled": "*"}, listen)
             async with asyncio.timeout(60):
@@ -139,7 +139,7 @@ def test_a_blocking_consumer_survives_listeners_that_call_exit(
 ) -> None:
     wanted = send(nameserver, "Leaving", 20)
     listener = FailsFirst(leaving)
-    with client.blocking.Client(settings(nameserver)) as started:
+    with routekeeper.client.blocking.Client(settings(nameserver)) as started:
         config = ConsumerConfig(group="leaving", consume_from=ConsumeFrom.FIRST_OFFSET, workers=4)
         started.consume(config, {"Leaving": "*"}, listener)
         eventually(lambda: listener.seen == wanted, "every message consumed")

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from client.mqadmin.__main__ import main
+from routekeeper.client.mqadmin.__main__ import main
 
 NOBODY: Final = "127.0.0.1:1"
 """An address at which nobody listens: refusals come before the connection."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from client.mqadmin.__main__ import main
+from routekeeper.client.mqadmin.__main__ import main
 from tests.golden.words import LOST, lost
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin"

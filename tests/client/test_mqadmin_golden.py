@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.client.mqadmin.__main__ import COMMANDS, main
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin" / "5.3.3"
 CASES: dict[str, dict[str, Any]] = {

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from client.mqadmin.__main__ import main
-from client.producer import Message
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.client.producer import Message
 
 
 def run(nameserver: Any, *argv: str) -> tuple[int, str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.client.mqadmin.__main__ import COMMANDS, main
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin"
 #: Recorded descriptions by release and subcommand.

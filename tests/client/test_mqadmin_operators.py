@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from client.mqadmin.__main__ import COMMANDS, main
-from client.mqadmin.group_admin import held_twice
-from client.mqadmin.tracks import kind_of
-from client.producer import Message
-from client.queue_reader import ReceivedMessage
-from remoting.bodies import ConsumerConnection, MessageQueue, SubscriptionData
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from routekeeper.client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.client.mqadmin.group_admin import held_twice
+from routekeeper.client.mqadmin.tracks import kind_of
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.bodies import ConsumerConnection, MessageQueue, SubscriptionData
 
 #: The subcommands of Apache's tool that concern brokers, groups and messages, and that ours has.
 ASKED = (

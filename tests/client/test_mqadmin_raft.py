@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from client.mqadmin.__main__ import main
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
 TOKEN = "a-token-of-the-operators"
@@ -87,7 +87,7 @@ def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str)
             *(
                 sys.executable,
                 "-m",
-                "nameserver",
+                "routekeeper.nameserver",
                 "--mode",
                 "raft",
                 "--raft",

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from client.fetch import http_fetch
-from client.mqadmin.__main__ import main
-from client.operation import Fetch
-from remoting.bodies import KVTable, TopicList
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.route import (
+from routekeeper.client.fetch import http_fetch
+from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.client.operation import Fetch
+from routekeeper.remoting.bodies import KVTable, TopicList
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.route import (
     BrokerData,
     ClusterInfo,
     QueueData,

@@ -29,7 +29,7 @@ def run(*command: str | bytes, **environment: str) -> tuple[int, bytes, bytes]:
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        (("client.mqadmin", "no€such"), 1),
+        (("routekeeper.client.mqadmin", "no€such"), 1),
         (("nameserver", "--data", "no€such", "-p"), 0),
         (("broker", "--store", "no€such", "-p"), 0),
     ],
@@ -42,7 +42,7 @@ def test_text_that_the_terminal_cannot_carry_is_escaped(command: tuple[str, ...]
 
 
 def test_argument_that_is_not_utf_8_is_refused_in_one_line() -> None:
-    command = ("client.mqadmin", "topicRoute", "-n", "127.0.0.1:1", "-t", b"caf\xe9")
+    command = ("routekeeper.client.mqadmin", "topicRoute", "-n", "127.0.0.1:1", "-t", b"caf\xe9")
     code, out, err = run(*command, PYTHONUTF8="1")
     assert (code, out) == (1, b"")
     assert err == b"mqadmin: argument 'caf\\udce9' is not UTF-8 text; give names as UTF-8\n"
@@ -50,7 +50,17 @@ def test_argument_that_is_not_utf_8_is_refused_in_one_line() -> None:
 
 def test_status_of_a_group_without_leader_fails_if_scripts_ask_for_that(tmp_path: Path) -> None:
     me, *others, wire, http = free_addresses(5)
-    command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", me, "--listen", wire]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.nameserver",
+        "--mode",
+        "raft",
+        "--raft",
+        me,
+        "--listen",
+        wire,
+    ]
     arguments = ["--peers", ",".join((me, *others)), "--http", http, "--data", str(tmp_path)]
     process = subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -58,8 +68,10 @@ def test_status_of_a_group_without_leader_fails_if_scripts_ask_for_that(tmp_path
     assert process.stdout is not None
     try:
         assert re.match("mqnamesrv ready", process.stdout.readline())
-        assert run("client.mqadmin", "raftStatus", "--http", http)[0] == 0, "it says what there is"
-        code, out, err = run("client.mqadmin", "raftStatus", "--http", http, "--check")
+        assert run("routekeeper.client.mqadmin", "raftStatus", "--http", http)[0] == 0, (
+            "it says what there is"
+        )
+        code, out, err = run("routekeeper.client.mqadmin", "raftStatus", "--http", http, "--check")
         assert code == 1
         assert b"voters:" in out
         assert re.search(rf"{http} is not ready: .*no leader".encode(), err + out), (out, err)

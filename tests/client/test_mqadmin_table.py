@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from client.mqadmin.__main__ import COMMANDS
+from routekeeper.client.mqadmin.__main__ import COMMANDS
 from tests.client.test_mqadmin_broker_golden import CASES, FAILS
 from tests.client.test_mqadmin_operators import ASKED
 from tests.interop.daily import IN_WORDS_OF_5, LISTINGS, OFFLINE, ONLINE, RESETS, RESETTING, TABLES

@@ -6,12 +6,18 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig, PullConsumerConfig
-from client.errors import InvalidArgument
-from client.namespace import Namespace
-from client.producer import Message, by_hash
-from client.queue_reader import ReceivedMessage
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import (
+    ClientConfig,
+    ConsumeFrom,
+    ConsumerConfig,
+    ProducerConfig,
+    PullConsumerConfig,
+)
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.namespace import Namespace
+from routekeeper.client.producer import Message, by_hash
+from routekeeper.client.queue_reader import ReceivedMessage
 
 from .conftest import Process
 

@@ -12,8 +12,8 @@ import pytest
 _OFFSETS = """
 import sys
 from pathlib import Path
-from client.errors import ClientError
-from client.offsets import _read
+from routekeeper.client.errors import ClientError
+from routekeeper.client.offsets import _read
 try:
     _read(Path(sys.argv[1]))
 except ClientError as error:
@@ -21,9 +21,9 @@ except ClientError as error:
 """
 _TLS = """
 import sys
-from client.config import ClientConfig, TlsConfig
-from client.blocking import Client
-from client.errors import InvalidArgument
+from routekeeper.client.config import ClientConfig, TlsConfig
+from routekeeper.client.blocking import Client
+from routekeeper.client.errors import InvalidArgument
 try:
     Client(ClientConfig(nameservers=("127.0.0.1:1",), tls=TlsConfig(ca_file=sys.argv[1])))
 except InvalidArgument as error:
@@ -38,10 +38,12 @@ except InvalidArgument as error:
         pytest.param(("-c", _OFFSETS), id="offsets"),
         pytest.param(("-c", _TLS), id="TLS"),
         pytest.param(
-            ("-m", "client.mqadmin", "addMember", "--http", "127.0.0.1:1", "-m", "a:1", "-k"), id="token"
+            ("-m", "routekeeper.client.mqadmin", "addMember", "--http", "127.0.0.1:1", "-m", "a:1", "-k"),
+            id="token",
         ),
         pytest.param(
-            ("-m", "client.mqadmin", "snapshotRestore", "--http", "127.0.0.1:1", "-f"), id="snapshot"
+            ("-m", "routekeeper.client.mqadmin", "snapshotRestore", "--http", "127.0.0.1:1", "-f"),
+            id="snapshot",
         ),
     ],
 )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.topics import name_fault
-from client.config import CLIENT_GROUP_LENGTH_MAX, check_addr, check_group, check_topic
-from client.errors import InvalidArgument
-from remoting.bounds import is_address
-from remoting.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from routekeeper.broker.topics import name_fault
+from routekeeper.client.config import CLIENT_GROUP_LENGTH_MAX, check_addr, check_group, check_topic
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.remoting.bounds import is_address
+from routekeeper.remoting.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A piece of each rule, and where alone it may stand.

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, PullConsumerConfig
-from client.errors import InvalidArgument
-from client.producer import Message
-from client.queue_reader import receive
-from remoting.codes import RequestCode
-from remoting.message import StoredMessage, encode_properties
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, PullConsumerConfig
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import receive
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.message import StoredMessage, encode_properties
 from tests.client.conftest import Process
 
 #: Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.

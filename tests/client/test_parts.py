@@ -12,21 +12,27 @@ from typing import Any
 
 import pytest
 
-import client.aio
-import client.aio_parts
-import client.blocking
-import client.blocking_parts
-from client.admin import Admin as AdminOperations
-from client.blocking import Admin, Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig, PullConsumerConfig
-from client.errors import ClientClosed, ForkedClient, InvalidArgument, SendNotApplied
-from client.offsets import OwnOffsets
-from client.operation import Deliver, Wait
-from client.producer import Message, SendResult, by_hash
-from client.queue_reader import ReceivedMessage
-from remoting.bodies import MessageQueue
-from remoting.errors import RemotingError
-from remoting.route import TopicConfig
+import routekeeper.client.aio
+import routekeeper.client.aio_parts
+import routekeeper.client.blocking
+import routekeeper.client.blocking_parts
+from routekeeper.client.admin import Admin as AdminOperations
+from routekeeper.client.blocking import Admin, Client
+from routekeeper.client.config import (
+    ClientConfig,
+    ConsumeFrom,
+    ConsumerConfig,
+    ProducerConfig,
+    PullConsumerConfig,
+)
+from routekeeper.client.errors import ClientClosed, ForkedClient, InvalidArgument, SendNotApplied
+from routekeeper.client.offsets import OwnOffsets
+from routekeeper.client.operation import Deliver, Wait
+from routekeeper.client.producer import Message, SendResult, by_hash
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.route import TopicConfig
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -102,7 +108,7 @@ def test_an_asyncio_pull_consumer_is_iterated_until_it_is_closed(
 
     async def main() -> list[bytes]:
         seen = []
-        async with client.aio.Client(settings(nameserver)) as started:
+        async with routekeeper.client.aio.Client(settings(nameserver)) as started:
             consumer = started.pull_consumer(first("asyncing"))
             await consumer.subscribe("Async")
             await consumer.start()
@@ -328,7 +334,7 @@ def test_an_asyncio_producer_sends_what_lingers_by_itself_and_at_the_end(
     created("AsyncPut", queues=4)
 
     async def main() -> list[SendResult]:
-        async with client.aio.Client(settings(nameserver)) as started:
+        async with routekeeper.client.aio.Client(settings(nameserver)) as started:
             async with started.producer(ProducerConfig(group="pg", linger_s=0.01)) as sender:
                 early = [
                     await sender.put(Message(topic="AsyncPut", body=b"%d" % number), select=by_hash("one"))
@@ -400,7 +406,7 @@ def test_put_waits_for_room(new_peer: Any, answers: Any, route_body: Any) -> Non
 
 def test_both_admins_have_every_operation() -> None:
     operations = {name for name in vars(AdminOperations) if not name.startswith("_")}
-    for part in (client.aio_parts.Admin, client.blocking_parts.Admin):
+    for part in (routekeeper.client.aio_parts.Admin, routekeeper.client.blocking_parts.Admin):
         assert {name for name in vars(part) if not name.startswith("_")} - {"core"} == operations
 
 
@@ -409,8 +415,10 @@ def test_admin_answers_without_run(nameserver: Any, broker: Any) -> None:
         assert "broker-a" in Admin(started).cluster_info().broker_addr_table
 
     async def main() -> bool:
-        async with client.aio.Client(settings(nameserver)) as started:
-            return "broker-a" in (await client.aio.Admin(started).cluster_info()).broker_addr_table
+        async with routekeeper.client.aio.Client(settings(nameserver)) as started:
+            return (
+                "broker-a" in (await routekeeper.client.aio.Admin(started).cluster_info()).broker_addr_table
+            )
 
     assert asyncio.run(main())
 
@@ -439,7 +447,7 @@ def test_an_asyncio_pull_consumer_seeks_pauses_commits_and_unsubscribes(
     queue = MessageQueue(topic="Steered", broker_name="broker-a", queue_id=0)
 
     async def main() -> None:
-        async with client.aio.Client(settings(nameserver)) as started:
+        async with routekeeper.client.aio.Client(settings(nameserver)) as started:
             group = first("steering", auto_commit=False)
             async with started.pull_consumer(group, {"Steered": "*"}) as consumer:
 
@@ -485,7 +493,7 @@ def test_asyncio_deliveries_are_told_to_who_asked(nameserver: Any, created: Call
         raise RuntimeError("the callback's own fault, which holds up nobody")
 
     async def main() -> None:
-        async with client.aio.Client(settings(nameserver)) as started:
+        async with routekeeper.client.aio.Client(settings(nameserver)) as started:
             producer = started.producer(ProducerConfig(group="pg", linger_s=0.01))
             futures = [
                 await producer.put(Message(topic="Told", body=b"%d" % number), on_delivery=call)
@@ -511,7 +519,7 @@ def test_a_fork_is_noticed_by_an_asyncio_client(nameserver: Any, created: Callab
     created("ForkedLoop")
 
     async def main() -> bytes:
-        async with client.aio.Client(settings(nameserver)) as started:
+        async with routekeeper.client.aio.Client(settings(nameserver)) as started:
             sender = started.producer("pg")
             await sender.send(Message(topic="ForkedLoop", body=b"before"))
             reader, writer = os.pipe()

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ProducerConfig, PullConsumerConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
-from client.operation import invoke
-from client.producer import Message
-from client.queue_reader import BrokenMessage, ReceivedMessage, TopicReader, receive_all
-from remoting.bodies import MessageQueue
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.fields import SendMessageFields
-from remoting.message import SYS_COMPRESSED, StoredMessage, encode_message, encode_properties
-from remoting.route import TopicConfig
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ProducerConfig, PullConsumerConfig
+from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
+from routekeeper.client.operation import invoke
+from routekeeper.client.producer import Message
+from routekeeper.client.queue_reader import BrokenMessage, ReceivedMessage, TopicReader, receive_all
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import SendMessageFields
+from routekeeper.remoting.message import SYS_COMPRESSED, StoredMessage, encode_message, encode_properties
+from routekeeper.remoting.route import TopicConfig
 
 #: Bytes of a stored message before its body, both hosts with IPv4.
 RECORD_HEAD = 88
@@ -185,7 +185,7 @@ def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead
         config = ConsumerConfig(
             group=group, consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, max_reconsume_times=1
         )
-        with caplog.at_level(logging.ERROR, logger="client.consumer"):
+        with caplog.at_level(logging.ERROR, logger="routekeeper.client.consumer"):
             client.consume(config, {topic: "*"}, sink)
             eventually(lambda: sink.bodies() == [b"before", b"behind"], "the others are delivered")
             eventually(dead(client, group), "the bad one is in the dead letter queue")
@@ -224,7 +224,7 @@ def test_a_message_without_a_findable_end_stops_no_queue(
             sender.send(Message(topic=topic, body=body))
         spoil_size(broker, spoiled)
         group = f"endless{kind}"
-        with caplog.at_level(logging.ERROR, logger="client.member"):
+        with caplog.at_level(logging.ERROR, logger="routekeeper.client.member"):
             if kind == "pull":
                 pulling = PullConsumerConfig(group=group, consume_from=ConsumeFrom.FIRST_OFFSET)
                 with client.pull_consumer(pulling, {topic: "*"}) as consumer:
@@ -256,7 +256,7 @@ def test_a_pull_consumer_leaves_what_it_cannot_read_where_it_lies(
         sender.send(Message(topic="LeftBehind", body=b"behind"))
         config = PullConsumerConfig(group="leaves", consume_from=ConsumeFrom.FIRST_OFFSET)
         with (
-            caplog.at_level(logging.ERROR, logger="client"),
+            caplog.at_level(logging.ERROR, logger="routekeeper.client"),
             client.pull_consumer(config, {"LeftBehind": "*"}) as consumer,
         ):
             assert [consumer.poll(count=1, timeout_s=20.0)[0].body for _ in range(2)] == [

@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
-import client.blocking
-from client.config import ClientConfig
-from client.errors import NoNameserver
-from client.mqadmin.__main__ import main
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.transport.blocking import BlockingClient
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.errors import NoNameserver
+from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -42,10 +42,10 @@ AN_OLDER_RELEASE = (
     "-c",
     f"""
 import sys
-from nameserver.__main__ import main
-from nameserver.raft.types import ChangeRefused
-from nameserver.raft.consensus import greetings
-from nameserver.raft.consensus.membership import Membership
+from routekeeper.nameserver.__main__ import main
+from routekeeper.nameserver.raft.types import ChangeRefused
+from routekeeper.nameserver.raft.consensus import greetings
+from routekeeper.nameserver.raft.consensus.membership import Membership
 
 known = Membership.add_member
 
@@ -83,7 +83,7 @@ class Nameserver:
         with open(self.root / f"log{self.number}", "a") as log:
             self.popen = subprocess.Popen(
                 [
-                    *(sys.executable, *(self.program or ("-m", "nameserver"))),
+                    *(sys.executable, *(self.program or ("-m", "routekeeper.nameserver"))),
                     *("--listen", self.listen, "--http", self.http, "--data", str(self.data), *flags),
                 ],
                 stdout=subprocess.PIPE,
@@ -234,7 +234,13 @@ def broker_of(place: Place) -> Iterator[Broker]:
     with open(place.root / "broker.log", "w") as log:
         popen = subprocess.Popen(
             [
-                *(sys.executable, "-m", "broker", "-n", ";".join(s.listen for s in place.servers)),
+                *(
+                    sys.executable,
+                    "-m",
+                    "routekeeper.broker",
+                    "-n",
+                    ";".join(s.listen for s in place.servers),
+                ),
                 *("--listen", "127.0.0.1:0", "--store", str(place.root / "store"), "-c", str(conf)),
             ],
             stdout=subprocess.PIPE,
@@ -281,7 +287,7 @@ class Readers:
 
     def _run(self, number: int) -> None:
         try:
-            with client.blocking.Client(ClientConfig(nameservers=self._addresses)) as reader:
+            with routekeeper.client.blocking.Client(ClientConfig(nameservers=self._addresses)) as reader:
                 while not self._stop.is_set():
                     self._read(reader)
                     self._counts[number] += 1
@@ -289,7 +295,7 @@ class Readers:
         except Exception as error:
             self.failures.append(repr(error))
 
-    def _read(self, reader: client.blocking.Client) -> None:
+    def _read(self, reader: routekeeper.client.blocking.Client) -> None:
         deadline = time.monotonic() + CONDITION_S
         request = RemotingCommand.request(105, {"topic": "TBW102"})
         while True:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.process_queue import MESSAGES_MAX, SPAN_MAX, ProcessQueue
+from routekeeper.client.process_queue import MESSAGES_MAX, SPAN_MAX, ProcessQueue
 
 
 @dataclass(frozen=True)

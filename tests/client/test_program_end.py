@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig
-from client.queue_reader import TopicReader
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError, ResponseError
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.queue_reader import TopicReader
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.errors import RemotingError, ResponseError
 from tests.client.conftest import Process
 from tests.ports import free_addresses
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, PullConsumerConfig
-from client.errors import InvalidArgument
-from client.messages import Message, wire_properties
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, PullConsumerConfig
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.messages import Message, wire_properties
 from tests.client.conftest import Process
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from client.errors import NotApplied, OutcomeUnknown
-from client.operation import Clock, Fetch, FetchReply, Instant, Operation, Sleep, Unreached
-from client.raft_group import Done, Group, NoAnswer, http_address
+from routekeeper.client.errors import NotApplied, OutcomeUnknown
+from routekeeper.client.operation import Clock, Fetch, FetchReply, Instant, Operation, Sleep, Unreached
+from routekeeper.client.raft_group import Done, Group, NoAnswer, http_address
 
 A, B, C = "a:9880", "b:9880", "c:9880"
 RAFT = {A: "a:9878", B: "b:9878", C: "c:9878"}

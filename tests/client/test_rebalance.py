@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.rebalance import average_share, reassign
+from routekeeper.client.rebalance import average_share, reassign
 
 MEMBERS = st.lists(st.text("abcdef@0123", min_size=1), unique=True, min_size=1, max_size=9).map(sorted)
 

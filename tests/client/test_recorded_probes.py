@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from client.operation import invoke
-from client.producer import Message
-from remoting.bodies import MessageQueue
-from remoting.command import RemotingCommand
-from remoting.lenient import ANSWER, loads
-from remoting.message import decode_messages
-from remoting.route import TopicConfig
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from routekeeper.client.operation import invoke
+from routekeeper.client.producer import Message
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.lenient import ANSWER, loads
+from routekeeper.remoting.message import decode_messages
+from routekeeper.remoting.route import TopicConfig
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin"
 PROBES = {

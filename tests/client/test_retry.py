@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.retry import (
+from routekeeper.client.retry import (
     NameserverChoice,
     Outcome,
     QueueTurn,
@@ -17,8 +17,8 @@ from client.retry import (
     merge_outcomes,
     tries_next_nameserver,
 )
-from client.route_cache import MessageQueue, PublishInfo
-from remoting.errors import (
+from routekeeper.client.route_cache import MessageQueue, PublishInfo
+from routekeeper.remoting.errors import (
     ConnectionLost,
     LocalProtocolError,
     RemotingError,

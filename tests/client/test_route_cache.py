@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client.route_cache import (
+from routekeeper.client.route_cache import (
     QUEUES_MAX,
     MessageQueue,
     RouteCache,
@@ -13,8 +13,8 @@ from client.route_cache import (
     publish_info,
     subscribe_queues,
 )
-from remoting.bounds import QUEUE_NUMS_MAX
-from remoting.route import BrokerData, QueueData, TopicRouteData
+from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
+from routekeeper.remoting.route import BrokerData, QueueData, TopicRouteData
 
 
 def queue_data(broker: str, *, read: int = 2, write: int = 2, perm: int = 6) -> QueueData:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Client
-from client.config import ClientConfig
-from client.directory import Directory
-from client.errors import NoNameserver
-from client.operation import Clock, Deliver, Instant, Operation, Signal, Wait
-from remoting.route import BrokerData, QueueData, TopicRouteData
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.directory import Directory
+from routekeeper.client.errors import NoNameserver
+from routekeeper.client.operation import Clock, Deliver, Instant, Operation, Signal, Wait
+from routekeeper.remoting.route import BrokerData, QueueData, TopicRouteData
 from tests.ports import free_addresses
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-import client.public
 import routekeeper
-from remoting.command import RemotingCommand
-from remoting.fields import GetRouteFields
+import routekeeper.client.public
 from routekeeper import AsyncClient, Client, ClientConfig, Credentials, InvalidArgument, Message
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import GetRouteFields
 
 PROGRAM = """
 import routekeeper
@@ -46,7 +46,7 @@ def run(folder: Path, nameserver: Any, program: str) -> list[str]:
 
 @pytest.mark.slow
 def test_two_lines_send_a_message(nameserver: Any, broker: Any, tmp_path: Path) -> None:
-    assert run(tmp_path, nameserver, PROGRAM) == ["SEND_OK", "client.public"]
+    assert run(tmp_path, nameserver, PROGRAM) == ["SEND_OK", "routekeeper.client.public"]
 
 
 @pytest.mark.slow
@@ -67,9 +67,11 @@ def test_a_module_of_the_users_own_called_client_is_in_nobodys_way(
 
 
 def test_names_are_the_same_whichever_way_they_are_imported() -> None:
-    assert routekeeper.__all__ == client.public.__all__ == sorted(client.public.__all__)
+    assert (
+        routekeeper.__all__ == routekeeper.client.public.__all__ == sorted(routekeeper.client.public.__all__)
+    )
     for name in routekeeper.__all__:
-        assert getattr(routekeeper, name) is getattr(client.public, name)
+        assert getattr(routekeeper, name) is getattr(routekeeper.client.public, name)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -247,7 +249,7 @@ def test_a_users_program_is_checked_against_our_types(
     revealed = [
         line.split("Revealed type is ")[1].strip('"') for line in out.splitlines() if "Revealed" in line
     ]
-    ours = ["client.queue_reader.ReceivedMessage", "client.producer.SendResult"]
+    ours = ["routekeeper.client.queue_reader.ReceivedMessage", "routekeeper.client.producer.SendResult"]
     assert (code, revealed) == (0, ["int", *ours, "bytes"]), out
 
 

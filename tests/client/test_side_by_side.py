@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import client.aio
-import client.blocking
-from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumerConfig
-from client.operation import Operation, Sleep, together
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.consumer import ConsumerConfig
+from routekeeper.client.operation import Operation, Sleep, together
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
 
 BROKERS = 4
 #: How long a broker waits until all are told; who told them in turn would wait as long for the first.
@@ -54,7 +54,7 @@ def config(brokers: Together, new_peer: Callable[..., Any], answers: Any, route_
     return ClientConfig(nameservers=(namesrv.addr,), call_timeout_s=WAIT_S)
 
 
-def beats(started: client.aio.Client | client.blocking.Client) -> Operation[None]:
+def beats(started: routekeeper.client.aio.Client | routekeeper.client.blocking.Client) -> Operation[None]:
     yield from started.core.directory.refresh("T")
     yield from started.core.beat()
 
@@ -66,7 +66,7 @@ def all_told(brokers: Together) -> bool:
 
 
 def test_heartbeats_and_farewells_of_a_blocking_client(config: ClientConfig, brokers: Together) -> None:
-    with client.blocking.Client(config) as started:
+    with routekeeper.client.blocking.Client(config) as started:
         started.producer(ProducerConfig(group="pg"))
         started.run(beats(started))
     assert all_told(brokers)
@@ -74,7 +74,7 @@ def test_heartbeats_and_farewells_of_a_blocking_client(config: ClientConfig, bro
 
 def test_heartbeats_and_farewells_of_an_asyncio_client(config: ClientConfig, brokers: Together) -> None:
     async def main() -> None:
-        async with client.aio.Client(config) as started:
+        async with routekeeper.client.aio.Client(config) as started:
             started.producer(ProducerConfig(group="pg"))
             await started.run(beats(started))
 
@@ -94,7 +94,7 @@ def test_no_more_than_allowed_run_at_once() -> None:
         ended += 1
 
     async def main() -> None:
-        async with client.aio.Client(ClientConfig(nameservers=("127.0.0.1:1",))) as started:
+        async with routekeeper.client.aio.Client(ClientConfig(nameservers=("127.0.0.1:1",))) as started:
             await started.run(together([one() for _ in range(10)], "ones", at_once=3))
             assert (most, ended, running) == (3, 10, 0)
             await started.run(together([], "none", at_once=3))
@@ -107,7 +107,7 @@ def test_a_closed_consumer_leaves_nothing_behind(
 ) -> None:
     peer = new_peer()
     peer.answer = answers({"T": route_body(broker_a=peer.addr)})
-    with client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
+    with routekeeper.client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
         for _ in range(3):
             started.consume(ConsumerConfig(group="g", workers=1), {"T": "*"}, lambda batch: None).close()
         assert not started.core._closers

@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 import pytest
 
-import client.blocking
-from client.config import ClientConfig, ProducerConfig, TlsConfig
-from client.core import ClientCore
-from client.errors import InvalidArgument
-from client.operation import Operation, invoke
-from client.producer import Message, ProducerCore
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ProducerConfig, TlsConfig
+from routekeeper.client.core import ClientCore
+from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.operation import Operation, invoke
+from routekeeper.client.producer import Message, ProducerCore
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost
 
 from .conftest import Peer, Runner
 
@@ -306,7 +306,7 @@ def test_a_blocking_client_notices_that_a_server_took_its_leave(
     new_peer: Callable[..., Peer], new_front: Callable[..., Front], eventually: Callable[..., None]
 ) -> None:
     front = new_front(new_peer(echoing).addr)
-    started = client.blocking.Client(settings(front.addr, TlsConfig(ca_file=AUTHORITY)))
+    started = routekeeper.client.blocking.Client(settings(front.addr, TlsConfig(ca_file=AUTHORITY)))
     try:
         assert started.run(echo(front.addr, b"a")(started.core)).body == b"a"
         front.hang_up()
@@ -322,7 +322,7 @@ def test_threads_share_a_secured_connection(
     new_peer: Callable[..., Peer], new_front: Callable[..., Front]
 ) -> None:
     front = new_front(new_peer(echoing).addr)
-    started = client.blocking.Client(settings(front.addr, TlsConfig(ca_file=AUTHORITY)))
+    started = routekeeper.client.blocking.Client(settings(front.addr, TlsConfig(ca_file=AUTHORITY)))
     bodies = [bytes([number % 251]) * (1 + number * 997 % 100_000) for number in range(400)]
     try:
         with ThreadPoolExecutor(8) as pool:

@@ -165,7 +165,7 @@ def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: E
     absent = "cc gcc make pip apt-get java locust mqbench"
     found = engine.attempt("podman", "run", "--rm", image, "sh", "-c", f"command -v {absent}")
     assert found.stdout == ""
-    modules = "pip setuptools locust pyspark numpy bench"
+    modules = "pip setuptools locust pyspark numpy routekeeper.bench"
     code = f"import importlib.util as u; print([m for m in '{modules}'.split() if u.find_spec(m)])"
     assert engine.podman("run", "--rm", image, "python3", "-c", code).strip() == "[]"
     leftovers = "~root/.cache /var/cache/apt/archives/*.deb /var/lib/apt/lists/*Packages* /src"

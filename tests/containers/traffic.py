@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Any
 
-from client.config import parse_nameservers
-from client.public import (
+from routekeeper.client.config import parse_nameservers
+from routekeeper.client.public import (
     Client,
     ClientConfig,
     ConsumeFrom,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from .cluster import Member
 
-RUNS = 'runpy.run_module("nameserver", run_name="__main__", alter_sys=True)'
+RUNS = 'runpy.run_module("routekeeper.nameserver", run_name="__main__", alter_sys=True)'
 
 
 @dataclass(kw_only=True)
@@ -19,7 +19,7 @@ class Altered(Member):
     def command(self) -> list[str]:
         command = super().command
         at = command.index("-m")
-        assert command[at : at + 2] == ["-m", "nameserver"]
+        assert command[at : at + 2] == ["-m", "routekeeper.nameserver"]
         return [*command[:at], "-c", self.lines + RUNS, str(self.root), *command[at + 2 :]]
 
 

@@ -136,7 +136,7 @@ class Member:
         return [
             *self.prefix,
             sys.executable,
-            *("-m", "nameserver", "--mode", "raft", "--raft", self.raft, "--peers", self.peers),
+            *("-m", "routekeeper.nameserver", "--mode", "raft", "--raft", self.raft, "--peers", self.peers),
             *("--listen", self.listen, "--http", self.http, "--data", str(self.data)),
             *self.arguments,
         ]

@@ -15,9 +15,9 @@ from typing import Final
 
 import pytest
 
-from bench.iproute import claimed_subnet, inside, ip, new_tag, remove
-from bench.kernel import missing
-from bench.namespaces import network
+from routekeeper.bench.iproute import claimed_subnet, inside, ip, new_tag, remove
+from routekeeper.bench.kernel import missing
+from routekeeper.bench.namespaces import network
 
 from .cluster import Cluster, Member, running
 

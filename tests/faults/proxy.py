@@ -1,4 +1,4 @@
-"""A network between members: every link passes :mod:`bench.proxy`, and each direction can be cut.
+"""A network between members: every link passes :mod:`routekeeper.bench.proxy`, and each direction can be cut.
 
 A member is dialled by the name in ``--peers``; the proxy listens there and passes on to the member's
 ``--raft-listen``. The first frame says who dials, so that links are known by pair and direction.
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from bench.links import Direction, Link, both_ways
-from bench.proxy import Passage, Proxy
+from routekeeper.bench.links import Direction, Link, both_ways
+from routekeeper.bench.proxy import Passage, Proxy
 from tests.ports import free_addresses
 
 from .cluster import Cluster, make_members, running

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.addresses import split_address
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.addresses import split_address
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .brokers import registration
 

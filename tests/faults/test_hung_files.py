@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.modes.kept_file import CLOSE_S
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import RequestTimeout
-from remoting.transport.blocking import BlockingClient
+from routekeeper.nameserver.modes.kept_file import CLOSE_S
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RequestTimeout
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .altered import RUNS
 from .cluster import make_members, until

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from remoting.bodies import ConsumerData, HeartbeatData
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .test_stuck_output import registration
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from remoting.bounds import ADDR_MAX, REQUEST_HEADER_MAX
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost
-from remoting.registration import body_crc32
-from remoting.route import DataVersion
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.bounds import ADDR_MAX, REQUEST_HEADER_MAX
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost
+from routekeeper.remoting.registration import body_crc32
+from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .brokers import register, registration
 from .cluster import Cluster, make_members, running

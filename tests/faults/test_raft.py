@@ -14,11 +14,11 @@ from functools import partial
 
 import pytest
 
-from bench import history
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import FrameDecoder
-from remoting.transport.blocking import BlockingClient
+from routekeeper.bench import history
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .brokers import (
     Call,
@@ -122,8 +122,8 @@ def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_on
 
 BROKER_PROGRAM = """
 import sys
-from remoting.transport.blocking import BlockingClient
-from remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.command import RemotingCommand, decode_command
 fields, body, *addrs = sys.argv[1:]
 client = BlockingClient()
 ext_fields = dict(field.split("=", 1) for field in fields.split("&"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.codes import ResponseCode
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .altered import altered
 from .brokers import register, registration
@@ -21,7 +21,7 @@ STOPPED = 70
 
 SHORT_OF_MEMORY = """
 import pathlib, runpy, sys
-from nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.table import RouteTable
 
 flag = pathlib.Path(sys.argv.pop(1)) / "short-of-memory"
 real = RouteTable.apply
@@ -37,7 +37,7 @@ RouteTable.apply = apply
 """
 SMALL_COMMANDS = """
 import runpy, sys
-from nameserver import commands
+from routekeeper.nameserver import commands
 
 commands.INFLATED_BYTES_MAX = 1 << 20
 del sys.argv[1]

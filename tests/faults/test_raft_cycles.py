@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.types import ELECTION_TIMEOUT_MS
+from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS
 
 from .brokers import Registers, Writers
 from .cluster import Cluster, Member, chooser, cycles, hold

@@ -148,7 +148,7 @@ def test_directory_in_use_of_another_member_or_of_another_mode_is_refused(cluste
     assert f"belongs to member {one.raft}, not {other.raft}" in second.refuse_to_start()
     independent = subprocess.run(
         [
-            *(sys.executable, "-m", "nameserver", "--mode", "independent"),
+            *(sys.executable, "-m", "routekeeper.nameserver", "--mode", "independent"),
             *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(one.data)),
         ],
         capture_output=True,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.types import ELECTION_TIMEOUT_MS
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError
-from remoting.transport.blocking import BlockingClient
+from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .brokers import PATIENCE_S, Writers, ask, registration, route_query
 from .cluster import Cluster, Member, cycles, hold, until

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .brokers import ask
 from .cluster import Member, make_members, running, until

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.fields import RegisterBrokerFields
-from remoting.registration import RegisterBody, encode_register_body
-from remoting.route import DataVersion, TopicConfig
-from remoting.transport import split_address
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 pytestmark = pytest.mark.faults
 
@@ -30,7 +30,7 @@ WITHIN_S = 60.0
 
 @contextlib.contextmanager
 def nameserver(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
+    command = [sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
     process = subprocess.Popen(
         [*command, "--data", str(tmp_path / "data")],
         stdout=subprocess.PIPE,

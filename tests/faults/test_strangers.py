@@ -22,11 +22,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.ports import HOST
-from remoting.codes import HeaderCodec, RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.fields import RegisterBrokerFields
-from remoting.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
+from routekeeper.bench.ports import HOST
+from routekeeper.remoting.codes import HeaderCodec, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
 from tests.ports import free_port_with
 
 pytestmark = pytest.mark.faults
@@ -111,7 +111,7 @@ def closed_by_peer(link: socket.socket) -> bool:
 
 def start(tmp_path: Path, mode: str) -> Server:
     raft = (HOST, free_port_with()) if mode == "raft" else None
-    command = [sys.executable, "-m", "nameserver", "--mode", mode, "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "routekeeper.nameserver", "--mode", mode, "--listen", "127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     if raft is not None:
         command += ["--raft", f"127.0.0.1:{raft[1]}", "--peers", f"127.0.0.1:{raft[1]}"]

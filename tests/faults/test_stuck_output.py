@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from remoting.bodies import TopicList
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.bodies import TopicList
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .brokers import register, registration
 from .cluster import make_members, running, until
@@ -37,7 +37,7 @@ def settings_file(folder: Path) -> Path:
 @contextlib.contextmanager
 def independent(tmp_path: Path) -> Iterator[str]:
     """Run a nameserver of its own; yield where it listens."""
-    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
+    command = [sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
     process = subprocess.Popen(
         [*command, "--data", str(tmp_path / "data"), "-c", str(settings_file(tmp_path))],
         stdout=subprocess.PIPE,

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-import broker.handlers  # noqa: F401 - declares arguments of its own
-from nameserver.handlers import SERVED
-from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Request
-from remoting.bounds import ARGUMENTS_MAX
-from remoting.fields import Fields
+import routekeeper.broker.handlers  # noqa: F401 - declares arguments of its own
+from routekeeper.nameserver.handlers import SERVED
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Request
+from routekeeper.remoting.bounds import ARGUMENTS_MAX
+from routekeeper.remoting.fields import Fields
 from tests.registrations import decided
 
 #: What every argument of every request says unless a change says otherwise.

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, assert_never
 
-from broker.config import BrokerConfig
-from broker.files import DISK
-from broker.forwarding import AskAll, Forward
-from broker.handlers import HANDLERS, Outcome, serve
-from broker.loading import load_broker
-from broker.pulling import Park, time_over
-from broker.state import BrokerState, Call, Effects, Later, Stepwise, Work
-from remoting.command import RemotingCommand
-from remoting.message import Host
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.files import DISK
+from routekeeper.broker.forwarding import AskAll, Forward
+from routekeeper.broker.handlers import HANDLERS, Outcome, serve
+from routekeeper.broker.loading import load_broker
+from routekeeper.broker.pulling import Park, time_over
+from routekeeper.broker.state import BrokerState, Call, Effects, Later, Stepwise, Work
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import Host
 from tests.fuzz import arguments
 
 CODES: Final = tuple(sorted(map(int, HANDLERS)))

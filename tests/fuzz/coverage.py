@@ -36,7 +36,7 @@ _CHANGED: Final = 10
 
 def _files() -> Iterator[tuple[str, Path]]:
     for room in ROOMS:
-        path = _ROOT / room
+        path = _ROOT / "routekeeper" / room
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             yield room, file
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from remoting.bodies import ConsumerData, HeartbeatData, LockBatch, MessageQueue, SubscriptionData
-from remoting.codes import HeaderCodec
-from remoting.command import RemotingCommand
-from remoting.message import BatchItem, StoredMessage, encode_batch, encode_message
-from remoting.registration import RegisterBody, encode_register_body
-from remoting.route import TopicConfig
+from routekeeper.remoting.bodies import ConsumerData, HeartbeatData, LockBatch, MessageQueue, SubscriptionData
+from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import BatchItem, StoredMessage, encode_batch, encode_message
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import TopicConfig
 from tests.fuzz import arguments, peers
 
 SIZE_MAX: Final = 64 * 1024

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from nameserver.commands import Batch, DeleteTopic, Proposal, encode_batch, encode_command
-from nameserver.raft.consensus import messages
-from nameserver.raft.consensus.members import cluster_id, encode_configuration, founding
-from nameserver.raft.links.auth import MAGIC
-from nameserver.raft.links.transport import APPLICATION, PING, RAFT
-from nameserver.replicated import peer_messages
+from routekeeper.nameserver.commands import Batch, DeleteTopic, Proposal, encode_batch, encode_command
+from routekeeper.nameserver.raft.consensus import messages
+from routekeeper.nameserver.raft.consensus.members import cluster_id, encode_configuration, founding
+from routekeeper.nameserver.raft.links.auth import MAGIC
+from routekeeper.nameserver.raft.links.transport import APPLICATION, PING, RAFT
+from routekeeper.nameserver.replicated import peer_messages
 from tests.fuzz.stack import ME, OTHER, THIRD, TOKEN, bodies, framed
 
 _MEMBERS: Final = (ME, OTHER, THIRD)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.message import BODY_SIZE_MAX
+from routekeeper.remoting.message import BODY_SIZE_MAX
 from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import MESSAGE_MAX, PREPARE, REFUSALS, TARGETS, family
 

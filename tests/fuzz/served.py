@@ -32,14 +32,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from nameserver.handlers import SERVED
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.fields import RegisterBrokerFields
-from remoting.frame import FrameDecoder
-from remoting.lenient import REQUEST
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import TopicConfig
+from routekeeper.nameserver.handlers import SERVED
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.lenient import REQUEST
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import TopicConfig
 from tests.fuzz.arguments import NAMES, read, with_all
 from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
@@ -121,7 +121,15 @@ class Process:
     """One nameserver process."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
-        command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        command = [
+            sys.executable,
+            "-m",
+            "routekeeper.nameserver",
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+        ]
         with open(log, "w") as stderr:
             self.child = subprocess.Popen(
                 [*command, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True

@@ -16,17 +16,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from nameserver.http.app import HttpServer
-from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
-from nameserver.raft.links.transport import Link
-from nameserver.raft.node.driver import Driver
-from nameserver.raft.types import RaftConfig
-from nameserver.replicated import Replicated
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.wire.server import NameServer
-from remoting.line_limit import LineLimit
-from remoting.transport.server import ServerProtocol
+from routekeeper.nameserver.http.app import HttpServer
+from routekeeper.nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
+from routekeeper.nameserver.raft.links.transport import Link
+from routekeeper.nameserver.raft.node.driver import Driver
+from routekeeper.nameserver.raft.types import RaftConfig
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.line_limit import LineLimit
+from routekeeper.remoting.transport.server import ServerProtocol
 
 #: Turns of the loop that one input gets; what is not done by then is cut off, as by a closed connection.
 _TURNS: Final = 40

@@ -7,26 +7,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nameserver.commands import CommandFormatError
-from nameserver.commands import decode_batch as decode_commands
-from nameserver.commands import decode_command as decode_one
-from nameserver.handlers import SERVED
-from nameserver.raft.consensus import messages
-from nameserver.raft.consensus.members import decode_configuration
-from nameserver.raft.types import StopMember
-from nameserver.replicated import peer_messages
-from nameserver.routes.image import ImageError, decode_image
-from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, Request
-from remoting import bodies
-from remoting.codes import HeaderCodec
-from remoting.command import decode_command, read_command
-from remoting.errors import FieldError, RemoteProtocolError
-from remoting.frame import FrameDecoder, encode_frame
-from remoting.lenient import REQUEST, loads
-from remoting.message import decode_batch, decode_messages, decode_properties, decompress_body
-from remoting.route import decode_cluster_info, decode_route
+from routekeeper.nameserver.commands import CommandFormatError
+from routekeeper.nameserver.commands import decode_batch as decode_commands
+from routekeeper.nameserver.commands import decode_command as decode_one
+from routekeeper.nameserver.handlers import SERVED
+from routekeeper.nameserver.raft.consensus import messages
+from routekeeper.nameserver.raft.consensus.members import decode_configuration
+from routekeeper.nameserver.raft.types import StopMember
+from routekeeper.nameserver.replicated import peer_messages
+from routekeeper.nameserver.routes.image import ImageError, decode_image
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, Request
+from routekeeper.remoting import bodies
+from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.command import decode_command, read_command
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError
+from routekeeper.remoting.frame import FrameDecoder, encode_frame
+from routekeeper.remoting.lenient import REQUEST, loads
+from routekeeper.remoting.message import decode_batch, decode_messages, decode_properties, decompress_body
+from routekeeper.remoting.route import decode_cluster_info, decode_route
 from tests.fuzz import arguments, broker
 from tests.fuzz.stack import STACK
 from tests.registrations import decided

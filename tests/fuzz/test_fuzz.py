@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from remoting.command import RemotingCommand
+from routekeeper.remoting.command import RemotingCommand
 from tests.fuzz import run as module
 from tests.fuzz import served
 from tests.fuzz.inputs import SEEDS_OF, corpus, mutate
@@ -48,20 +48,24 @@ def test_planted_harm_is_noticed(
 
 _FIRST_MEMBER = SEEDS_OF["raft-member"][1]
 BEHIND_PORTS = {
-    "wire": ("wire", RemotingCommand(code=106, ext_fields={}).encode(), "nameserver.wire.server.decide"),
-    "http": ("http", SEEDS_OF["http"][6], "nameserver.http.app.check_query"),
+    "wire": (
+        "wire",
+        RemotingCommand(code=106, ext_fields={}).encode(),
+        "routekeeper.nameserver.wire.server.decide",
+    ),
+    "http": ("http", SEEDS_OF["http"][6], "routekeeper.nameserver.http.app.check_query"),
     "stranger": (
         "raft-stranger",
         SEEDS_OF["raft-stranger"][0],
-        "nameserver.raft.links.auth.Handshake._take_hello",
+        "routekeeper.nameserver.raft.links.auth.Handshake._take_hello",
     ),
-    "member": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.messages.decode"),
-    "on the loop": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.engine.Engine.step"),
-    "broker": ("broker-310", SEEDS_OF["arguments"][0], "broker.state.BrokerState.message_id"),
+    "member": ("raft-member", _FIRST_MEMBER, "routekeeper.nameserver.raft.consensus.messages.decode"),
+    "on the loop": ("raft-member", _FIRST_MEMBER, "routekeeper.nameserver.raft.consensus.engine.Engine.step"),
+    "broker": ("broker-310", SEEDS_OF["arguments"][0], "routekeeper.broker.state.BrokerState.message_id"),
     "nameserver": (
         "asked-103",
         SEEDS_OF["arguments"][0],
-        "nameserver.registration.RegisterBrokerFields.parse",
+        "routekeeper.nameserver.registration.RegisterBrokerFields.parse",
     ),
 }
 
@@ -107,7 +111,7 @@ def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
 def test_a_limit_that_is_taken_out_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = CORPUS["inflates-to-zeros"]
     judge("served-103", bomb, heap=True)
-    monkeypatch.setattr("remoting.registration.REGISTER_RATIO_MAX", 10**9)
+    monkeypatch.setattr("routekeeper.remoting.registration.REGISTER_RATIO_MAX", 10**9)
     assert HEAP_BASE + HEAP_PER_BYTE * len(bomb) < 1 << 20
     with pytest.raises(Harm, match="bytes allocated"):
         judge("served-103", bomb, heap=True)

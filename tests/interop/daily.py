@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from client.mqadmin.__main__ import main
+from routekeeper.client.mqadmin.__main__ import main
 
 from .apache import AdminResult, Apache, ask, has_route, wait_until
 from .ours import create_topic

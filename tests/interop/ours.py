@@ -144,7 +144,7 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
 
 
 def _launch_namesrv(flags: Sequence[str], home: Path, listen: str, http: str) -> OurNamesrv:
-    popen, output = _spawn("nameserver", [*flags, "--listen", listen, "--http", http], home)
+    popen, output = _spawn("routekeeper.nameserver", [*flags, "--listen", listen, "--http", http], home)
     return OurNamesrv(popen, output, home, log_name="log.txt", flags=flags)
 
 
@@ -183,7 +183,7 @@ def launch_broker(
     }
     file.write_text("".join(f"{key}={value}\n" for key, value in (merged | dict(settings or {})).items()))
     args = ["-n", ";".join(namesrvs), "--listen", "127.0.0.1:0", "--name", name, "-c", str(file)]
-    popen, output = _spawn("broker", [*args, "--store", str(home / "store")], home)
+    popen, output = _spawn("routekeeper.broker", [*args, "--store", str(home / "store")], home)
     return OurBroker(popen, output, home, log_name="log.txt", name=name)
 
 
@@ -205,7 +205,7 @@ def our_mqadmin(
     """Run our ``mqadmin SUBCOMMAND...`` to its end."""
     arguments = [*args, *(("-n", ";".join(namesrvs)) if namesrvs else ())]
     done = subprocess.run(
-        [sys.executable, "-m", "client.mqadmin", *arguments],
+        [sys.executable, "-m", "routekeeper.client.mqadmin", *arguments],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from client.config import ClientConfig, ProducerConfig
+from routekeeper.client.config import ClientConfig, ProducerConfig
 
 PATIENCE_S: Final = 20.0
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import client.aio
-from client.blocking import Client, PushConsumer
-from client.config import TlsConfig
-from client.consumer import ConsumeFrom, ConsumerConfig
-from client.mqadmin.__main__ import main
-from client.producer import Message, SendStatus, by_hash
-from client.queue_reader import ReceivedMessage, TopicReader
+import routekeeper.client.aio
+from routekeeper.client.blocking import Client, PushConsumer
+from routekeeper.client.config import TlsConfig
+from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig
+from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.client.producer import Message, SendStatus, by_hash
+from routekeeper.client.queue_reader import ReceivedMessage, TopicReader
 
 from .apache import wait_until
 from .ours import ApacheDeployment
@@ -107,7 +107,7 @@ def test_the_push_consumer_gets_every_message_and_retries(servers: tuple[str, st
             if again and wanted <= set(seen):
                 done.set()
 
-        async with client.aio.Client(patient([namesrv], timer_divisor=10)) as started:
+        async with routekeeper.client.aio.Client(patient([namesrv], timer_divisor=10)) as started:
             producer = started.producer(sender("pg"))
             first = await producer.send(Message(topic="Pushed", body=b"fails once"))
             await started.consume(

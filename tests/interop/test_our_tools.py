@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from client import aio, blocking
-from client.config import ClientConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
-from client.producer import Message, SendStatus
-from client.queue_reader import ReceivedMessage
-from remoting.codes import HeaderCodec
+from routekeeper.client import aio, blocking
+from routekeeper.client.config import ClientConfig
+from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
+from routekeeper.client.producer import Message, SendStatus
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.codes import HeaderCodec
 
 from .apache import Apache, ApacheFailure, ask, has_route, wait_until
 from .ours import CLUSTER, ApacheDeployment, create_topic, our_mqadmin, retried_by_java, route

@@ -8,8 +8,8 @@ import socket
 import pytest
 from hypothesis import Phase, given, settings
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.route import TopicRouteData, decode_route
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.route import TopicRouteData, decode_route
 from tests.model.rocketmq_rules import TOPICS, RocketMQ, Seen, Step, request_of, seen, sequences
 
 from .apache import Apache, ask_over

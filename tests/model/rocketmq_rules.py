@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 
-from nameserver.types import Request
-from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
-from remoting.registration import RegisterBody, encode_register_body
-from remoting.route import DataVersion, TopicConfig, TopicRouteData
+from routekeeper.nameserver.types import Request
+from routekeeper.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData
 
 DIFFERENCES: Final = frozenset(
     {

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
-from nameserver.commands import written_and_read
-from nameserver.handlers import Renewal, answer_for, decide
-from nameserver.liveness import Liveness
-from nameserver.modes.serving import decide_received
-from nameserver.registration import Registration, decode_registration
-from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, ConnectionId, Request
-from nameserver.verdicts import Applied, NoChange
-from remoting.codes import RequestCode
+from routekeeper.nameserver.commands import written_and_read
+from routekeeper.nameserver.handlers import Renewal, answer_for, decide
+from routekeeper.nameserver.liveness import Liveness
+from routekeeper.nameserver.modes.serving import decide_received
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, ConnectionId, Request
+from routekeeper.nameserver.verdicts import Applied, NoChange
+from routekeeper.remoting.codes import RequestCode
 
 from .rocketmq_rules import DIFFERENCES, TOPICS, RocketMQ, Seen, Step, request_of, seen, sequences
 

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     AddWritePerm,
     BrokerQueues,
     Command,
@@ -31,11 +31,11 @@ from nameserver.commands import (
     decode_command,
     encode_command,
 )
-from nameserver.routes.image import encode_image
-from nameserver.routes.table import RouteTable
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
-from nameserver.verdicts import Applied, CountReply, Moved, NoChange
-from remoting.route import DataVersion
+from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from routekeeper.nameserver.verdicts import Applied, CountReply, Moved, NoChange
+from routekeeper.remoting.route import DataVersion
 from tests.tables import check_table
 
 CLUSTERS = ("c1", "c2")

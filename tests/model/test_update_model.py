@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     AddWritePerm,
     BrokerQueues,
     Command,
@@ -27,11 +27,11 @@ from nameserver.commands import (
     decode_command,
     encode_command,
 )
-from nameserver.routes.image import encode_image
-from nameserver.routes.table import RouteTable
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
-from nameserver.verdicts import Applied, Moved
-from remoting.route import DataVersion
+from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from routekeeper.nameserver.verdicts import Applied, Moved
+from routekeeper.remoting.route import DataVersion
 from tests.registrations import as_it_came
 from tests.tables import check_table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nameserver.liveness import Liveness
+from routekeeper.nameserver.liveness import Liveness
 
 
 def check(liveness: Liveness) -> None:

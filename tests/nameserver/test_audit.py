@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.types import Answer, Request
-from nameserver.wire.audit_log import LINES_PER_HOST, AuditLog, result_of
+from routekeeper.nameserver.types import Answer, Request
+from routekeeper.nameserver.wire.audit_log import LINES_PER_HOST, AuditLog, result_of
 from tests.nameserver.http.test_server_http import running
 
 
@@ -27,7 +27,7 @@ def line_of(caplog: pytest.LogCaptureFixture) -> Callable[[Request, Answer], str
         async def main() -> None:
             AuditLog().request("10.0.0.1:5", request, answer)
 
-        with caplog.at_level(logging.INFO, "nameserver.audit"):
+        with caplog.at_level(logging.INFO, "routekeeper.nameserver.audit"):
             asyncio.run(main())
         return caplog.records[-1].getMessage()
 
@@ -79,9 +79,11 @@ def test_changes_over_wire_and_http_are_in_the_log(tmp_path: Path, caplog: pytes
             for _ in range(100):
                 await ns.ask(216, topic="T")
 
-    with caplog.at_level(logging.INFO, "nameserver.audit"):
+    with caplog.at_level(logging.INFO, "routekeeper.nameserver.audit"):
         asyncio.run(main())
-    lines = [record.getMessage() for record in caplog.records if record.name == "nameserver.audit"]
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "routekeeper.nameserver.audit"
+    ]
     found = [
         re.findall(r"change=(.*?)(?: [a-zA-Z]+=| result)", line)[0] for line in lines if "change=" in line
     ]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver import commands
-from nameserver.commands import (
+from routekeeper.nameserver import commands
+from routekeeper.nameserver.commands import (
     COMMAND_BYTES_MAX,
     AddWritePerm,
     Batch,
@@ -39,8 +39,8 @@ from nameserver.commands import (
     encode_command,
     written_and_read,
 )
-from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
-from remoting.route import DataVersion
+from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
+from routekeeper.remoting.route import DataVersion
 
 C, N, A = ClusterName("c"), BrokerName("n"), BrokerAddr("[::1]:10911")
 
@@ -205,7 +205,7 @@ def test_bytes_that_are_no_command_are_refused(data: bytes) -> None:
 
 
 def test_decompression_bomb_is_refused_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.commands.INFLATED_BYTES_MAX", 10_000)
+    monkeypatch.setattr("routekeeper.nameserver.commands.INFLATED_BYTES_MAX", 10_000)
     with pytest.raises(CommandFormatError, match="above the limit"):
         decode_command(b"\x01\x01" + zlib.compress(bytes(1_000_000)))
 

@@ -11,28 +11,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, answer_for
-from nameserver.modes.explain import explain_route
-from nameserver.modes.history import History, Note
-from nameserver.modes.notes import note_change
-from nameserver.registration import Registration, decode_registration
-from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
-from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply
-from remoting.codes import HeaderCodec, RequestCode
-from remoting.command import RemotingCommand, read_command
-from remoting.fields import RegisterBrokerFields
-from remoting.lenient import loads
-from remoting.registration import (
+from routekeeper.nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
+from routekeeper.nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, answer_for
+from routekeeper.nameserver.modes.explain import explain_route
+from routekeeper.nameserver.modes.history import History, Note
+from routekeeper.nameserver.modes.notes import note_change
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
+from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterReply
+from routekeeper.remoting.codes import HeaderCodec, RequestCode
+from routekeeper.remoting.command import RemotingCommand, read_command
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.lenient import loads
+from routekeeper.remoting.registration import (
     RegisterBody,
     as_plain,
     body_crc32,
     decode_register_body,
     encode_register_body,
 )
-from remoting.route import DataVersion, TopicConfig, decode_cluster_info, decode_route
+from routekeeper.remoting.route import DataVersion, TopicConfig, decode_cluster_info, decode_route
 from tests.registrations import decided
 
 
@@ -132,7 +132,7 @@ def the_long_way(request: Request) -> Registration | Answer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RegisterBrokerFields, "parse", RegisterBrokerFields.parse_slowly)
         patch.setattr(
-            "nameserver.registration.read_registration",
+            "routekeeper.nameserver.registration.read_registration",
             lambda body, **how: as_plain(decode_register_body(body, **how)),
         )
         return decode_registration(request)

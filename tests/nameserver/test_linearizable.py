@@ -28,16 +28,16 @@ from typing import Any
 
 import pytest
 
-from bench.history import Call, Operation, Outcome
-from bench.linearizability import check
-from nameserver.handlers import READS
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.errors import RemotingError
-from remoting.frame import FrameDecoder
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig, decode_route
-from remoting.transport.blocking import BlockingClient
+from routekeeper.bench.history import Call, Operation, Outcome
+from routekeeper.bench.linearizability import check
+from routekeeper.nameserver.handlers import READS
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)]
@@ -76,7 +76,16 @@ class Member:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    *("-m", "nameserver", "--mode", "raft", "--raft", self.raft, "--peers", self.peers),
+                    *(
+                        "-m",
+                        "routekeeper.nameserver",
+                        "--mode",
+                        "raft",
+                        "--raft",
+                        self.raft,
+                        "--peers",
+                        self.peers,
+                    ),
                     *("--listen", self.listen, "--http", self.http, "-c", str(settings)),
                     *("--data", str(self.root / f"data{self.number}")),
                     # Leadership stays where a test saw it, however busy the machine is.

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nameserver import liveness as liveness_module
-from nameserver.liveness import Closing, Liveness, Standing
-from nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
-from remoting.route import DataVersion
+from routekeeper.nameserver import liveness as liveness_module
+from routekeeper.nameserver.liveness import Closing, Liveness, Standing
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
+from routekeeper.remoting.route import DataVersion
 from tests.nameserver.contacts import check
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))

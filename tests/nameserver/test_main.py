@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 from tests.signals import inherited
 
@@ -29,7 +29,7 @@ READY = re.compile(
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "nameserver", *arguments]
+    return [sys.executable, "-m", "routekeeper.nameserver", *arguments]
 
 
 @contextlib.contextmanager

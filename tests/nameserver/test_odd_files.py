@@ -28,7 +28,7 @@ def limit_memory() -> None:
 def one_line_of(*arguments: str) -> str:
     """Return the line with which a nameserver ends, with exit code 2."""
     listen = () if "-c" in arguments else ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    command = [sys.executable, "-m", "nameserver", *listen, *arguments]
+    command = [sys.executable, "-m", "routekeeper.nameserver", *listen, *arguments]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=ENDS_S, check=False, preexec_fn=limit_memory
     )
@@ -58,7 +58,17 @@ def raft_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The data directory of a member that has been up, and its address."""
     (address,) = free_addresses(1)
     data = tmp_path_factory.mktemp("raft") / "data"
-    command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", address, "--peers", address]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.nameserver",
+        "--mode",
+        "raft",
+        "--raft",
+        address,
+        "--peers",
+        address,
+    ]
     command += ["--listen", "127.0.0.1:0", "--http", "off", "--data", str(data)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     with process:

@@ -12,11 +12,11 @@ from typing import Final
 
 import pytest
 
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.registration import RegisterBody, encode_register_body
-from remoting.route import DataVersion, TopicConfig, decode_route
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,15 @@ class Nameserver:
         peers = free_addresses(1)
         raft = ("--raft", peers[0], "--peers", peers[0]) if mode == "raft" else ()
         self.command = [
-            *(sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+            *(
+                sys.executable,
+                "-m",
+                "routekeeper.nameserver",
+                "--listen",
+                "127.0.0.1:0",
+                "--http",
+                "127.0.0.1:0",
+            ),
             *("--mode", mode, "--data", str(folder / "data"), *raft),
         ]
         self.log = folder / "stderr.txt"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 from tests.signals import inherited
 
@@ -50,7 +50,16 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
         "--data",
         str(tmp_path / "data"),
     )
-    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off", *raft]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.nameserver",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        *raft,
+    ]
     log = tmp_path / "stderr.txt"
     with inherited(signal.SIGHUP, signal.SIG_DFL), log.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)

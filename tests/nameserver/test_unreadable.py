@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     Batch,
     CommandFormatError,
     DeleteTopic,
@@ -20,12 +20,12 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.raft.consensus import messages
-from nameserver.raft.consensus.members import decode_configuration
-from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError
-from nameserver.raft.types import StopMember
-from nameserver.replicated import peer_messages
-from nameserver.routes.image import ImageError, decode_image
+from routekeeper.nameserver.raft.consensus import messages
+from routekeeper.nameserver.raft.consensus.members import decode_configuration
+from routekeeper.nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError
+from routekeeper.nameserver.raft.types import StopMember
+from routekeeper.nameserver.replicated import peer_messages
+from routekeeper.nameserver.routes.image import ImageError, decode_image
 
 
 def _hello(frame: bytes) -> object:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import fields as module
-from remoting.bodies import HeartbeatData, LockBatch
-from remoting.bounds import (
+from routekeeper.remoting import fields as module
+from routekeeper.remoting.bodies import HeartbeatData, LockBatch
+from routekeeper.remoting.bounds import (
     ADDR_MAX,
     ARGUMENTS_MAX,
     CLIENT_ID_MAX,
@@ -25,13 +25,13 @@ from remoting.bounds import (
     addresses_seen,
     is_address,
 )
-from remoting.codes import HeaderCodec
-from remoting.command import RemotingCommand, read_command
-from remoting.errors import FieldError, RemoteProtocolError
-from remoting.fields import Fields, RegisterBrokerFields
-from remoting.frame import encode_frame
-from remoting.route import decode_queue_datas, decode_route
-from remoting.transport import split_address
+from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.command import RemotingCommand, read_command
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError
+from routekeeper.remoting.fields import Fields, RegisterBrokerFields
+from routekeeper.remoting.frame import encode_frame
+from routekeeper.remoting.route import decode_queue_datas, decode_route
+from routekeeper.remoting.transport import split_address
 
 LONG = "x" * 2_000_000
 NAMES = (

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting import admin_fields
-from remoting import fields as fields_module
-from remoting.errors import FieldError
-from remoting.fields import (
+from routekeeper.remoting import admin_fields
+from routekeeper.remoting import fields as fields_module
+from routekeeper.remoting.errors import FieldError
+from routekeeper.remoting.fields import (
     Fields,
     GetRouteFields,
     PullMessageResponseFields,

@@ -12,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from remoting.bounds import REQUEST_HEADER_MAX
-from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, HeaderCodec, LanguageCode
-from remoting.command import RemotingCommand, decode_command, encode_done, read_answer, read_command
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame, split_frame
-from remoting.header import (
+from routekeeper.remoting.bounds import REQUEST_HEADER_MAX
+from routekeeper.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, HeaderCodec, LanguageCode
+from routekeeper.remoting.command import (
+    RemotingCommand,
+    decode_command,
+    encode_done,
+    read_answer,
+    read_command,
+)
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame, split_frame
+from routekeeper.remoting.header import (
     UNUSUAL,
     Header,
     decode_header,

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from remoting import fields as f
-from remoting.bodies import (
+from routekeeper.remoting import fields as f
+from routekeeper.remoting.bodies import (
     ConsumerIdList,
     ConsumeStats,
     HeartbeatData,
@@ -21,13 +21,19 @@ from remoting.bodies import (
     TopicList,
     TopicStats,
 )
-from remoting.codes import HeaderCodec, RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import Frame, FrameDecoder, encode_frame
-from remoting.header import decode_header, encode_header, read_plain
-from remoting.message import decode_batch, decode_messages, encode_batch, encode_message
-from remoting.registration import body_crc32, decode_register_body
-from remoting.route import RouteDialect, decode_cluster_info, decode_route, dialect_for, encode_route
+from routekeeper.remoting.codes import HeaderCodec, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import Frame, FrameDecoder, encode_frame
+from routekeeper.remoting.header import decode_header, encode_header, read_plain
+from routekeeper.remoting.message import decode_batch, decode_messages, encode_batch, encode_message
+from routekeeper.remoting.registration import body_crc32, decode_register_body
+from routekeeper.remoting.route import (
+    RouteDialect,
+    decode_cluster_info,
+    decode_route,
+    dialect_for,
+    encode_route,
+)
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 FILES = sorted(FRAMES.glob("*.jsonl"))

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from remoting.line_limit import LINES_PER_PEER, WINDOW_S, LimitedLog, LineLimit
-from remoting.logs import TEXT_CHARACTERS_MAX, shortened
-from remoting.transport.holdings import Holdings
+from routekeeper.remoting.line_limit import LINES_PER_PEER, WINDOW_S, LimitedLog, LineLimit
+from routekeeper.remoting.logs import TEXT_CHARACTERS_MAX, shortened
+from routekeeper.remoting.transport.holdings import Holdings
 
 
 def held(*sizes: tuple[str, int], bytes_max: int = 1000) -> Holdings[str]:

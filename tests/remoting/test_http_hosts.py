@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.http.hosts import AllowedHosts
+from routekeeper.remoting.http.hosts import AllowedHosts
 
 
 @pytest.mark.parametrize(

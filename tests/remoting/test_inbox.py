@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.command import RemotingCommand
-from remoting.errors import RemoteProtocolError
-from remoting.transport.inbox import KEPT_MAX, Inbox, Stop
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.transport.inbox import KEPT_MAX, Inbox, Stop
 
 KNOWN, OTHER = 105, 106
 BATCH_PIECES = 192

@@ -10,9 +10,9 @@ import lz4.frame
 import pytest
 import zstandard
 
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.inflate import LZ4, ZLIB, ZSTANDARD, deflate, inflate
-from remoting.message import SYS_COMPRESSED, compress_body, decompress_body
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.inflate import LZ4, ZLIB, ZSTANDARD, deflate, inflate
+from routekeeper.remoting.message import SYS_COMPRESSED, compress_body, decompress_body
 
 BODY = b"some text that repeats itself, some text that repeats itself" * 50
 METHODS = [pytest.param(0, id="zlib of 4.9"), pytest.param(ZLIB, id="zlib"), LZ4, ZSTANDARD]
@@ -76,8 +76,8 @@ def test_a_bomb_costs_no_more_memory_than_the_limit(name: str) -> None:
     program = f"""
 import resource, sys
 import lz4.frame, zstandard
-from remoting.errors import RemoteProtocolError
-from remoting.inflate import inflate
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.inflate import inflate
 bomb = sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -91,7 +91,8 @@ except RemoteProtocolError:
 
 def test_the_two_libraries_are_loaded_only_when_a_body_needs_them() -> None:
     program = (
-        "import sys, remoting.message; print([name for name in ('lz4', 'zstandard') if name in sys.modules])"
+        "import sys, routekeeper.remoting.message\n"
+        "print([name for name in ('lz4', 'zstandard') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert done.stdout == "[]\n"

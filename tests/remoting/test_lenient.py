@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.errors import RemoteProtocolError
-from remoting.lenient import ANSWER, DEPTH_MAX, REQUEST, Limits, canonical, loads
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import ANSWER, DEPTH_MAX, REQUEST, Limits, canonical, loads
 
 # Strings that look like what is looked for outside of strings, too.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text('{}[],:"\\\\10 ', max_size=8)

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from remoting.logs import LINE_CHARACTERS_MAX, TRACE_CHARACTERS_MAX, LineFormatter, printable, shortened
+from routekeeper.remoting.logs import (
+    LINE_CHARACTERS_MAX,
+    TRACE_CHARACTERS_MAX,
+    LineFormatter,
+    printable,
+    shortened,
+)
 
 
 def line_of(
@@ -26,7 +32,7 @@ def line_of(
         except Exception:
             trace = sys.exc_info()
     return formatter.format(
-        logging.LogRecord("nameserver.wire", logging.INFO, __file__, 1, message, arguments, trace)
+        logging.LogRecord("routekeeper.nameserver.wire", logging.INFO, __file__, 1, message, arguments, trace)
     )
 
 
@@ -106,7 +112,7 @@ def test_programs_log_so(
 ) -> None:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", program, "--listen", "127.0.0.1:0"),
+            *(sys.executable, "-m", f"routekeeper.{program}", "--listen", "127.0.0.1:0"),
             *(argument.format(style=style) for argument in arguments),
         ],
         env=os.environ | {name: value.format(style=style) for name, value in environment.items()},

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import bodies as b
-from remoting import message as m
-from remoting.codes import LanguageCode
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.route import TopicConfig
+from routekeeper.remoting import bodies as b
+from routekeeper.remoting import message as m
+from routekeeper.remoting.codes import LanguageCode
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.route import TopicConfig
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = texts.filter(bool)

@@ -9,8 +9,14 @@ import threading
 
 import pytest
 
-from remoting.line_limit import EVENT_LINES, EVENT_LINES_PER_SUBJECT, EVENT_WINDOW_S, EVENTS_MAX, EventLimit
-from remoting.output import OutputThread
+from routekeeper.remoting.line_limit import (
+    EVENT_LINES,
+    EVENT_LINES_PER_SUBJECT,
+    EVENT_WINDOW_S,
+    EVENTS_MAX,
+    EventLimit,
+)
+from routekeeper.remoting.output import OutputThread
 
 WAIT_S = 30.0
 
@@ -66,7 +72,7 @@ def test_lines_that_nobody_can_take_are_counted() -> None:
 
 PROGRAM = """
 import logging, sys, threading
-from remoting.output import lines_dropped, set_up_logging
+from routekeeper.remoting.output import lines_dropped, set_up_logging
 set_up_logging(level="DEBUG", style=sys.argv[1])
 for number in range(30_000):
     logging.debug("%05d %s", number, "x" * 300)  # this level has no limit but the bytes
@@ -101,7 +107,7 @@ def test_program_goes_on_while_nobody_reads_its_log_and_says_how_much_is_missing
 
 def test_partial_lines_of_a_terminal_come_out_as_they_are_flushed() -> None:
     program = (
-        "import sys\nfrom remoting.output import write_stderr_in_thread\nwrite_stderr_in_thread()\n"
+        "import sys\nfrom routekeeper.remoting.output import write_stderr_in_thread\nwrite_stderr_in_thread()\n"
         "print('half', end='', file=sys.stderr, flush=True)\nprint(' and €', file=sys.stderr)\n"
     )
     done = subprocess.run(

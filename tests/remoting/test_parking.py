@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import FrameDecoder
-from remoting.transport.server import Connection, RemotingServer
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.transport.server import Connection, RemotingServer
 
 WAITS, OTHER = 105, 106
 CONDITION_S = 10.0

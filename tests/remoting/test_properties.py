@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.properties import escape_properties, format_properties, parse_properties
+from routekeeper.remoting.properties import escape_properties, format_properties, parse_properties
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import registration as module
-from remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME_MAX
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.lenient import DEPTH_MAX
-from remoting.registration import (
+from routekeeper.remoting import registration as module
+from routekeeper.remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME_MAX
+from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.lenient import DEPTH_MAX
+from routekeeper.remoting.registration import (
     MAPPING_INFOS_MAX,
     REGISTER_INFLATED_MAX,
     REGISTER_RATIO_MAX,
@@ -30,7 +30,7 @@ from remoting.registration import (
     read_plain_json,
     read_registration,
 )
-from remoting.route import (
+from routekeeper.remoting.route import (
     BrokerData,
     ClusterInfo,
     DataVersion,
@@ -475,7 +475,7 @@ def test_registration_is_inflated_and_its_topics_are_read_once(monkeypatch: pyte
         inflated.append(limit)
         return zlib.decompress(data)
 
-    monkeypatch.setattr("remoting.registration._inflate", inflate)
+    monkeypatch.setattr("routekeeper.remoting.registration._inflate", inflate)
     good, cut = plain(), plain(count=2)
     read_registration(zlib.compress(good), compressed=True, version=479)
     with pytest.raises(RemoteProtocolError):

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from broker.files import StateStorage
-from remoting.state_file import Storage, Trust, load, replace
+from routekeeper.broker.files import StateStorage
+from routekeeper.remoting.state_file import Storage, Trust, load, replace
 from tests.broker.sim.disk import PowerCut, SimulatedDisk
 
 PATH: Final = Path("/data/topics.json")
@@ -96,7 +96,7 @@ def test_damaged_file_does_not_become_the_backup_of_the_next_version() -> None:
 def test_checksums_are_those_of_sha256sum(tmp_path: Path) -> None:
     import subprocess
 
-    from nameserver.settings.files import save_settings_file
+    from routekeeper.nameserver.settings.files import save_settings_file
 
     for value in ("1", "2"):
         save_settings_file(tmp_path / "a.properties", {"key": value})

@@ -15,23 +15,23 @@ from typing import Any
 import pytest
 import uvloop
 
-from remoting.addresses import is_loopback, plain_host
-from remoting.codes import FLAG_RESPONSE, HeaderCodec
-from remoting.command import RemotingCommand, decode_command
-from remoting.errors import (
+from routekeeper.remoting.addresses import is_loopback, plain_host
+from routekeeper.remoting.codes import FLAG_RESPONSE, HeaderCodec
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.errors import (
     ConnectionLost,
     LocalProtocolError,
     RemotingError,
     RequestTimeout,
     TooManyRequests,
 )
-from remoting.frame import FrameDecoder
-from remoting.session import Broken, ClientSession, PeerRequest, Response
-from remoting.transport import split_address
-from remoting.transport.aio import RemotingClient
-from remoting.transport.blocking import BlockingClient
-from remoting.transport.descriptors import DESCRIPTORS_RESERVED, share_descriptors
-from remoting.transport.server import (
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.session import Broken, ClientSession, PeerRequest, Response
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.aio import RemotingClient
+from routekeeper.remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.transport.descriptors import DESCRIPTORS_RESERVED, share_descriptors
+from routekeeper.remoting.transport.server import (
     Connection,
     DeferredReply,
     Handler,
@@ -184,7 +184,7 @@ BAD = {
 def test_bad_frame_costs_its_connection_and_one_log_line(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "remoting.transport.listener")
+    caplog.set_level(logging.WARNING, "routekeeper.remoting.transport.listener")
 
     async def main() -> None:
         async with serving({1: echo}) as (server, addr):

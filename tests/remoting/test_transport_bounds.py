@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from remoting.command import RemotingCommand, decode_command
-from remoting.frame import FrameDecoder
-from remoting.transport import split_address
-from remoting.transport.server import Connection, Handler, RemotingServer, ServerLimits
-from remoting.transport.turns import TURN_S
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.server import Connection, Handler, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.turns import TURN_S
 
 MIB = 1024 * 1024
 CONDITION_S = 30.0
@@ -345,7 +345,7 @@ def test_peer_that_reads_late_gets_everything_and_is_counted_no_more(run: Run) -
 def test_lines_about_bad_frames_are_few_and_short_and_the_rest_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "remoting.transport")
+    caplog.set_level(logging.INFO, "routekeeper.remoting.transport")
     count = 200
     header = b'{"code":"%s","opaque":1}' % (b"x" * 100_000)
     bad = struct.pack(">II", 4 + len(header), len(header)) + header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from remoting.transport.turns import TURN_S, Turns
+from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
 class Loop:

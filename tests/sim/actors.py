@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench.history import Call, Operation, Outcome, Value
-from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
-from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
-from remoting.codes import RequestCode, ResponseCode
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import (
+from routekeeper.bench.history import Call, Operation, Outcome, Value
+from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
+from routekeeper.nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import (
     DataVersion,
     QueueData,
     RouteDialect,

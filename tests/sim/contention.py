@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nameserver.types import Request
-from remoting.codes import RequestCode
+from routekeeper.nameserver.types import Request
+from routekeeper.remoting.codes import RequestCode
 
 from .actors import Actor, Register, Registrant
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from nameserver.disk.files import FILE_SIZE_MAX, File, Files
+from routekeeper.nameserver.disk.files import FILE_SIZE_MAX, File, Files
 
 SECTOR = 512
 """Bytes that reach a disk together or not at all."""
@@ -285,7 +285,7 @@ class User:
 
 
 class DiskFile(File):
-    """See :class:`nameserver.disk.File`."""
+    """See :class:`routekeeper.nameserver.disk.File`."""
 
     def __init__(
         self, user: User, path: Path, *, durable: bool = False, release: Callable[[], None] = lambda: None
@@ -335,7 +335,7 @@ class DiskFile(File):
 
 
 class DiskFiles(Files):
-    """See :class:`nameserver.disk.files.Files`: the disk of whichever machine's code runs now."""
+    """See :class:`routekeeper.nameserver.disk.files.Files`: the disk of whichever machine's code runs now."""
 
     def __init__(self, here: Callable[[], User]) -> None:
         self._here = here

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import nameserver
+from routekeeper import nameserver
 
 PACKAGE = Path(str(nameserver.__file__)).parent
 

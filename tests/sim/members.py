@@ -12,21 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nameserver.commands import Command, Evict
-from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, NoQuorum
-from nameserver.raft.consensus.log import FIRST_INDEX
-from nameserver.raft.types import RaftConfig, RaftStartError
-from nameserver.replicated import Replicated, raft_config
-from nameserver.replicated.observer import Observer
-from nameserver.replicated.peer_messages import Report
-from nameserver.routes.entries import Record
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.ranking import load_settings
-from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
-from nameserver.verdicts import Applied, NoChange, Verdict
-from remoting.codes import RequestCode, ResponseCode
-from remoting.route import RouteDialect, encode_route
+from routekeeper.nameserver.commands import Command, Evict
+from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, Freshness, NoQuorum
+from routekeeper.nameserver.raft.consensus.log import FIRST_INDEX
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.nameserver.replicated import Replicated, raft_config
+from routekeeper.nameserver.replicated.observer import Observer
+from routekeeper.nameserver.replicated.peer_messages import Report
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+from routekeeper.nameserver.verdicts import Applied, NoChange, Verdict
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.route import RouteDialect, encode_route
 
 from .disk import Crashed, Disk
 from .net import End, NetLoop
@@ -36,7 +36,7 @@ from .seams import Machine, running
 from .truth import ANSWER_S, TURNS_S, Truth
 
 if TYPE_CHECKING:
-    from nameserver.raft.consensus.engine import Engine
+    from routekeeper.nameserver.raft.consensus.engine import Engine
 
     from .world import World
 

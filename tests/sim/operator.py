@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nameserver.raft.links.transport import LESSER_DIALS_AFTER_S
-from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader, RaftStartError
+from routekeeper.nameserver.raft.links.transport import LESSER_DIALS_AFTER_S
+from routekeeper.nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader, RaftStartError
 
 from .oracles import Oracle
 from .truth import TURNS_S

@@ -13,42 +13,42 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from nameserver import handlers, liveness
-from nameserver.commands import Evict, Update, encode_command, format_of
-from nameserver.disk.files import StorageFull
-from nameserver.liveness import Liveness
-from nameserver.raft.consensus.contact import Contact
-from nameserver.raft.consensus.effects import Effects as EngineEffects
-from nameserver.raft.consensus.elections import Elections
-from nameserver.raft.consensus.engine import Engine
-from nameserver.raft.consensus.following import Following
-from nameserver.raft.consensus.leading import Leading
-from nameserver.raft.consensus.log import RaftLog, Recovered
-from nameserver.raft.consensus.membership import Membership
-from nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
-from nameserver.raft.library import LEADER
-from nameserver.raft.node import recovery
-from nameserver.raft.node.images import ImageFiles
-from nameserver.raft.node.member import RaftMember
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.storage.images import Image
-from nameserver.raft.storage.journal import Journal, Replay
-from nameserver.raft.storage.writer import Writer
-from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
-from nameserver.replicated.barriers import Barriers
-from nameserver.replicated.failure_detector import FailureDetector
-from nameserver.replicated.leadership import Leadership
-from nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
-from nameserver.replicated.proposals import ProposalBook
-from nameserver.replicated.reporter import Reporter
-from nameserver.replicated.reports import Reports
-from nameserver.routes import table, updates
-from nameserver.routes.entries import Record
-from nameserver.routes.store import RouteStore
-from nameserver.routes.table import RouteTable
-from nameserver.routes.view import RouteView
-from nameserver.types import Answer, LeaveReason, Request
-from remoting.codes import RequestCode
+from routekeeper.nameserver import handlers, liveness
+from routekeeper.nameserver.commands import Evict, Update, encode_command, format_of
+from routekeeper.nameserver.disk.files import StorageFull
+from routekeeper.nameserver.liveness import Liveness
+from routekeeper.nameserver.raft.consensus.contact import Contact
+from routekeeper.nameserver.raft.consensus.effects import Effects as EngineEffects
+from routekeeper.nameserver.raft.consensus.elections import Elections
+from routekeeper.nameserver.raft.consensus.engine import Engine
+from routekeeper.nameserver.raft.consensus.following import Following
+from routekeeper.nameserver.raft.consensus.leading import Leading
+from routekeeper.nameserver.raft.consensus.log import RaftLog, Recovered
+from routekeeper.nameserver.raft.consensus.membership import Membership
+from routekeeper.nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
+from routekeeper.nameserver.raft.library import LEADER
+from routekeeper.nameserver.raft.node import recovery
+from routekeeper.nameserver.raft.node.images import ImageFiles
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.storage.images import Image
+from routekeeper.nameserver.raft.storage.journal import Journal, Replay
+from routekeeper.nameserver.raft.storage.writer import Writer
+from routekeeper.nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
+from routekeeper.nameserver.replicated.barriers import Barriers
+from routekeeper.nameserver.replicated.failure_detector import FailureDetector
+from routekeeper.nameserver.replicated.leadership import Leadership
+from routekeeper.nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
+from routekeeper.nameserver.replicated.proposals import ProposalBook
+from routekeeper.nameserver.replicated.reporter import Reporter
+from routekeeper.nameserver.replicated.reports import Reports
+from routekeeper.nameserver.routes import table, updates
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.routes.store import RouteStore
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.types import Answer, LeaveReason, Request
+from routekeeper.remoting.codes import RequestCode
 
 from .disk import DiskFile, DiskFiles
 from .oracles import Oracle

@@ -17,18 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nameserver.modes.notes
-import nameserver.raft.consensus.engine
-import nameserver.raft.consensus.images
-import nameserver.raft.consensus.leading
-import nameserver.raft.links.transport
-import nameserver.raft.node.driver
-import nameserver.raft.node.images
-import nameserver.raft.storage.identity
-import nameserver.raft.storage.journal
-import nameserver.raft.storage.writer
-import nameserver.replicated.kv_file
-from nameserver.raft.storage.writer import NEXT_ITEM, Item, Steps
+import routekeeper.nameserver.modes.notes
+import routekeeper.nameserver.raft.consensus.engine
+import routekeeper.nameserver.raft.consensus.images
+import routekeeper.nameserver.raft.consensus.leading
+import routekeeper.nameserver.raft.links.transport
+import routekeeper.nameserver.raft.node.driver
+import routekeeper.nameserver.raft.node.images
+import routekeeper.nameserver.raft.storage.identity
+import routekeeper.nameserver.raft.storage.journal
+import routekeeper.nameserver.raft.storage.writer
+import routekeeper.nameserver.replicated.kv_file
+from routekeeper.nameserver.raft.storage.writer import NEXT_ITEM, Item, Steps
 
 from .clock import Clock, Loop
 from .disk import Crashed, Disk, DiskFiles, User
@@ -208,25 +208,25 @@ class WriterThread:
 
 
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
-    (nameserver.raft.node.driver, "os", _Os),
-    (nameserver.raft.node.driver, "DISK", DiskFiles(lambda: machine().user)),
-    (nameserver.raft.node.driver, "boot_clock", _boot_clock),
-    (nameserver.raft.storage.writer, "WriterThread", WriterThread),
-    (nameserver.raft.storage.journal, "urandom", _Os.urandom),
-    (nameserver.raft.storage.identity, "secrets", _Secrets),
-    (nameserver.raft.links.transport, "os", _Os),
-    (nameserver.raft.links.transport, "_bind", lambda family, address: Listener(address)),
-    (nameserver.modes.notes, "time", _Time),
-    (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
-    (nameserver.raft.storage.journal, "ZEROS", 4_000),
-    (nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
+    (routekeeper.nameserver.raft.node.driver, "os", _Os),
+    (routekeeper.nameserver.raft.node.driver, "DISK", DiskFiles(lambda: machine().user)),
+    (routekeeper.nameserver.raft.node.driver, "boot_clock", _boot_clock),
+    (routekeeper.nameserver.raft.storage.writer, "WriterThread", WriterThread),
+    (routekeeper.nameserver.raft.storage.journal, "urandom", _Os.urandom),
+    (routekeeper.nameserver.raft.storage.identity, "secrets", _Secrets),
+    (routekeeper.nameserver.raft.links.transport, "os", _Os),
+    (routekeeper.nameserver.raft.links.transport, "_bind", lambda family, address: Listener(address)),
+    (routekeeper.nameserver.modes.notes, "time", _Time),
+    (routekeeper.nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
+    (routekeeper.nameserver.raft.storage.journal, "ZEROS", 4_000),
+    (routekeeper.nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
-    (nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
-    (nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
-    (nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
-    (nameserver.raft.consensus.engine, "APPLY_STEP", 7),
+    (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
+    (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
+    (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
+    (routekeeper.nameserver.raft.consensus.engine, "APPLY_STEP", 7),
     # Short, so that what a full disk has kept from being stored is sent again before a run ends.
-    (nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
+    (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )
 
 

@@ -1,4 +1,5 @@
-"""PySyncObj as it is published, in the simulator: why there is :mod:`nameserver.raft.consensus.hardening`.
+"""PySyncObj as it is published, in the simulator: why there is
+:mod:`routekeeper.nameserver.raft.consensus.hardening`.
 
 The library's own SyncObj, FileJournal and Serializer run here; clock, chance and links are the simulator's,
 and so are the faults. Its forked child, which writes a dump, is played as a fork is: the state of that

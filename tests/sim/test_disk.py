@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.disk.files import Files, StorageFull
-from nameserver.raft.consensus.log import OP_ENTRY, REGULAR, Op
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.storage.images import Snapshots
-from nameserver.raft.storage.journal import Journal
-from nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.nameserver.disk.files import Files, StorageFull
+from routekeeper.nameserver.raft.consensus.log import OP_ENTRY, REGULAR, Op
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.storage.images import Snapshots
+from routekeeper.nameserver.raft.storage.journal import Journal
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
 
 from .disk import Crashed, Disk, DiskFile, DiskFiles, User
 

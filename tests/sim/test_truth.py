@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.replicated.failure_detector import FailureDetector
+from routekeeper.nameserver.replicated.failure_detector import FailureDetector
 
 from .members import Watched
 from .scenario import run_seed

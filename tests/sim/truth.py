@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from bench.history import Call, Operation, Outcome, Value
-from nameserver.commands import (
+from routekeeper.bench.history import Call, Operation, Outcome, Value
+from routekeeper.nameserver.commands import (
     AddWritePerm,
     Batch,
     Command,
@@ -32,20 +32,20 @@ from nameserver.commands import (
     bases,
     decode_batch,
 )
-from nameserver.liveness import CLOCK_PERIOD_S
-from nameserver.raft.library import LEADER
-from nameserver.raft.types import Role
-from nameserver.routes.entries import Record
-from nameserver.routes.view import RouteView
-from nameserver.types import BrokerKey, LeaveReason
-from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
-from remoting.codes import MASTER_ID
+from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
+from routekeeper.nameserver.raft.library import LEADER
+from routekeeper.nameserver.raft.types import Role
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.types import BrokerKey, LeaveReason
+from routekeeper.nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
+from routekeeper.remoting.codes import MASTER_ID
 
 from .actors import Client
 from .oracles import Oracle
 
 if TYPE_CHECKING:
-    from nameserver.raft.consensus.engine import Engine
+    from routekeeper.nameserver.raft.consensus.engine import Engine
 
     from .members import Member, Watched
     from .world import World

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.history import Operation, as_promised
-from bench.linearizability import Undecided, check
-from nameserver.raft.types import Role
-from nameserver.types import BrokerKey
+from routekeeper.bench.history import Operation, as_promised
+from routekeeper.bench.linearizability import Undecided, check
+from routekeeper.nameserver.raft.types import Role
+from routekeeper.nameserver.types import BrokerKey
 
 from .actors import Admin, Broker, Client, Reader, Register, Registrant
 from .clock import Clock, restart_numbers
@@ -112,14 +112,14 @@ class World:
     # -- life
 
     def open(self) -> None:
-        logger = logging.getLogger("nameserver")
+        logger = logging.getLogger("routekeeper.nameserver")
         self._level = logger.level
         logger.addHandler(self._complaints)
         logger.setLevel(logging.ERROR)
         logger.propagate = False
 
     def close(self) -> None:
-        logger = logging.getLogger("nameserver")
+        logger = logging.getLogger("routekeeper.nameserver")
         logger.removeHandler(self._complaints)
         logger.setLevel(self._level)
         logger.propagate = True

@@ -16,15 +16,15 @@ import jsonschema
 import pytest
 import yaml
 
-from bench.__main__ import parser as mqbench_parser
-from nameserver.settings.declared import NamesrvSettings
+from routekeeper.bench.__main__ import parser as mqbench_parser
+from routekeeper.nameserver.settings.declared import NamesrvSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "compose").glob("*.yaml"))
 OURS = {"routekeeper", "routekeeper-bench"}
 SECRETS = "/run/secrets/"
 PROMETHEUS = ROOT / "compose" / "prometheus"
-SERVERS = {"mqnamesrv": "nameserver", "mqbroker": "broker"}
+SERVERS = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -205,9 +205,9 @@ def copied(stage: str) -> set[str]:
 def test_image_holds_every_package_and_only_the_bench_image_what_measures() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
     assert {"remoting", "nameserver", "broker", "client", "bench"} <= packages
-    assert copied("server-packages") - {"pyproject.toml", "README.md", "LICENSE"} == packages - {"bench"} | {
-        "requirements.lock"
-    }
+    assert copied("server-packages") - {"pyproject.toml", "setup.py", "README.md", "LICENSE"} == packages - {
+        "bench"
+    } | {"requirements.lock"}
     assert copied("bench-packages") - copied("server-packages") == {"bench", "requirements-bench.lock"}
     assert [name for name in copied("bench-packages") if not (ROOT / name).exists()] == []
 

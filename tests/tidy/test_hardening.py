@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.consensus import hardening
+from routekeeper.nameserver.raft.consensus import hardening
 
 NUMBERS = range(1, 38)
 TESTS = Path(__file__).resolve().parents[1] / "nameserver" / "raft"
@@ -67,8 +67,8 @@ def exists(reference: str) -> bool:
     A path from ``nameserver`` on names its module first; whatever else there is, is in hardening itself.
     """
     names = reference.split(".")
-    if names[0] == "nameserver":
-        path = "nameserver"
+    if names[:2] == ["routekeeper", "nameserver"]:
+        path, names = "routekeeper.nameserver", names[1:]
         while names and importlib.util.find_spec(path) is not None:
             module, names = importlib.import_module(path), names[1:]
             if not names or not hasattr(module, "__path__"):

@@ -146,6 +146,11 @@ TIMES_INSIDE = {
 }
 
 
+def folder_of(module: str) -> str:
+    """Return a module of ours as it lies in the repository: ``client.aio`` for ``routekeeper.client.aio``."""
+    return module.removeprefix("routekeeper.")
+
+
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
@@ -166,12 +171,19 @@ def imports(path: Path, package: Sequence[str] = (), *, types: bool = False) -> 
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((node.lineno, folder_of(alias.name)) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module
+            yield from ((node.lineno, name) for name in named(node.module, node.names))
         elif isinstance(node, ast.ImportFrom) and package:
             base = [*package[: len(package) - node.level + 1], *filter(None, [node.module])]
             yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
+
+
+def named(module: str, names: list[ast.alias]) -> list[str]:
+    """``from routekeeper import x`` is the folder x, if there is one."""
+    if module != "routekeeper":
+        return [folder_of(module)]
+    return [each.name if each.name in PACKAGES else module for each in names]
 
 
 def room_of(module: str) -> str:

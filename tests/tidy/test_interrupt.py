@@ -30,11 +30,11 @@ print("went on")
 @pytest.mark.parametrize(
     ("program", "module"),
     [
-        pytest.param("nameserver.__main__", "nameserver.wire.server", id="mqnamesrv"),
-        pytest.param("broker.__main__", "broker.server", id="mqbroker"),
-        pytest.param("client.mqadmin.__main__", "client.blocking", id="mqadmin"),
-        pytest.param("bench.__main__", "bench.compare", id="mqbench"),
-        pytest.param("bench.report.__main__", "bench.report.job", id="report"),
+        pytest.param("routekeeper.nameserver.__main__", "routekeeper.nameserver.wire.server", id="mqnamesrv"),
+        pytest.param("routekeeper.broker.__main__", "routekeeper.broker.server", id="mqbroker"),
+        pytest.param("routekeeper.client.mqadmin.__main__", "routekeeper.client.blocking", id="mqadmin"),
+        pytest.param("routekeeper.bench.__main__", "routekeeper.bench.compare", id="mqbench"),
+        pytest.param("routekeeper.bench.report.__main__", "routekeeper.bench.report.job", id="report"),
     ],
 )
 def test_interrupt_while_a_program_is_loading_ends_it_quietly(program: str, module: str) -> None:
@@ -50,7 +50,7 @@ def test_interrupt_while_a_program_is_loading_ends_it_quietly(program: str, modu
 
 
 def test_other_errors_still_show_where_they_come_from() -> None:
-    code = "from remoting.interrupt import end_quietly_when_interrupted as quiet; quiet(); 1 / 0"
+    code = "from routekeeper.remoting.interrupt import end_quietly_when_interrupted as quiet; quiet(); 1 / 0"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )

@@ -47,7 +47,7 @@ def settings(pod: str, directory: Path) -> dict[str, str]:
         f"{word.partition('=')[0]}={directory / 'secret'}" if SECRETS in word else word for word in words
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "nameserver", *flags, "-p"],
+        [sys.executable, "-m", "routekeeper.nameserver", *flags, "-p"],
         capture_output=True,
         text=True,
         timeout=60,

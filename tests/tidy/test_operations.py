@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from client.mqadmin.__main__ import COMMANDS
-from nameserver.settings.declared import BY_KEY, NamesrvSettings, flag_of, format_settings
+from routekeeper.client.mqadmin.__main__ import COMMANDS
+from routekeeper.nameserver.settings.declared import BY_KEY, NamesrvSettings, flag_of, format_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "operations.md"

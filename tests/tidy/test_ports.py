@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.ports import HOST
+from routekeeper.bench.ports import HOST
 from tests import ports
 from tests.ports import free_port_with, free_ports
 

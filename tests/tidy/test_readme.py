@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 pytestmark = pytest.mark.faults  # real processes
 
@@ -54,10 +54,19 @@ def test_each_python_example_runs_as_written(tmp_path: Path) -> None:
     data = ("--data", str(tmp_path / "ns"))
     with (
         running(
-            *("nameserver", "--listen", "127.0.0.1:0", "--http", "off", *data), log=tmp_path / "ns.log"
+            *("routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off", *data),
+            log=tmp_path / "ns.log",
         ) as nameserver,
         running(
-            *("broker", "-n", nameserver, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store")),
+            *(
+                "routekeeper.broker",
+                "-n",
+                nameserver,
+                "--listen",
+                "127.0.0.1:0",
+                "--store",
+                str(tmp_path / "store"),
+            ),
             log=tmp_path / "broker.log",
         ),
     ):

@@ -1,11 +1,11 @@
 """RouteKeeper's raft mode against ZooKeeper 3.9 and etcd, three members each, in one interleaved run.
 
-    python -m bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
-    python -m bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
-    python -m bench.micro.raft --parts idle [--timers equal] [--idle-seconds 60]
-    python -m bench.micro.raft --only routekeeper-fsync --hold 20 [--python 'PROFILER {index}']
-    python -m bench.micro.raft --elections 20
-    python -m bench.micro.raft --against TREE --rounds 16 [--parts ack,writes] [--python OTHER]
+    python -m routekeeper.bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
+    python -m routekeeper.bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
+    python -m routekeeper.bench.micro.raft --parts idle [--timers equal] [--idle-seconds 60]
+    python -m routekeeper.bench.micro.raft --only routekeeper-fsync --hold 20 [--python 'PROFILER {index}']
+    python -m routekeeper.bench.micro.raft --elections 20
+    python -m routekeeper.bench.micro.raft --against TREE --rounds 16 [--parts ack,writes] [--python OTHER]
 
 README.md in the folder above says what is measured and how, and has the figures.
 """
@@ -29,16 +29,24 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench.micro.raft.counters import Connection, moved, payloads
-from bench.micro.raft.figures import percentile
-from bench.micro.raft.loading import figures_of, load_process, plan_for, run
-from bench.micro.raft.remoting_wire import RemotingWire
-from bench.micro.raft.report import OTHER, OURS, tables, targets
-from bench.micro.raft.systems import FACTORIES, MEMBERS, Missing, RouteKeeper, System, Unhealthy, fdatasync_ms
-from bench.micro.raft.timers import SERIES
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
+from routekeeper.bench.micro.raft.figures import percentile
+from routekeeper.bench.micro.raft.loading import figures_of, load_process, plan_for, run
+from routekeeper.bench.micro.raft.remoting_wire import RemotingWire
+from routekeeper.bench.micro.raft.report import OTHER, OURS, tables, targets
+from routekeeper.bench.micro.raft.systems import (
+    FACTORIES,
+    MEMBERS,
+    Missing,
+    RouteKeeper,
+    System,
+    Unhealthy,
+    fdatasync_ms,
+)
+from routekeeper.bench.micro.raft.timers import SERIES
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 PARTS: Final = (
     *("ack", "writes", "visible", "watch", "watch-many", "poll", "ack-large", "writes-large", "reads"),

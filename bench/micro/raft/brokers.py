@@ -1,16 +1,16 @@
 """Brokers that do nothing but stay listed, in the three protocols (pure).
 
 Ours registers all its topics with every nameserver, and says it again every 30 s. ZooKeeper's holds a session
-with ephemeral nodes, laid out as MetaQ laid them (:mod:`bench.arms.layout`), and pings. etcd's holds a lease
-with keys of the same names and values, and keeps it alive by a stream.
+with ephemeral nodes, laid out as MetaQ laid them (:mod:`routekeeper.bench.arms.layout`), and pings. etcd's
+holds a lease with keys of the same names and values, and keeps it alive by a stream.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from bench.arms.layout import nodes_of
-from bench.micro.raft.grpc import (
+from routekeeper.bench.arms.layout import nodes_of
+from routekeeper.bench.micro.raft.grpc import (
     LEASE_GRANT,
     LEASE_KEEP_ALIVE,
     PUT,
@@ -20,9 +20,9 @@ from bench.micro.raft.grpc import (
     message,
     number_field,
 )
-from bench.micro.raft.jute import JuteSession
-from bench.micro.raft.remoting_wire import RemotingWire, broker_addr, topic_name
-from bench.micro.raft.wire import WireError
+from routekeeper.bench.micro.raft.jute import JuteSession
+from routekeeper.bench.micro.raft.remoting_wire import RemotingWire, broker_addr, topic_name
+from routekeeper.bench.micro.raft.wire import WireError
 
 #: RocketMQ's registerNameServerPeriod. Sessions are pinged and leases kept alive every third of their length,
 #: as ZooKeeper's and etcd's clients do.
@@ -53,14 +53,14 @@ def ancestors(paths: list[str]) -> list[str]:
 
 
 class RemotingBroker(RemotingWire):
-    """See :class:`bench.micro.raft.wire.BrokerWire`: a broker's connection to one nameserver."""
+    """See :class:`routekeeper.bench.micro.raft.wire.BrokerWire`: a broker's connection to one nameserver."""
 
     def steps(self) -> list[list[bytes]]:
         return [[self.prepare()]]
 
 
 class JuteBroker(JuteSession):
-    """See :class:`bench.micro.raft.wire.BrokerWire`: one session with one server."""
+    """See :class:`routekeeper.bench.micro.raft.wire.BrokerWire`: one session with one server."""
 
     def __init__(self, *, key: int, topics: int, lease_s: int) -> None:
         super().__init__(lease_s * 1000)
@@ -79,7 +79,7 @@ class JuteBroker(JuteSession):
 
 
 class GrpcBroker(GrpcConnection):
-    """See :class:`bench.micro.raft.wire.BrokerWire`: one lease, kept alive at one member."""
+    """See :class:`routekeeper.bench.micro.raft.wire.BrokerWire`: one lease, kept alive at one member."""
 
     def __init__(self, *, key: int, topics: int, lease_s: int) -> None:
         super().__init__()

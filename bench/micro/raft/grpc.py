@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from bench.micro.raft.wire import Answer, WireError
+from routekeeper.bench.micro.raft.wire import Answer, WireError
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -277,7 +277,7 @@ class GrpcConnection:
 
 
 class GrpcWire(GrpcConnection):
-    """See :class:`bench.micro.raft.wire.Wire`.
+    """See :class:`routekeeper.bench.micro.raft.wire.Wire`.
 
     Args:
         key: Number of the connection's own key.

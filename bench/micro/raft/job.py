@@ -11,10 +11,10 @@ from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from bench.micro.raft.grpc import GrpcWire
-from bench.micro.raft.jute import JuteWire
-from bench.micro.raft.remoting_wire import RemotingWire
-from bench.micro.raft.wire import Answer, Conversation, Wire, WireError
+from routekeeper.bench.micro.raft.grpc import GrpcWire
+from routekeeper.bench.micro.raft.jute import JuteWire
+from routekeeper.bench.micro.raft.remoting_wire import RemotingWire
+from routekeeper.bench.micro.raft.wire import Answer, Conversation, Wire, WireError
 
 Kind = Literal["remoting", "jute", "grpc"]
 JobName = Literal["one", "writes", "visible", "reads", "failover", "heartbeats", "watch", "poll"]

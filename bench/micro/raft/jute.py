@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from bench.micro.raft.wire import Answer, WireError
+from routekeeper.bench.micro.raft.wire import Answer, WireError
 
 SESSION_TIMEOUT_MS: Final = 30_000
 _CREATE: Final = 1
@@ -119,7 +119,7 @@ class JuteSession:
 
 
 class JuteWire(JuteSession):
-    """See :class:`bench.micro.raft.wire.Wire`.
+    """See :class:`routekeeper.bench.micro.raft.wire.Wire`.
 
     Args:
         key: Number of the connection's own node.

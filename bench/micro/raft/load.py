@@ -19,12 +19,12 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
-from bench.micro.load import cpu_s
-from bench.micro.raft.figures import percentile
-from bench.micro.raft.job import Client, Job, Plan, now
-from bench.micro.raft.standing import heartbeats
-from bench.micro.raft.watching import poll, watch
-from bench.micro.raft.wire import Answer, Wire, WireError
+from routekeeper.bench.micro.load import cpu_s
+from routekeeper.bench.micro.raft.figures import percentile
+from routekeeper.bench.micro.raft.job import Client, Job, Plan, now
+from routekeeper.bench.micro.raft.standing import heartbeats
+from routekeeper.bench.micro.raft.watching import poll, watch
+from routekeeper.bench.micro.raft.wire import Answer, Wire, WireError
 
 VISIBLE_S: Final = 10.0
 #: ZooKeeper's followers bear 10 s of silence at its defaults.

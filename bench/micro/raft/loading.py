@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from bench.micro.raft.job import Plan
-from bench.micro.raft.systems import MEMBERS, System, Unhealthy
+from routekeeper.bench.micro.raft.job import Plan
+from routekeeper.bench.micro.raft.systems import MEMBERS, System, Unhealthy
 
 
 def plan_for(system: System, **plan: Any) -> Plan:
@@ -22,7 +22,9 @@ def plan_for(system: System, **plan: Any) -> Plan:
 @contextlib.contextmanager
 def load_process(plan: Plan) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.micro.raft.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "routekeeper.bench.micro.raft.load"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     with process:

@@ -11,13 +11,13 @@ from typing import Final
 
 import orjson
 
-from bench.micro.raft.wire import Answer, WireError
-from remoting.codes import HeaderCodec, RequestCode
-from remoting.fields import RegisterBrokerFields
-from remoting.frame import encode_frame
-from remoting.header import Header, encode_header
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.bench.micro.raft.wire import Answer, WireError
+from routekeeper.remoting.codes import HeaderCodec, RequestCode
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.frame import encode_frame
+from routekeeper.remoting.header import Header, encode_header
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 VERSION: Final = 479
 CLUSTER: Final = "bench"
@@ -44,7 +44,7 @@ def value_of(number: int) -> int:
 
 
 class RemotingWire:
-    """See :class:`bench.micro.raft.wire.Wire`.
+    """See :class:`routekeeper.bench.micro.raft.wire.Wire`.
 
     Args:
         key: Number of the broker.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from bench.micro.raft.figures import interval, middle, paired, percentile, spread, table
+from routekeeper.bench.micro.raft.figures import interval, middle, paired, percentile, spread, table
 
 Samples = Sequence[Mapping[str, Any]]
 OURS: Final = "routekeeper-fsync"

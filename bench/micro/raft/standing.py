@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bench.micro.load import cpu_s
-from bench.micro.raft.brokers import GrpcBroker, JuteBroker, RemotingBroker, period_s
-from bench.micro.raft.job import PREPARE_S, Client, Job, now
-from bench.micro.raft.wire import Answer, BrokerWire
+from routekeeper.bench.micro.load import cpu_s
+from routekeeper.bench.micro.raft.brokers import GrpcBroker, JuteBroker, RemotingBroker, period_s
+from routekeeper.bench.micro.raft.job import PREPARE_S, Client, Job, now
+from routekeeper.bench.micro.raft.wire import Answer, BrokerWire
 
 STARTS_AT_ONCE: Final = 20
 """Brokers that are listed at the same time."""

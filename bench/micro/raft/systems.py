@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import psutil
 
-from bench.arms.servers import class_path, four_letters, java
-from bench.direct import OPENER
-from bench.micro.load import cpu_s
-from bench.micro.raft.job import Kind
-from bench.micro.raft.timers import Timers
-from bench.ports import HOST, free_ports
+from routekeeper.bench.arms.servers import class_path, four_letters, java
+from routekeeper.bench.direct import OPENER
+from routekeeper.bench.micro.load import cpu_s
+from routekeeper.bench.micro.raft.job import Kind
+from routekeeper.bench.micro.raft.timers import Timers
+from routekeeper.bench.ports import HOST, free_ports
 
 MEMBERS: Final = 3
 START_S: Final = 60.0
@@ -169,7 +169,8 @@ class RouteKeeper(System):
     """Our members as users start them: HTTP and metrics on.
 
     Args:
-        interpreter: What runs ``-m nameserver``, with ``{index}`` for the member's number: a profiler, say.
+        interpreter: What runs ``-m routekeeper.nameserver``, with ``{index}`` for the member's number: a
+        profiler, say.
     """
 
     kind: Kind = "remoting"
@@ -189,7 +190,15 @@ class RouteKeeper(System):
 
     def _command(self, index: int) -> list[str]:
         interpreter = shlex.split(self._interpreter.replace("{index}", str(index))) or [sys.executable]
-        command = [*interpreter, "-m", "nameserver", "--mode", "raft", "--durability", self._durability]
+        command = [
+            *interpreter,
+            "-m",
+            "routekeeper.nameserver",
+            "--mode",
+            "raft",
+            "--durability",
+            self._durability,
+        ]
         command += ["--listen", self.clients[index], "--http", self.http[index], "--data", "data"]
         command += ["--raft", self.peers[index], "--peers", ",".join(self.peers)]
         if self.timers.election_ms is not None:

@@ -13,10 +13,10 @@ from typing import Final
 
 import orjson
 
-from bench.micro.raft.grpc import WATCH, GrpcConnection, field, fields_of, key_of, message
-from bench.micro.raft.jute import JuteSession, path_of
-from bench.micro.raft.remoting_wire import topic_name
-from bench.micro.raft.wire import Answer, WireError
+from routekeeper.bench.micro.raft.grpc import WATCH, GrpcConnection, field, fields_of, key_of, message
+from routekeeper.bench.micro.raft.jute import JuteSession, path_of
+from routekeeper.bench.micro.raft.remoting_wire import topic_name
+from routekeeper.bench.micro.raft.wire import Answer, WireError
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -24,7 +24,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 
 class JuteWatcher(JuteSession):
-    """See :class:`bench.micro.raft.wire.WatchWire`."""
+    """See :class:`routekeeper.bench.micro.raft.wire.WatchWire`."""
 
     def __init__(self, *, key: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class JuteWatcher(JuteSession):
 
 
 class GrpcWatcher(GrpcConnection):
-    """See :class:`bench.micro.raft.wire.WatchWire`: the first answer says that the watch stands."""
+    """See :class:`.wire.WatchWire`: the first answer says that the watch stands."""
 
     def __init__(self, *, key: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class GrpcWatcher(GrpcConnection):
 
 
 class HttpWatcher:
-    """See :class:`bench.micro.raft.wire.WatchWire`: blocking queries for the route of one topic."""
+    """See :class:`.wire.WatchWire`: blocking queries for the route of one topic."""
 
     def __init__(self, *, key: int, topic: int = 0, host: str) -> None:
         self.ready = True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from bench.micro.load import cpu_s
-from bench.micro.raft.figures import percentile
-from bench.micro.raft.job import Client, Job, now
-from bench.micro.raft.watchers import GrpcWatcher, HttpWatcher, JuteWatcher
-from bench.micro.raft.wire import Answer, WatchWire, Wire
+from routekeeper.bench.micro.load import cpu_s
+from routekeeper.bench.micro.raft.figures import percentile
+from routekeeper.bench.micro.raft.job import Client, Job, now
+from routekeeper.bench.micro.raft.watchers import GrpcWatcher, HttpWatcher, JuteWatcher
+from routekeeper.bench.micro.raft.wire import Answer, WatchWire, Wire
 
 TOLD_S: Final = 10.0
 #: Between one change and the next every watch is set anew: a query that waits reaches its server.

@@ -6,7 +6,7 @@ import logging
 import math
 from typing import Final
 
-from nameserver.raft.library import LEADER
+from routekeeper.nameserver.raft.library import LEADER
 
 from .messages import PreVote, PreVoteReply, RequestVote, Stale, TimeoutNow, VoteReply
 from .part import Part, Shared

@@ -8,8 +8,8 @@ state machine's ``apply``.
 This file is the order of things: what a message, an append, the journal or the clock makes due. Entry points
 of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
 
-The library elects, votes and advances the commit index (:mod:`nameserver.raft.library`). What it has wrong is
-closed by the parts, see :mod:`.hardening`.
+The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). What it
+has wrong is closed by the parts, see :mod:`.hardening`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
-from nameserver.raft.types import Role, StopMember
+from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
+from routekeeper.nameserver.raft.types import Role, StopMember
 
 from . import messages
 from .effects import Apply, Write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from nameserver.raft.library import FOLLOWER
+from routekeeper.nameserver.raft.library import FOLLOWER
 
 from .log import CONFIGURATION, Entry
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply

@@ -28,7 +28,7 @@ D6
 D7
     Nothing is synced before it is acknowledged: a power cut of a majority loses it.
     :meth:`.following.Following.on_durable`, :meth:`.leading.Leading.quorum_index`,
-    :mod:`nameserver.raft.storage.journal`
+    :mod:`routekeeper.nameserver.raft.storage.journal`
 D8
     Quorum is a count of connections: a leader that hears from nobody leads on for 30 s.
     :data:`.part.FALLBACK`, :mod:`.contact`
@@ -37,22 +37,23 @@ D9
     majority's echo of a later clock)
 D10
     Anyone who can connect takes part: one message of a stranger deposes the leader.
-    :meth:`.engine.Engine.take`, :mod:`nameserver.raft.links.auth`
+    :meth:`.engine.Engine.take`, :mod:`routekeeper.nameserver.raft.links.auth`
 D11
     A command that raises is tried again in each tick, by each leader: the cluster stops for ever.
     :meth:`.engine.Engine.apply`
 D12
     A callback that raises makes its member apply the command twice. There are no callbacks:
-    :meth:`nameserver.raft.library.Library._applyCommand` is refused, verdicts come by apply.
+    :meth:`routekeeper.nameserver.raft.library.Library._applyCommand` is refused, verdicts come by apply.
 D13
     A command that is lost on its way, or has no leader to go to, is never answered. As D12; what is proposed
-    is sent again and has a deadline: ``nameserver.replicated.proposals``, ``nameserver.replicated``
+    is sent again and has a deadline: ``routekeeper.nameserver.replicated.proposals``,
+    ``routekeeper.nameserver.replicated``
 D14
     A dump newer than the journal's first entries, as after a crash in between, makes the start throw the
-    journal away. :func:`nameserver.raft.node.recovery.join`
+    journal away. :func:`routekeeper.nameserver.raft.node.recovery.join`
 D15
     A damaged dump is passed over in silence: the member starts with nothing, and may lead.
-    :meth:`nameserver.raft.storage.images.Snapshots.recover`
+    :meth:`routekeeper.nameserver.raft.storage.images.Snapshots.recover`
 D16
     A snapshot older than the state is installed, and rolls it back. :meth:`.images.Images.on_part`
 D17
@@ -68,16 +69,16 @@ D20
     :meth:`.leading.Leading._send_image`
 D21
     What a socket does not take at once leaves with the next message, whenever that is.
-    :mod:`nameserver.raft.links.transport`
+    :mod:`routekeeper.nameserver.raft.links.transport`
 D22
     Each acknowledgement takes the leader back to it: what is under way is sent again.
     :meth:`.replication.Progress.acknowledged`
 D23
     Request numbers begin at 1 in each life: the answer to a former one completes another command. As D12;
-    proposals bear the number of their process: ``nameserver.replicated.proposals``
+    proposals bear the number of their process: ``routekeeper.nameserver.replicated.proposals``
 D24
     The first message after a silence is thrown away with its connection: a vote request, mostly.
-    :meth:`nameserver.raft.links.transport.Link._check`
+    :meth:`routekeeper.nameserver.raft.links.transport.Link._check`
 D25
     A member that was emptied, or keeps all in memory, votes again in a term in which it has voted, and counts
     for entries that it has lost. :attr:`.part.Shared.may_vote`, :mod:`.members`, :mod:`.greetings`
@@ -88,27 +89,28 @@ D26
 D27
     A command waits in a deposed leader's queue and is applied over what is newer.
     :meth:`.engine.Engine.append` asks for the term; commands name what they were decided from:
-    ``nameserver.routes``
+    ``routekeeper.nameserver.routes``
 D28
     A dump that fails is begun again at every second tick. :meth:`.images.Images.failed`
 D29
     The child process that writes a dump holds every socket: the port of a killed member stays taken, and its
-    dump appears later. There are no children. :meth:`nameserver.raft.node.driver.Driver._make_image`
+    dump appears later. There are no children.
+    :meth:`routekeeper.nameserver.raft.node.driver.Driver._make_image`
 D30
     The journal file is compacted in place, has no checksums and never shrinks: a crash on the way loses
-    acknowledged entries. :mod:`nameserver.raft.storage.journal`
+    acknowledged entries. :mod:`routekeeper.nameserver.raft.storage.journal`
 D31
     A version command above a member's own version is applied again and again. There is none: an entry of a
     kind that this program does not know stops the member. :meth:`.engine.Engine.apply`
 D32
     The pipe that wakes the member is full after 65,536 submissions, which raise though they were taken.
-    There is no pipe. :meth:`nameserver.raft.node.driver.Driver.wake`
+    There is no pipe. :meth:`routekeeper.nameserver.raft.node.driver.Driver.wake`
 D33
     A member listens on every address of the machine unless told otherwise.
-    :meth:`nameserver.raft.links.transport.Transport.listen`
+    :meth:`routekeeper.nameserver.raft.links.transport.Transport.listen`
 D34
     What a stopped peer does not read is kept without a bound. :attr:`.replication.Progress.window_open`,
-    :mod:`nameserver.raft.links.transport`
+    :mod:`routekeeper.nameserver.raft.links.transport`
 D35
     A second membership change is accepted while the first is uncommitted: two majorities may have no member
     in common. :meth:`.membership.Membership._change`
@@ -117,7 +119,8 @@ D36
     :meth:`.part.Shared.follow`
 D37
     A leader cannot remove itself, and nothing hands over. :meth:`.membership.Membership._change`,
-    :mod:`nameserver.raft.node.member`
+    :mod:`routekeeper.nameserver.raft.node.member`
 
-All this leans on private names: :mod:`nameserver.raft.library` has them, and checks them at start.
+All this leans on private names: :mod:`routekeeper.nameserver.raft.library` has them, and checks them at
+start.
 """

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from nameserver.raft.library import FOLLOWER
-from nameserver.raft.types import ChangeRefused, NotLeader
+from routekeeper.nameserver.raft.library import FOLLOWER
+from routekeeper.nameserver.raft.types import ChangeRefused, NotLeader
 
 from .effects import InstallImage, MakeImage, Trim
 from .following import Following

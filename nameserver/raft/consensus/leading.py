@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 
-from nameserver.raft.library import LEADER
+from routekeeper.nameserver.raft.library import LEADER
 
 from .log import NO_OP
 from .members import quorum_index

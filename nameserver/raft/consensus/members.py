@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from nameserver.raft.types import StopMember
-from remoting.lenient import UNREADABLE
+from routekeeper.nameserver.raft.types import StopMember
+from routekeeper.remoting.lenient import UNREADABLE
 
 #: Version of an encoded configuration.
 FORMAT: Final = 1

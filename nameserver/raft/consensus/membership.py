@@ -9,10 +9,10 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from nameserver.raft.library import LEADER
-from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader
-from remoting.addresses import is_unspecified, split_address
-from remoting.errors import LocalProtocolError
+from routekeeper.nameserver.raft.library import LEADER
+from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader
+from routekeeper.remoting.addresses import is_unspecified, split_address
+from routekeeper.remoting.errors import LocalProtocolError
 
 from .effects import Follow, Leave
 from .leading import Leading

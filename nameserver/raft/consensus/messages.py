@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from nameserver.raft.types import ELECTION_TIMEOUT_MS_MAX, ELECTION_TIMEOUT_MS_MIN
-from remoting.lenient import UNREADABLE
+from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS_MAX, ELECTION_TIMEOUT_MS_MIN
+from routekeeper.remoting.lenient import UNREADABLE
 
 FORMAT: Final = 1
 #: What this program reads, as its greeting states it (rule 7). 2: log entries that hold a configuration, and
@@ -105,7 +105,7 @@ class Append(_OfTerm, frozen=True, tag=7):
         entries: (term, command) from ``prev_index + 1`` on.
         last: The leader's last index.
         beat: Answer at once; otherwise an answer follows when the entries are durable.
-        clock, echo, age: See :mod:`nameserver.raft.consensus.contact`; seconds.
+        clock, echo, age: See :mod:`routekeeper.nameserver.raft.consensus.contact`; seconds.
         durable: The leader's own log is durable up to here; 0 if it does not say. ``age`` is stated together
             with the greater of this and ``commit``: nobody has applied anything beyond.
     """

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nameserver.raft.library import LEADER, Library
-from nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember
-from remoting.line_limit import LimitedLog
+from routekeeper.nameserver.raft.library import LEADER, Library
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember
+from routekeeper.remoting.line_limit import LimitedLog
 
 from .contact import Contact
 from .effects import Effects, StoreStanding

@@ -23,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from remoting.bounds import ADDR_FORM, is_address
-from remoting.lenient import UNREADABLE
+from routekeeper.remoting.bounds import ADDR_FORM, is_address
+from routekeeper.remoting.lenient import UNREADABLE
 
 MAGIC: Final = "RouteKeeper raft 1"
 NONCE_SIZE: Final = 32

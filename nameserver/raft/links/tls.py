@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from nameserver.raft.types import RaftStartError, needed_to_start
-from remoting.addresses import split_address
-from remoting.files import CERTIFICATES_SIZE_MAX, read_regular
-from remoting.transport.tls import Pipe, TlsError, no_password, reason
+from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
+from routekeeper.remoting.addresses import split_address
+from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
+from routekeeper.remoting.transport.tls import Pipe, TlsError, no_password, reason
 
 DAY_S: Final = 86_400.0
 #: So long before a certificate ends, and when it has ended, its owner is told.

@@ -21,10 +21,10 @@ import struct
 from collections import Counter
 from typing import Final, Protocol, cast
 
-from nameserver.raft.types import RaftStartError, needed_to_start
-from remoting.addresses import is_loopback, join_address, split_address
-from remoting.line_limit import LimitedLog, LineLimit
-from remoting.transport.tls import Pipe, TlsError
+from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
+from routekeeper.remoting.addresses import is_loopback, join_address, split_address
+from routekeeper.remoting.line_limit import LimitedLog, LineLimit
+from routekeeper.remoting.transport.tls import Pipe, TlsError
 
 from .auth import NONCE_SIZE, Credentials, Handshake, LinkError
 from .tls import TlsContexts, names, names_host

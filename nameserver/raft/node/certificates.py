@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from nameserver.raft.links import tls
-from nameserver.raft.links.tls import TlsContexts
-from nameserver.raft.types import RaftConfig, RaftStartError
-from remoting.disk_threads import DiskThreads
+from routekeeper.nameserver.raft.links import tls
+from routekeeper.nameserver.raft.links.tls import TlsContexts
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 

@@ -14,18 +14,24 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from nameserver.disk.files import DISK
-from nameserver.raft.consensus import effects
-from nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
-from nameserver.raft.consensus.engine import Engine
-from nameserver.raft.consensus.messages import MessageError, encode
-from nameserver.raft.consensus.part import Shared
-from nameserver.raft.links.auth import Credentials, LinkError
-from nameserver.raft.links.tls import TlsContexts
-from nameserver.raft.links.transport import APPLICATION, RAFT, Transport
-from nameserver.raft.storage.writer import Writer
-from nameserver.raft.types import ChangeRefused, RaftConfig, StateMachine, StopMember, needed_to_start
-from remoting.disk_threads import DiskThreads
+from routekeeper.nameserver.disk.files import DISK
+from routekeeper.nameserver.raft.consensus import effects
+from routekeeper.nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
+from routekeeper.nameserver.raft.consensus.engine import Engine
+from routekeeper.nameserver.raft.consensus.messages import MessageError, encode
+from routekeeper.nameserver.raft.consensus.part import Shared
+from routekeeper.nameserver.raft.links.auth import Credentials, LinkError
+from routekeeper.nameserver.raft.links.tls import TlsContexts
+from routekeeper.nameserver.raft.links.transport import APPLICATION, RAFT, Transport
+from routekeeper.nameserver.raft.storage.writer import Writer
+from routekeeper.nameserver.raft.types import (
+    ChangeRefused,
+    RaftConfig,
+    StateMachine,
+    StopMember,
+    needed_to_start,
+)
+from routekeeper.remoting.disk_threads import DiskThreads
 
 from .certificates import Certificates
 from .images import ImageFiles

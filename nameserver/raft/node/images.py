@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from nameserver.raft.consensus.effects import InstallImage, MakeImage
-from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
-from nameserver.raft.storage.images import Image, parse
-from nameserver.raft.types import ChangeRefused, StateMachine, StopMember
-from remoting import wall_clock
-from remoting.disk_threads import DiskThreads
+from routekeeper.nameserver.raft.consensus.effects import InstallImage, MakeImage
+from routekeeper.nameserver.raft.consensus.images import IMAGE_SIZE_MAX
+from routekeeper.nameserver.raft.storage.images import Image, parse
+from routekeeper.nameserver.raft.types import ChangeRefused, StateMachine, StopMember
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.disk_threads import DiskThreads
 
 from .recovery import Storage
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nameserver.raft.consensus.members import majority
-from nameserver.raft.library import check_library
-from nameserver.raft.types import (
+from routekeeper.nameserver.raft.consensus.members import majority
+from routekeeper.nameserver.raft.library import check_library
+from routekeeper.nameserver.raft.types import (
     ChangeNotYet,
     ChangeRefused,
     ChangeUnknown,
@@ -25,8 +25,8 @@ from nameserver.raft.types import (
 from .driver import Driver
 
 if TYPE_CHECKING:
-    from nameserver.raft.consensus.engine import Engine
-    from nameserver.raft.storage.images import Image
+    from routekeeper.nameserver.raft.consensus.engine import Engine
+    from routekeeper.nameserver.raft.storage.images import Image
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nameserver.disk.files import FULL_ERRNOS
-from nameserver.raft.consensus.members import Standing
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.storage.writer import FULL_RETRY_S
-from remoting.disk_threads import DiskThreads
+from routekeeper.nameserver.disk.files import FULL_ERRNOS
+from routekeeper.nameserver.raft.consensus.members import Standing
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.storage.writer import FULL_RETRY_S
+from routekeeper.remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from nameserver.disk.files import Files
-from nameserver.raft.consensus import log
-from nameserver.raft.consensus.log import FIRST_INDEX, Recovered
-from nameserver.raft.consensus.members import NOBODY, decode_configuration, encode_configuration, founding
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.storage.images import Image, Snapshots
-from nameserver.raft.storage.journal import Journal, Replay
-from nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember, needed_to_start
+from routekeeper.nameserver.disk.files import Files
+from routekeeper.nameserver.raft.consensus import log
+from routekeeper.nameserver.raft.consensus.log import FIRST_INDEX, Recovered
+from routekeeper.nameserver.raft.consensus.members import (
+    NOBODY,
+    decode_configuration,
+    encode_configuration,
+    founding,
+)
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.storage.images import Image, Snapshots
+from routekeeper.nameserver.raft.storage.journal import Journal, Replay
+from routekeeper.nameserver.raft.types import (
+    RaftConfig,
+    RaftStartError,
+    StateMachine,
+    StopMember,
+    needed_to_start,
+)
 
 logger = logging.getLogger(__name__)
 

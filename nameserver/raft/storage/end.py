@@ -20,7 +20,7 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from nameserver.disk.files import FULL_ERRNOS, File, Files, replace_file, write_all
+from routekeeper.nameserver.disk.files import FULL_ERRNOS, File, Files, replace_file, write_all
 
 from .slots import BLOCK, Damaged
 

@@ -17,11 +17,17 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from nameserver.disk.directory import IDENTITY, IDENTITY_SIZE_MAX, DirectoryError, check_mode, lock_directory
-from nameserver.disk.files import DISK, File, Files, make_directories, replace_file
-from nameserver.raft.consensus.members import Standing, cluster_id
-from nameserver.raft.types import RaftConfig, RaftStartError
-from remoting.lenient import UNREADABLE
+from routekeeper.nameserver.disk.directory import (
+    IDENTITY,
+    IDENTITY_SIZE_MAX,
+    DirectoryError,
+    check_mode,
+    lock_directory,
+)
+from routekeeper.nameserver.disk.files import DISK, File, Files, make_directories, replace_file
+from routekeeper.nameserver.raft.consensus.members import Standing, cluster_id
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.remoting.lenient import UNREADABLE
 
 from .end import END, JournalEnd
 from .journal import Journal

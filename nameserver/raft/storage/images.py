@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nameserver.disk.files import DISK, File, Files, replace_file
+from routekeeper.nameserver.disk.files import DISK, File, Files, replace_file
 
 from .journal import damaged
 

@@ -36,9 +36,17 @@ from typing import Any, Final
 
 import msgspec
 
-from nameserver.disk.files import DISK, FULL_ERRNOS, File, Files, StorageFull, write_all
-from nameserver.raft.consensus.log import FIRST_INDEX, OP_COMMIT, OP_ENTRY, OP_RESET, OP_TRUNCATE, Entry, Op
-from nameserver.raft.types import RaftStartError
+from routekeeper.nameserver.disk.files import DISK, FULL_ERRNOS, File, Files, StorageFull, write_all
+from routekeeper.nameserver.raft.consensus.log import (
+    FIRST_INDEX,
+    OP_COMMIT,
+    OP_ENTRY,
+    OP_RESET,
+    OP_TRUNCATE,
+    Entry,
+    Op,
+)
+from routekeeper.nameserver.raft.types import RaftStartError
 
 from .end import JournalEnd, Position
 from .slots import Damaged

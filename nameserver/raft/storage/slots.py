@@ -19,7 +19,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from nameserver.disk.files import File, Files, replace_file, write_all
+from routekeeper.nameserver.disk.files import File, Files, replace_file, write_all
 
 _HEAD: Final = struct.Struct(">IQI")
 #: What a disk loses together, at most: two slots never share one.

@@ -17,8 +17,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Final, TypeAlias
 
-from nameserver.disk.files import StorageFull
-from nameserver.raft.consensus.log import Op
+from routekeeper.nameserver.disk.files import StorageFull
+from routekeeper.nameserver.raft.consensus.log import Op
 
 from .journal import Journal
 

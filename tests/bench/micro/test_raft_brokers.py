@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.micro.raft.brokers import (
+from routekeeper.bench.micro.raft.brokers import (
     GrpcBroker,
     JuteBroker,
     RemotingBroker,
@@ -14,14 +14,22 @@ from bench.micro.raft.brokers import (
     nodes,
     period_s,
 )
-from bench.micro.raft.grpc import WATCH, GrpcConnection, field, fields_of, frame, message, number_field
-from bench.micro.raft.jute import JuteSession
-from bench.micro.raft.standing import members_of
-from bench.micro.raft.watchers import GrpcWatcher, HttpWatcher, JuteWatcher
-from bench.micro.raft.wire import Answer, Conversation, WireError
-from remoting.codes import RequestCode
-from remoting.command import decode_command
-from remoting.frame import split_frame
+from routekeeper.bench.micro.raft.grpc import (
+    WATCH,
+    GrpcConnection,
+    field,
+    fields_of,
+    frame,
+    message,
+    number_field,
+)
+from routekeeper.bench.micro.raft.jute import JuteSession
+from routekeeper.bench.micro.raft.standing import members_of
+from routekeeper.bench.micro.raft.watchers import GrpcWatcher, HttpWatcher, JuteWatcher
+from routekeeper.bench.micro.raft.wire import Answer, Conversation, WireError
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import decode_command
+from routekeeper.remoting.frame import split_frame
 
 CREATE, GET_DATA, PING = 1, 4, 11
 

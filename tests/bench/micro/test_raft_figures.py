@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bench.micro.raft.figures import paired, percentile, spread, table
-from bench.micro.raft.report import tables, targets
+from routekeeper.bench.micro.raft.figures import paired, percentile, spread, table
+from routekeeper.bench.micro.raft.report import tables, targets
 
 
 def sample(system: str, part: str, **figures: Any) -> dict[str, Any]:

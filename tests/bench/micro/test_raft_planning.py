@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from bench.micro.raft.counters import Connection, moved, payloads
-from bench.micro.raft.load import states, wait_ended
-from bench.micro.raft.timers import SERIES, equal
+from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
+from routekeeper.bench.micro.raft.load import states, wait_ended
+from routekeeper.bench.micro.raft.timers import SERIES, equal
 
 
 def test_equal_timers_are_noticed_alike() -> None:

@@ -5,15 +5,23 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.micro.raft.grpc import PREFACE, GrpcWire, field, frame, message, request_headers, varint
-from bench.micro.raft.jute import JuteWire
-from bench.micro.raft.remoting_wire import RemotingWire, topic_name, value_of
-from bench.micro.raft.wire import Answer, Wire, WireError
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.fields import RegisterBrokerFields
-from remoting.frame import split_frame
-from remoting.registration import body_crc32, decode_register_body
+from routekeeper.bench.micro.raft.grpc import (
+    PREFACE,
+    GrpcWire,
+    field,
+    frame,
+    message,
+    request_headers,
+    varint,
+)
+from routekeeper.bench.micro.raft.jute import JuteWire
+from routekeeper.bench.micro.raft.remoting_wire import RemotingWire, topic_name, value_of
+from routekeeper.bench.micro.raft.wire import Answer, Wire, WireError
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.frame import split_frame
+from routekeeper.remoting.registration import body_crc32, decode_register_body
 
 VALUE = bytes(range(200))
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.events import FILE_PREFIX
-from bench.micro.report_scale import RUNS, parts, rows_wanted, write_run
-from bench.runfolder import read_manifest
+from routekeeper.bench.events import FILE_PREFIX
+from routekeeper.bench.micro.report_scale import RUNS, parts, rows_wanted, write_run
+from routekeeper.bench.runfolder import read_manifest
 
 
 def test_generated_runs_hold_as_many_rows_as_wanted_and_each_is_an_event(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.micro.sync import BLOCK, KINDS, main, prepared
+from routekeeper.bench.micro.sync import BLOCK, KINDS, main, prepared
 
 
 def test_each_kind_of_file_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Final
 
-from bench.runfolder import Arm, Line, Series
+from routekeeper.bench.runfolder import Arm, Line, Series
 from tests.bench.report.planted import PlantedRun
 
 ARMS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper")

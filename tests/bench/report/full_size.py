@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.plan import CASES, load_plan, seconds_of
-from bench.report.gold import (
+from routekeeper.bench.plan import CASES, load_plan, seconds_of
+from routekeeper.bench.report.gold import (
     Bin,
     Cost,
     Disagreement,
@@ -23,8 +23,8 @@ from bench.report.gold import (
     Recovery,
     VisibleBucket,
 )
-from bench.report.silver import Source
-from bench.runfolder import Arm, Timer
+from routekeeper.bench.report.silver import Source
+from routekeeper.bench.runfolder import Arm, Timer
 from tests.bench.report.test_misled import a_source
 
 SECOND = 10**9

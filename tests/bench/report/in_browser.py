@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from bench.report.picture import QUIET, browser
+from routekeeper.bench.report.picture import QUIET, browser
 
 ANSWER_MAX_S: Final = 180.0
 HEIGHT: Final = 900

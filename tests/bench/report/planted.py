@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from bench.events import (
+from routekeeper.bench.events import (
     Delivery,
     Event,
     EventLog,
@@ -23,8 +23,8 @@ from bench.events import (
     Truth,
     View,
 )
-from bench.plan import CASES
-from bench.runfolder import (
+from routekeeper.bench.plan import CASES
+from routekeeper.bench.runfolder import (
     Arm,
     Line,
     Machine,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bench.report.blocks import (
+from routekeeper.bench.report.blocks import (
     PRIMARY_MAX,
     Line,
     coverage,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.report.conditions import Conditions
+from routekeeper.bench.report.conditions import Conditions
 
 
 def conditions(*, zookeeper_uses: float, others_cores: float = 0.0, late_ms: float = 3.0) -> Conditions:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.report.storage import write_table
+from routekeeper.bench.report.storage import write_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(300)]
 

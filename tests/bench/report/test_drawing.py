@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from bench.report import drawing, measures
-from bench.report.blocks import estimate
-from bench.report.gold import Bin, Gold
-from bench.report.page import environment, page
+from routekeeper.bench.report import drawing, measures
+from routekeeper.bench.report.blocks import estimate
+from routekeeper.bench.report.gold import Bin, Gold
+from routekeeper.bench.report.page import environment, page
 from tests.bench.report.test_misled import gold_of
 
 MS: Final = 10**6

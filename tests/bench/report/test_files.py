@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.report.gold import Gold
-from bench.report.pipeline import compute
+from routekeeper.bench.report.gold import Gold
+from routekeeper.bench.report.pipeline import compute
 from tests.bench.report.planted import PlantedRun
 from tests.bench.report.test_planted import text_of_page
 

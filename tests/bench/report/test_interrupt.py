@@ -34,7 +34,7 @@ def test_interrupted_while_spark_starts_the_report_leaves_nothing_behind(
     """The JVM that a report has just begun to start does not notice by itself that nobody needs it."""
     with PlantedRun(tmp_path, scenario="quiet") as run:
         run.op("lookup", 1.0, 0.001)
-    command = [sys.executable, "-m", "bench", "report", str(tmp_path), "--out", f"{tmp_path}/out"]
+    command = [sys.executable, "-m", "routekeeper.bench", "report", str(tmp_path), "--out", f"{tmp_path}/out"]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )

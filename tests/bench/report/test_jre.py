@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import jre
+from routekeeper.bench import jre
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,14 @@ from typing import Final
 import msgspec
 import pytest
 
-from bench.plan import load_plan
-from bench.report import answers, measures, words
-from bench.report.gold import Back, Fault, Gold, LeftOut, Recovery
-from bench.report.measures import Place, Values
-from bench.report.page import page
-from bench.report.silver import Source
-from bench.runfolder import Arm, read_manifest
-from bench.runfolder import Line as NamedLine
+from routekeeper.bench.plan import load_plan
+from routekeeper.bench.report import answers, measures, words
+from routekeeper.bench.report.gold import Back, Fault, Gold, LeftOut, Recovery
+from routekeeper.bench.report.measures import Place, Values
+from routekeeper.bench.report.page import page
+from routekeeper.bench.report.silver import Source
+from routekeeper.bench.runfolder import Arm, read_manifest
+from routekeeper.bench.runfolder import Line as NamedLine
 from tests.bench.report.planted import PlantedRun
 
 BLOCKS = range(1, 7)

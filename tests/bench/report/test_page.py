@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.__main__ import main
-from bench.report import answers, measures, words
-from bench.report.gold import Gold, Reason
-from bench.report.job import write_lines, write_values
-from bench.report.measures import Place, Values
-from bench.report.page import page
-from bench.report.pipeline import compute
-from bench.report.silver import Source
+from routekeeper.bench.__main__ import main
+from routekeeper.bench.report import answers, measures, words
+from routekeeper.bench.report.gold import Gold, Reason
+from routekeeper.bench.report.job import write_lines, write_values
+from routekeeper.bench.report.measures import Place, Values
+from routekeeper.bench.report.page import page
+from routekeeper.bench.report.pipeline import compute
+from routekeeper.bench.report.silver import Source
 from tests.bench.report.comparison import ARMS, LINES, invented_comparison
 from tests.bench.report.full_size import widest
 from tests.bench.report.in_browser import scroll_width

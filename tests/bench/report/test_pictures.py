@@ -15,10 +15,10 @@ from typing import Final
 
 import pytest
 
-from bench.__main__ import main
-from bench.report import measures
-from bench.report.page import page
-from bench.report.picture import QUIET, WINDOW_MIN, browser
+from routekeeper.bench.__main__ import main
+from routekeeper.bench.report import measures
+from routekeeper.bench.report.page import page
+from routekeeper.bench.report.picture import QUIET, WINDOW_MIN, browser
 from tests.bench.report.full_size import full_size, widest
 from tests.bench.report.in_browser import OPEN_FOLDS, Tab, scroll_width
 

@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.__main__ import report_roots
-from bench.report import answers, measures, silver, words
-from bench.report.gold import Gold, Recovery
-from bench.report.job import write_values
-from bench.report.measures import Place
-from bench.report.page import page
-from bench.report.pipeline import compute
-from bench.runfolder import void_folder, write_manifest
+from routekeeper.bench.__main__ import report_roots
+from routekeeper.bench.report import answers, measures, silver, words
+from routekeeper.bench.report.gold import Gold, Recovery
+from routekeeper.bench.report.job import write_values
+from routekeeper.bench.report.measures import Place
+from routekeeper.bench.report.page import page
+from routekeeper.bench.report.pipeline import compute
+from routekeeper.bench.runfolder import void_folder, write_manifest
 from tests.bench.report import backwards
 from tests.bench.report.planted import PlantedRun
 

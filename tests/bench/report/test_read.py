@@ -12,16 +12,16 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from bench.report import answers, measures, words
-from bench.report.advice import NoReport, advice
-from bench.report.blocks import Line, differences, estimate, judge
-from bench.report.conditions import conditions
-from bench.report.gold import Cost, Gold, LateBucket, LinkBytes, Recovery
-from bench.report.job import write_conditions, write_lines, write_values
-from bench.report.measures import Place, Values
-from bench.report.page import holds_class, page
-from bench.report.silver import Source
-from bench.runfolder import Line as NamedLine
+from routekeeper.bench.report import answers, measures, words
+from routekeeper.bench.report.advice import NoReport, advice
+from routekeeper.bench.report.blocks import Line, differences, estimate, judge
+from routekeeper.bench.report.conditions import conditions
+from routekeeper.bench.report.gold import Cost, Gold, LateBucket, LinkBytes, Recovery
+from routekeeper.bench.report.job import write_conditions, write_lines, write_values
+from routekeeper.bench.report.measures import Place, Values
+from routekeeper.bench.report.page import holds_class, page
+from routekeeper.bench.report.silver import Source
+from routekeeper.bench.runfolder import Line as NamedLine
 from tests.bench.report.test_misled import a_line, a_source, gold_of, values_of
 
 SECOND: Final = 10**9

@@ -1,6 +1,6 @@
-"""What ``bench.micro.report_scale`` tells of a JVM's heap."""
+"""What ``routekeeper.bench.micro.report_scale`` tells of a JVM's heap."""
 
-from bench.micro.report_scale import heap_of
+from routekeeper.bench.micro.report_scale import heap_of
 
 LOG = """\
 [0.008s][info][gc] Using Serial

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.session import SMALL_BYTES, in_one_process, is_small
+from routekeeper.bench.report.session import SMALL_BYTES, in_one_process, is_small
 
 
 def test_events_up_to_the_limit_are_few_however_many_files_they_fill(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_only_local_masters_keep_executors_in_the_drivers_process(master: str, o
 
 
 _LARGE_RESULT = """
-from bench.report.session import open_session
+from routekeeper.bench.report.session import open_session
 
 spark = open_session()
 spark.sparkContext.setLogLevel("INFO")

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-import bench.report
-from bench.report import silver
-from bench.report.silver import Source
-from bench.runfolder import write_manifest
+import routekeeper.bench.report
+from routekeeper.bench.report import silver
+from routekeeper.bench.report.silver import Source
+from routekeeper.bench.runfolder import write_manifest
 from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
@@ -104,7 +104,7 @@ def test_no_transform_runs_python_on_executors_or_brings_rows_to_the_driver() ->
     forbidden = {"udf", "pandas_udf", "mapInArrow", "mapInPandas", "applyInArrow", "applyInPandas", "rdd"}
     forbidden |= {"collect", "toPandas", "toLocalIterator", "take", "head", "foreach", "foreachPartition"}
     arrow = []
-    for path in Path(bench.report.__file__).parent.glob("*.py"):
+    for path in Path(routekeeper.bench.report.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in forbidden, f"{path.name}:{node.lineno} uses {node.attr}"

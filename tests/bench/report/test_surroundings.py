@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 import pytest
 
-from bench import compare
-from bench.plan import load_plan, only_scenarios
-from bench.schedule import Comparison, blocks_of
+from routekeeper.bench import compare
+from routekeeper.bench.plan import load_plan, only_scenarios
+from routekeeper.bench.schedule import Comparison, blocks_of
 from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -33,7 +33,7 @@ def mqbench(
     """Run the program; return its exit code and what it printed on stderr, by lines."""
     given = {**os.environ, **(environment or {})}
     done = subprocess.run(
-        [*before, sys.executable, "-m", "bench", *map(str, words)],
+        [*before, sys.executable, "-m", "routekeeper.bench", *map(str, words)],
         env={name: value for name, value in given.items() if value is not None},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.plan import load_plan
-from bench.report import answers, words
-from bench.report.answers import ARMS, CLAIMS, NEEDS
-from bench.report.measures import Place, Values
-from bench.runfolder import Line
+from routekeeper.bench.plan import load_plan
+from routekeeper.bench.report import answers, words
+from routekeeper.bench.report.answers import ARMS, CLAIMS, NEEDS
+from routekeeper.bench.report.measures import Place, Values
+from routekeeper.bench.runfolder import Line
 from tests.bench.report.test_blocks import DISTRIBUTIONS
 from tests.bench.report.test_misled import a_line, values_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.report import answers, words
-from bench.report.answers import LEANING_BLOCKS_MIN
-from bench.report.measures import Place
+from routekeeper.bench.report import answers, words
+from routekeeper.bench.report.answers import LEANING_BLOCKS_MIN
+from routekeeper.bench.report.measures import Place
 from tests.bench.report.test_misled import a_line, values_of
 
 

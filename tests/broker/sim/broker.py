@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from broker.config import BrokerConfig
-from broker.delay import deliver_due
-from broker.errors import StoreUnavailable
-from broker.files import read_whole
-from broker.handlers import Outcome, serve
-from broker.loading import load_broker, run_here
-from broker.state import BrokerState, Call, Later, Stepwise, Work
-from broker.state_files import TOPICS as TOPIC_TABLE
-from broker.state_files import Failure, LogFlush, StateFiles
-from broker.steps import Steps
-from broker.store import GetStatus
-from broker.topics import SCHEDULE_TOPIC, retry_topic
-from remoting.bodies import SubscriptionGroupConfig
-from remoting.command import RemotingCommand
-from remoting.message import BatchItem, Host, decode_messages, encode_batch
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.delay import deliver_due
+from routekeeper.broker.errors import StoreUnavailable
+from routekeeper.broker.files import read_whole
+from routekeeper.broker.handlers import Outcome, serve
+from routekeeper.broker.loading import load_broker, run_here
+from routekeeper.broker.state import BrokerState, Call, Later, Stepwise, Work
+from routekeeper.broker.state_files import TOPICS as TOPIC_TABLE
+from routekeeper.broker.state_files import Failure, LogFlush, StateFiles
+from routekeeper.broker.steps import Steps
+from routekeeper.broker.store import GetStatus
+from routekeeper.broker.topics import SCHEDULE_TOPIC, retry_topic
+from routekeeper.remoting.bodies import SubscriptionGroupConfig
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import BatchItem, Host, decode_messages, encode_batch
 
 from .disk import PowerCut, SimulatedDisk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from remoting.message import StoredMessage
+from routekeeper.remoting.message import StoredMessage
 
 from .broker import ROOT, Simulation
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import StoreUnavailable
-from broker.loading import run_here
-from broker.store import Draft, MessageStore
-from remoting.message import Host
+from routekeeper.broker.errors import StoreUnavailable
+from routekeeper.broker.loading import run_here
+from routekeeper.broker.store import Draft, MessageStore
+from routekeeper.remoting.message import Host
 
 from .broker import ROOT, Simulation
 from .disk import SimulatedDisk

@@ -18,17 +18,17 @@ import aiohttp
 import jsonschema
 import pytest
 
-from nameserver.http import openapi
-from nameserver.http.admin import BODY_MAX, SNAPSHOT_MAX
-from nameserver.http.app import HttpServer
-from nameserver.modes.independent import Independent
-from nameserver.modes.interface import Freshness
-from nameserver.replicated import Replicated
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.ranking import load_settings
-from nameserver.types import ConnectionId, Request
-from nameserver.wire.server import NameServer
-from remoting.codes import RequestCode
+from routekeeper.nameserver.http import openapi
+from routekeeper.nameserver.http.admin import BODY_MAX, SNAPSHOT_MAX
+from routekeeper.nameserver.http.app import HttpServer
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.types import ConnectionId, Request
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.codes import RequestCode
 from tests.ports import free_addresses
 
 TOKEN = "a-token-of-the-operators"
@@ -306,7 +306,17 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
 async def process(root: Path, raft: str, peers: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a member as a process of its own: one that is removed ends."""
     found = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", raft, "--peers", ",".join(peers)),
+        *(
+            sys.executable,
+            "-m",
+            "routekeeper.nameserver",
+            "--mode",
+            "raft",
+            "--raft",
+            raft,
+            "--peers",
+            ",".join(peers),
+        ),
         *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(root), "--election-timeout-ms", "2000"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -24,22 +24,22 @@ import msgspec
 import pytest
 from yarl import URL
 
-from nameserver.http import openapi
-from nameserver.http.app import HttpServer
-from nameserver.http.metrics import raft_families
-from nameserver.modes.group import GroupStatus, Operations
-from nameserver.modes.independent import Independent
-from nameserver.replicated import Replicated
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.ranking import load_settings
-from nameserver.wire.server import NameServer
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand
-from remoting.fields import RegisterBrokerFields
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig
-from remoting.transport import split_address
-from remoting.transport.aio import RemotingClient
+from routekeeper.nameserver.http import openapi
+from routekeeper.nameserver.http.app import HttpServer
+from routekeeper.nameserver.http.metrics import raft_families
+from routekeeper.nameserver.modes.group import GroupStatus, Operations
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.aio import RemotingClient
 from tests.nameserver.http.test_metrics import text_of
 from tests.ports import free_addresses
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from remoting.http.listener import HttpConnections
+from routekeeper.remoting.http.listener import HttpConnections
 from tests.nameserver.http.test_admin import TOKEN, node
 from tests.nameserver.http.test_server_http import running, until
 from tests.ports import free_addresses
@@ -45,7 +45,7 @@ async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any)
         made.append(HttpConnections(*of, **(fitting | limits)))
         return made[-1]
 
-    monkeypatch.setattr("nameserver.http.app.HttpConnections", connections)
+    monkeypatch.setattr("routekeeper.nameserver.http.app.HttpConnections", connections)
     async with running(tmp_path) as ns:
         web = Web(ns, made[0])
         try:

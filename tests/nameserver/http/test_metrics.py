@@ -18,13 +18,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nameserver.http.app import HttpServer
-from nameserver.http.metrics import family, raft_families
-from nameserver.modes.group import GroupStatus
-from nameserver.replicated import Replicated
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.ranking import load_settings
-from nameserver.wire.server import NameServer
+from routekeeper.nameserver.http.app import HttpServer
+from routekeeper.nameserver.http.metrics import family, raft_families
+from routekeeper.nameserver.modes.group import GroupStatus
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.wire.server import NameServer
 from tests.nameserver.http.test_server_http import running
 from tests.ports import free_addresses
 

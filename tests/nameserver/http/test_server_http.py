@@ -18,24 +18,24 @@ import aiohttp
 import jsonschema
 import pytest
 
-from nameserver.http import openapi
-from nameserver.http.app import HttpServer
-from nameserver.modes import kept_file
-from nameserver.modes.independent import Independent
-from nameserver.modes.interface import Freshness, NoQuorum
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerAddr, ConnectionId, MinBrokerChange, Request
-from nameserver.wire.server import NameServer
-from remoting.bodies import KVTable, TopicList
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.fields import PutKvFields, RegisterBrokerFields
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig, decode_route
-from remoting.transport import split_address
-from remoting.transport.aio import RemotingClient
+from routekeeper.nameserver.http import openapi
+from routekeeper.nameserver.http.app import HttpServer
+from routekeeper.nameserver.modes import kept_file
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.interface import Freshness, NoQuorum
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, BrokerAddr, ConnectionId, MinBrokerChange, Request
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.bodies import KVTable, TopicList
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import PutKvFields, RegisterBrokerFields
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.aio import RemotingClient
 
 
 class LeaderLost(Independent):
@@ -256,7 +256,7 @@ def test_brokers_are_told_the_smallest_id_without_waiting_for_dead_ones(tmp_path
         told: list[dict[str, str]] = []
 
         async with running(tmp_path / "a") as ns:
-            import remoting.transport.server as transport
+            import routekeeper.remoting.transport.server as transport
 
             async with asyncio.TaskGroup() as group:
                 broker = transport.RemotingServer(

@@ -9,30 +9,30 @@ from typing import cast
 
 import pytest
 
-from nameserver.commands import Command, CommandTooLarge, PutKv
-from nameserver.handlers import Renewal, SettingsChange
-from nameserver.liveness import Liveness, Standing
-from nameserver.modes.interface import (
+from routekeeper.nameserver.commands import Command, CommandTooLarge, PutKv
+from routekeeper.nameserver.handlers import Renewal, SettingsChange
+from routekeeper.nameserver.liveness import Liveness, Standing
+from routekeeper.nameserver.modes.interface import (
     ConsistencyError,
     FreshnessNotOffered,
     NoQuorum,
     OutcomeUnknown,
 )
-from nameserver.modes.serving import Mode, serve
-from nameserver.registration import Registration, decode_registration
-from nameserver.replicated.proposals import Told
-from nameserver.replicated.registrations import Registering, Registrations
-from nameserver.replicated.reporter import Reporter
-from nameserver.replicated.writes import Writes
-from nameserver.routes.table import RouteTable
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, ConnectionId, Request
-from nameserver.verdicts import Applied, Moved, Verdict
-from remoting.codes import RequestCode
-from remoting.registration import RegisterBody, encode_register_body
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.nameserver.modes.serving import Mode, serve
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.replicated.proposals import Told
+from routekeeper.nameserver.replicated.registrations import Registering, Registrations
+from routekeeper.nameserver.replicated.reporter import Reporter
+from routekeeper.nameserver.replicated.writes import Writes
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, ConnectionId, Request
+from routekeeper.nameserver.verdicts import Applied, Moved, Verdict
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 HEADER = {
     "brokerName": "a",

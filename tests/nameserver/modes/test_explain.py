@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.commands import RegisterBroker, TopicQueues
-from nameserver.modes import history as history_module
-from nameserver.modes.explain import Explanation, explain_route
-from nameserver.modes.history import WORDS, Event, History, Note
-from nameserver.routes.table import RouteTable
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
-from nameserver.verdicts import Applied
-from remoting.route import DataVersion
+from routekeeper.nameserver.commands import RegisterBroker, TopicQueues
+from routekeeper.nameserver.modes import history as history_module
+from routekeeper.nameserver.modes.explain import Explanation, explain_route
+from routekeeper.nameserver.modes.history import WORDS, Event, History, Note
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from routekeeper.nameserver.verdicts import Applied
+from routekeeper.remoting.route import DataVersion
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 

@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from nameserver.modes import independent, kept_file
-from nameserver.modes.independent import Independent
-from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered
-from nameserver.modes.serving import Mode
-from nameserver.routes.kv import KV_BYTES_MAX, KV_ENTRY_BYTES_MAX
-from nameserver.routes.table import RouteTable
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.settings.files import load_kv_file
-from nameserver.types import (
+from routekeeper.nameserver.modes import independent, kept_file
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered
+from routekeeper.nameserver.modes.serving import Mode
+from routekeeper.nameserver.routes.kv import KV_BYTES_MAX, KV_ENTRY_BYTES_MAX
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.settings.files import load_kv_file
+from routekeeper.nameserver.types import (
     Answer,
     BrokerAddr,
     BrokerKey,
@@ -30,9 +30,9 @@ from nameserver.types import (
     MinBrokerChange,
     Request,
 )
-from remoting.codes import RequestCode
-from remoting.registration import RegisterBody, encode_register_body
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
 
 T = TypeVar("T")
 A = BrokerKey(ClusterName("c"), BrokerAddr("a:1"))

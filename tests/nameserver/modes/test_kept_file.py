@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.modes import kept_file
-from nameserver.modes.kept_file import KeptFile
+from routekeeper.nameserver.modes import kept_file
+from routekeeper.nameserver.modes.kept_file import KeptFile
 
 
 class Kept:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from nameserver.liveness import REPEATED_AFTER_S
-from nameserver.modes.independent import Independent
-from nameserver.modes.interface import Freshness
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, ConnectionId, Request
+from routekeeper.nameserver.liveness import REPEATED_AFTER_S
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from tests.nameserver.modes.test_independent import Recorder, never
 from tests.nameserver.replicated.group import BROKER, query_version, register
 

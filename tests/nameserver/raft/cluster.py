@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import uvloop
 
-from nameserver.raft.node.member import RaftMember
-from nameserver.raft.types import RaftConfig
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.types import RaftConfig
 from tests.ports import free_ports
 
 SECRET = b"a secret of a length that will do"

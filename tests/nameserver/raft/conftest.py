@@ -18,15 +18,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.consensus import effects, messages
-from nameserver.raft.consensus.engine import Engine
-from nameserver.raft.consensus.log import OP_RESET, Op
-from nameserver.raft.consensus.members import Standing, cluster_id, decode_configuration, founding
-from nameserver.raft.consensus.part import Shared
-from nameserver.raft.node.recovery import join
-from nameserver.raft.storage.images import Image
-from nameserver.raft.storage.journal import Replay
-from nameserver.raft.types import RaftConfig, Role
+from routekeeper.nameserver.raft.consensus import effects, messages
+from routekeeper.nameserver.raft.consensus.engine import Engine
+from routekeeper.nameserver.raft.consensus.log import OP_RESET, Op
+from routekeeper.nameserver.raft.consensus.members import Standing, cluster_id, decode_configuration, founding
+from routekeeper.nameserver.raft.consensus.part import Shared
+from routekeeper.nameserver.raft.node.recovery import join
+from routekeeper.nameserver.raft.storage.images import Image
+from routekeeper.nameserver.raft.storage.journal import Replay
+from routekeeper.nameserver.raft.types import RaftConfig, Role
 
 TIMEOUT_MS = 300
 TIMEOUT_S = TIMEOUT_MS / 1000

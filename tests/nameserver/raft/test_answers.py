@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
-from nameserver.modes.interface import NoQuorum
-from nameserver.replicated import Replicated
-from nameserver.replicated.proposals import RESEND_S, ProposalBook, Write
-from nameserver.replicated.writes import Writes
-from nameserver.routes.table import RouteTable
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.ranking import load_settings
-from nameserver.types import ConnectionId, MinBrokerChange
-from nameserver.verdicts import Applied, Moved
+from routekeeper.nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
+from routekeeper.nameserver.modes.interface import NoQuorum
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.replicated.proposals import RESEND_S, ProposalBook, Write
+from routekeeper.nameserver.replicated.writes import Writes
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
+from routekeeper.nameserver.verdicts import Applied, Moved
 
 #: Nobody listens there: nothing is started, so nothing is bound and nobody answers.
 PEERS = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")

@@ -112,7 +112,17 @@ class Running:
 @contextlib.contextmanager
 def member(tmp_path: Path, flags: tuple[str, ...]) -> Iterator[Running]:
     raft, http = free_addresses(2)
-    command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", raft, "--peers", raft]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.nameserver",
+        "--mode",
+        "raft",
+        "--raft",
+        raft,
+        "--peers",
+        raft,
+    ]
     command += ["--listen", "127.0.0.1:0", "--http", http, "--data", str(tmp_path / "data"), *flags]
     log = tmp_path / "stderr.txt"
     with log.open("w") as stderr:
@@ -149,7 +159,7 @@ def test_the_refusal_of_a_start_says_whose_certificate_has_expired(tmp_path: Pat
     flags = [f"--raft-tls-{name}" for name in ("cert", "key", "ca")]
     names = ("expired.pem", "expired.key", "authority.pem")
     values = [str(CERTS / name) for name in names]
-    command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "routekeeper.nameserver", "--mode", "raft", "--listen", "127.0.0.1:0"]
     command += ["--raft", "127.0.0.1:1", "--peers", "127.0.0.1:1", "--data", str(tmp_path / "data")]
     command += [word for pair in zip(flags, values, strict=True) for word in pair]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.raft.consensus.contact import Contact
+from routekeeper.nameserver.raft.consensus.contact import Contact
 
 
 def test_a_leaders_contact_is_that_of_its_majority() -> None:

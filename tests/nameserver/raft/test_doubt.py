@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.consensus.log import OP_COMMIT
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.storage.journal import HEADER_SIZE, Journal
-from nameserver.raft.types import RaftStartError, Role
+from routekeeper.nameserver.raft.consensus.log import OP_COMMIT
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.storage.journal import HEADER_SIZE, Journal
+from routekeeper.nameserver.raft.types import RaftStartError, Role
 from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
 
 

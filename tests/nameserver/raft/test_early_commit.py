@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.consensus.messages import Append, AppendReply, Message, Stale, encode
+from routekeeper.nameserver.raft.consensus.messages import Append, AppendReply, Message, Stale, encode
 
 TIMEOUT_S = 0.3  # N of the simulated members
 SOON_S = 0.12  # two heartbeats have said by then what is durable at the leader

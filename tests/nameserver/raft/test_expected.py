@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.consensus.engine import Engine
-from nameserver.raft.consensus.following import Following
-from nameserver.raft.consensus.log import CONFIGURATION, REGULAR, Entry
-from nameserver.raft.consensus.members import Configuration, encode_configuration
-from nameserver.raft.consensus.messages import (
+from routekeeper.nameserver.raft.consensus.engine import Engine
+from routekeeper.nameserver.raft.consensus.following import Following
+from routekeeper.nameserver.raft.consensus.log import CONFIGURATION, REGULAR, Entry
+from routekeeper.nameserver.raft.consensus.members import Configuration, encode_configuration
+from routekeeper.nameserver.raft.consensus.messages import (
     ALIVE,
     MATCH,
     RESET,
@@ -27,8 +27,8 @@ from nameserver.raft.consensus.messages import (
     TimeoutNow,
     encode,
 )
-from nameserver.raft.consensus.replication import Transfer
-from nameserver.raft.library import Library
+from routekeeper.nameserver.raft.consensus.replication import Transfer
+from routekeeper.nameserver.raft.library import Library
 
 TIMEOUT_S = 0.3  # N of the simulated members
 

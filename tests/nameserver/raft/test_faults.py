@@ -23,8 +23,8 @@ _MEMBER = """
     import asyncio, json, sys
     from pathlib import Path
     import msgspec, uvloop
-    from nameserver.raft.node.member import RaftMember
-    from nameserver.raft.types import RaftConfig
+    from routekeeper.nameserver.raft.node.member import RaftMember
+    from routekeeper.nameserver.raft.types import RaftConfig
 
     me, peers, data, durability = sys.argv[1], tuple(sys.argv[2].split(",")), Path(sys.argv[3]), sys.argv[4]
 

@@ -13,21 +13,21 @@ import msgspec
 import pysyncobj.pickle as stock_pickle
 import pytest
 
-from nameserver.raft import library, pysyncobj_seam
-from nameserver.raft.consensus import messages
-from nameserver.raft.consensus import part as part_module
-from nameserver.raft.consensus.contact import Contact
-from nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
-from nameserver.raft.consensus.elections import Elections
-from nameserver.raft.consensus.engine import Engine
-from nameserver.raft.consensus.following import Following
-from nameserver.raft.consensus.greetings import Greetings
-from nameserver.raft.consensus.images import IMAGE_SIZE_MAX, INSTALL_RETRY_S, Images
-from nameserver.raft.consensus.leading import Leading
-from nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
-from nameserver.raft.consensus.members import encode_configuration, quorum_index
-from nameserver.raft.consensus.membership import Membership
-from nameserver.raft.consensus.messages import (
+from routekeeper.nameserver.raft import library, pysyncobj_seam
+from routekeeper.nameserver.raft.consensus import messages
+from routekeeper.nameserver.raft.consensus import part as part_module
+from routekeeper.nameserver.raft.consensus.contact import Contact
+from routekeeper.nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
+from routekeeper.nameserver.raft.consensus.elections import Elections
+from routekeeper.nameserver.raft.consensus.engine import Engine
+from routekeeper.nameserver.raft.consensus.following import Following
+from routekeeper.nameserver.raft.consensus.greetings import Greetings
+from routekeeper.nameserver.raft.consensus.images import IMAGE_SIZE_MAX, INSTALL_RETRY_S, Images
+from routekeeper.nameserver.raft.consensus.leading import Leading
+from routekeeper.nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
+from routekeeper.nameserver.raft.consensus.members import encode_configuration, quorum_index
+from routekeeper.nameserver.raft.consensus.membership import Membership
+from routekeeper.nameserver.raft.consensus.messages import (
     FORMAT_MAX,
     MATCH,
     RESET,
@@ -46,9 +46,9 @@ from nameserver.raft.consensus.messages import (
     decode,
     encode,
 )
-from nameserver.raft.consensus.part import Shared
-from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
-from nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
+from routekeeper.nameserver.raft.consensus.part import Shared
+from routekeeper.nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
+from routekeeper.nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 
 TIMEOUT_S = 0.3  # N of the simulated members
 

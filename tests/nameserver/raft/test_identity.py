@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.disk.files import DISK
-from nameserver.raft.consensus.members import Standing
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.storage.journal import Journal
-from nameserver.raft.storage.slots import Slots
-from nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.nameserver.disk.files import DISK
+from routekeeper.nameserver.raft.consensus.members import Standing
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.storage.journal import Journal
+from routekeeper.nameserver.raft.storage.slots import Slots
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
 
 PEERS = ("a:1", "b:1", "c:1")
 

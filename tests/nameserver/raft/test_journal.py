@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from nameserver.disk.files import DISK
-from nameserver.raft.consensus.log import (
+from routekeeper.nameserver.disk.files import DISK
+from routekeeper.nameserver.raft.consensus.log import (
     OP_COMMIT,
     OP_ENTRY,
     OP_RESET,
@@ -28,11 +28,18 @@ from nameserver.raft.consensus.log import (
     RaftLog,
     Recovered,
 )
-from nameserver.raft.node.recovery import join
-from nameserver.raft.storage import journal as journal_module
-from nameserver.raft.storage.images import Image, Snapshots
-from nameserver.raft.storage.journal import Corrupt, Journal, Replay, encode_frame, encode_header, scan
-from nameserver.raft.types import RaftStartError
+from routekeeper.nameserver.raft.node.recovery import join
+from routekeeper.nameserver.raft.storage import journal as journal_module
+from routekeeper.nameserver.raft.storage.images import Image, Snapshots
+from routekeeper.nameserver.raft.storage.journal import (
+    Corrupt,
+    Journal,
+    Replay,
+    encode_frame,
+    encode_header,
+    scan,
+)
+from routekeeper.nameserver.raft.types import RaftStartError
 
 
 def _entry(index: int, term: int = 1, size: int = 10) -> Op:
@@ -377,8 +384,8 @@ def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
 _FULL = """
     import resource, sys
     from pathlib import Path
-    from nameserver.raft.storage.journal import Journal, StorageFull
-    from nameserver.raft.consensus.log import OP_ENTRY
+    from routekeeper.nameserver.raft.storage.journal import Journal, StorageFull
+    from routekeeper.nameserver.raft.consensus.log import OP_ENTRY
     directory = Path(sys.argv[1])
     journal = Journal(directory, sync=True)
     journal.recover()

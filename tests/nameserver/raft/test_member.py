@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.disk.files import DISK
-from nameserver.raft.node.member import RaftMember
-from nameserver.raft.storage.journal import Journal
-from nameserver.raft.types import Durability, RaftConfig, RaftStartError, Role, StopMember
+from routekeeper.nameserver.disk.files import DISK
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.storage.journal import Journal
+from routekeeper.nameserver.raft.types import Durability, RaftConfig, RaftStartError, Role, StopMember
 from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run, until
 
 

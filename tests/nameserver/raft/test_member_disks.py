@@ -17,18 +17,18 @@ from typing import Any, cast
 
 import pytest
 
-from nameserver.disk.files import File, Files
-from nameserver.raft.node import driver as node_driver
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
+from routekeeper.nameserver.disk.files import File, Files
+from routekeeper.nameserver.raft.node import driver as node_driver
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 
 #: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
 _ALONE = """
     import asyncio, json, os, resource, sys
     from pathlib import Path
-    from nameserver.raft.node.member import RaftMember
-    from nameserver.raft.types import RaftConfig
+    from routekeeper.nameserver.raft.node.member import RaftMember
+    from routekeeper.nameserver.raft.types import RaftConfig
 
     class Machine:
         def apply(self, payload, *, index, term, live): pass
@@ -104,7 +104,7 @@ def test_a_broken_journal_ends_the_process(tmp_path: Path) -> None:
 
 
 _NO_VOTE_IS_STORED = """
-    from nameserver.raft.storage.identity import DataDirectory
+    from routekeeper.nameserver.raft.storage.identity import DataDirectory
 
     def save_vote(directory, term, vote):
         raise MemoryError("planted")
@@ -114,7 +114,7 @@ _NO_VOTE_IS_STORED = """
     async def scenario(member): await asyncio.sleep(10)
 """
 _NOBODY_DIALS = """
-    from nameserver.raft.links.transport import Transport
+    from routekeeper.nameserver.raft.links.transport import Transport
 
     def dial_members(transport):
         raise RuntimeError("planted")
@@ -276,8 +276,8 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
 
 _STANDS_STILL = """
     import signal, threading
-    from nameserver.raft.node import driver
-    from nameserver.disk.files import Files
+    from routekeeper.nameserver.raft.node import driver
+    from routekeeper.nameserver.disk.files import Files
 
     class Still(Files):
         moves = True

@@ -15,13 +15,13 @@ import pytest
 from pysyncobj.pipe_notifier import PipeNotifier
 from pysyncobj.serializer import Serializer
 
-from nameserver.raft.consensus.effects import MakeImage
-from nameserver.raft.links.transport import Transport
-from nameserver.raft.node import recovery
-from nameserver.raft.node.driver import Driver
-from nameserver.raft.node.member import RaftMember
-from nameserver.raft.storage.journal import Journal, Replay
-from nameserver.raft.types import RaftStartError
+from routekeeper.nameserver.raft.consensus.effects import MakeImage
+from routekeeper.nameserver.raft.links.transport import Transport
+from routekeeper.nameserver.raft.node import recovery
+from routekeeper.nameserver.raft.node.driver import Driver
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.storage.journal import Journal, Replay
+from routekeeper.nameserver.raft.types import RaftStartError
 from tests.nameserver.raft.cluster import Machine, cluster_of, in_seconds, run, until
 
 

@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.node.driver import Driver
-from nameserver.raft.node.member import RaftMember
-from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.types import ChangeRefused, ChangeUnknown, Durability, NotLeader, RaftStartError, Role
+from routekeeper.nameserver.raft.node.driver import Driver
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.storage.identity import DataDirectory
+from routekeeper.nameserver.raft.types import (
+    ChangeRefused,
+    ChangeUnknown,
+    Durability,
+    NotLeader,
+    RaftStartError,
+    Role,
+)
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 from tests.ports import free_ports
 

@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.consensus.log import CONFIGURATION
-from nameserver.raft.consensus.members import (
+from routekeeper.nameserver.raft.consensus.log import CONFIGURATION
+from routekeeper.nameserver.raft.consensus.members import (
     Configuration,
     decode_configuration,
     encode_configuration,
     founding,
 )
-from nameserver.raft.consensus.messages import MATCH, Append, AppendReply, Greeting, Removed, encode
-from nameserver.raft.types import ChangeRefused, NotLeader, Role, StopMember
+from routekeeper.nameserver.raft.consensus.messages import (
+    MATCH,
+    Append,
+    AppendReply,
+    Greeting,
+    Removed,
+    encode,
+)
+from routekeeper.nameserver.raft.types import ChangeRefused, NotLeader, Role, StopMember
 
 Make = Callable[..., Any]
 

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.consensus.messages import FORMAT_MAX, Append, Greeting, Stale, TimeoutNow, encode
+from routekeeper.nameserver.raft.consensus.messages import (
+    FORMAT_MAX,
+    Append,
+    Greeting,
+    Stale,
+    TimeoutNow,
+    encode,
+)
 
 Make = Callable[..., Any]
 MESSAGES = 200

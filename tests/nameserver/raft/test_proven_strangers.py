@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.consensus.messages import FORMAT_MAX, Greeting, encode
-from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
-from nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
-from nameserver.raft.node.driver import Driver
-from nameserver.raft.storage.identity import State
+from routekeeper.nameserver.raft.consensus.messages import FORMAT_MAX, Greeting, encode
+from routekeeper.nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
+from routekeeper.nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
+from routekeeper.nameserver.raft.node.driver import Driver
+from routekeeper.nameserver.raft.storage.identity import State
 from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
 
 

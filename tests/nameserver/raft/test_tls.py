@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.links.auth import Credentials
-from nameserver.raft.links.tls import TlsContexts, load, names, names_host
-from nameserver.raft.links.transport import APPLICATION, RAFT, STRANGERS_PER_SECOND, Transport
-from nameserver.raft.types import RaftStartError
-from remoting.transport.tls import Pipe, TlsError
+from routekeeper.nameserver.raft.links.auth import Credentials
+from routekeeper.nameserver.raft.links.tls import TlsContexts, load, names, names_host
+from routekeeper.nameserver.raft.links.transport import APPLICATION, RAFT, STRANGERS_PER_SECOND, Transport
+from routekeeper.nameserver.raft.types import RaftStartError
+from routekeeper.remoting.transport.tls import Pipe, TlsError
 from tests.ports import free_ports
 
 CERTS = Path(__file__).with_name("certs")
@@ -177,7 +177,7 @@ class _Owner:
 @pytest.fixture(autouse=True)
 def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Roles are as a test gives them: on a busy machine the lesser would lose patience and dial as well."""
-    monkeypatch.setattr("nameserver.raft.links.transport.LESSER_DIALS_AFTER_S", 600.0)
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.LESSER_DIALS_AFTER_S", 600.0)
 
 
 async def _until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
@@ -311,7 +311,7 @@ def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
     accept, dial, acceptor_says, dialler_says = REFUSED[how]
 
     async def scenario() -> None:
-        with caplog.at_level(logging.WARNING, "nameserver.raft.links.transport"):
+        with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with _Pair(_forged(accept), _forged(dial)).up() as pair:
                 await _until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.5)  # several more attempts, of which nothing new can be said
@@ -332,7 +332,7 @@ def test_a_member_without_tls_is_told_that_the_other_has_it(
     async def scenario() -> None:
         tls = _contexts("member")
         pair = _Pair(None, tls) if who == "acceptor" else _Pair(tls, None)
-        with caplog.at_level(logging.WARNING, "nameserver.raft.links.transport"):
+        with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with pair.up():
                 await _until(lambda: len(caplog.records) >= 2)
         text = caplog.text
@@ -351,7 +351,7 @@ def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCa
     async def scenario() -> None:
         contexts = _contexts("member") if tls else None
         secrets = (SECRET, b"another secret, as long")
-        with caplog.at_level(logging.WARNING, "nameserver.raft.links.transport"):
+        with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with _Pair(contexts, contexts, secrets=secrets).up() as pair:
                 await _until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.3)

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal
-from nameserver.raft.links.transport import (
+from routekeeper.nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal
+from routekeeper.nameserver.raft.links.transport import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
     PING,
@@ -33,7 +33,7 @@ from nameserver.raft.links.transport import (
     Strangers,
     Transport,
 )
-from nameserver.raft.types import RaftStartError
+from routekeeper.nameserver.raft.types import RaftStartError
 from tests.ports import free_ports
 
 SECRET = b"a secret of some length"
@@ -314,7 +314,7 @@ def test_what_one_stranger_does_again_and_again_is_logged_once(caplog: pytest.Lo
 def test_strangers_leave_the_log_lines_about_members_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.REPORTS_MAX", 1)
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.REPORTS_MAX", 1)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -494,7 +494,7 @@ def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
 
 
 def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -622,7 +622,7 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
 
 @pytest.mark.slow
 def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -699,7 +699,7 @@ def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
 ) -> None:
     """The resolver fails after the dial has given up."""
     uvloop = pytest.importorskip("uvloop")
-    monkeypatch.setattr("nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 0.001)
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 0.001)
     lost: list[dict[str, Any]] = []
 
     async def scenario() -> None:
@@ -762,7 +762,7 @@ def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
 def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 600.0)  # no ping pushes it
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 600.0)  # no ping pushes it
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -783,7 +783,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     check_s = 0.05
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", check_s)
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", check_s)
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -950,7 +950,7 @@ def test_one_host_of_strangers_holds_few_places() -> None:
 
 
 def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 600.0)
 
     async def scenario() -> None:
         async with _transport() as (transport, _, port):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.consensus.messages import Message, PreVote, encode
-from nameserver.raft.consensus.watch import GAP, LISTEN, LISTEN_MAX, LOOK, WINDOW_S, Watch
+from routekeeper.nameserver.raft.consensus.messages import Message, PreVote, encode
+from routekeeper.nameserver.raft.consensus.watch import GAP, LISTEN, LISTEN_MAX, LOOK, WINDOW_S, Watch
 
 Make = Callable[..., Any]
 PERIOD = 0.05
@@ -236,7 +236,7 @@ def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
 def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCaptureFixture) -> None:
     w = world()
     w.elect("a")
-    with caplog.at_level(logging.INFO, "nameserver.raft"):
+    with caplog.at_level(logging.INFO, "routekeeper.nameserver.raft"):
         w.isolate("a")
         assert w.run(3.0, lambda: w.leader is not None and w.leader.name != "a:1")
         w.run(2.0)

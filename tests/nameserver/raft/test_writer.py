@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.consensus.log import OP_ENTRY, REGULAR, Op
-from nameserver.raft.storage.journal import Journal
-from nameserver.raft.storage.writer import Writer
+from routekeeper.nameserver.raft.consensus.log import OP_ENTRY, REGULAR, Op
+from routekeeper.nameserver.raft.storage.journal import Journal
+from routekeeper.nameserver.raft.storage.writer import Writer
 
 LONG_S = 20.0
 

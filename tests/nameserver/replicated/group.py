@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from nameserver.modes.interface import Freshness
-from nameserver.modes.waiters import resolve
-from nameserver.replicated import Replicated
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.ranking import load_settings
-from nameserver.types import (
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.modes.waiters import resolve
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.types import (
     Answer,
     BrokerAddr,
     BrokerKey,
@@ -24,9 +24,9 @@ from nameserver.types import (
     MinBrokerChange,
     Request,
 )
-from remoting.codes import RequestCode
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
 from tests.ports import free_addresses
 
 ADDR = "10.0.0.1:10911"

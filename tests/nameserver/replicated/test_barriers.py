@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.replicated.barriers import GATHER_S as GATHER_RANGE_S
-from nameserver.replicated.barriers import RESEND_S, Barriers, Confirmations
-from nameserver.replicated.peer_messages import ReadIndex, ReadIndexReply
+from routekeeper.nameserver.replicated.barriers import GATHER_S as GATHER_RANGE_S
+from routekeeper.nameserver.replicated.barriers import RESEND_S, Barriers, Confirmations
+from routekeeper.nameserver.replicated.peer_messages import ReadIndex, ReadIndexReply
 
 HERE = (1, "a", 1)
 """A route: term, leader, link."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.modes.interface import Freshness
-from nameserver.raft.consensus.messages import encode
-from nameserver.replicated import Replicated, peer_messages
-from nameserver.types import ConnectionId, LeaveReason
-from remoting.codes import ResponseCode
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.raft.consensus.messages import encode
+from routekeeper.nameserver.replicated import Replicated, peer_messages
+from routekeeper.nameserver.types import ConnectionId, LeaveReason
+from routekeeper.remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import (
     BROKER,
     ONE,

@@ -12,16 +12,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from nameserver.http.app import HttpServer
-from nameserver.modes.interface import Freshness
-from nameserver.replicated import Replicated
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.ranking import load_settings
-from nameserver.wire.server import NameServer
-from remoting.command import RemotingCommand
-from remoting.registration import RegisterBody, body_crc32, encode_register_body
-from remoting.route import DataVersion, TopicConfig, decode_route
-from remoting.transport.blocking import BlockingClient
+from routekeeper.nameserver.http.app import HttpServer
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
 from .group import until

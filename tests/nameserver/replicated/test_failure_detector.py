@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nameserver.commands import Evict
-from nameserver.liveness import Contact, Liveness
-from nameserver.replicated import failure_detector
-from nameserver.replicated.failure_detector import FORGET_S, FailureDetector, judge
-from nameserver.replicated.peer_messages import (
+from routekeeper.nameserver.commands import Evict
+from routekeeper.nameserver.liveness import Contact, Liveness
+from routekeeper.nameserver.replicated import failure_detector
+from routekeeper.nameserver.replicated.failure_detector import FORGET_S, FailureDetector, judge
+from routekeeper.nameserver.replicated.peer_messages import (
     Acknowledgement,
     BrokerContact,
     Hearing,
@@ -24,10 +24,17 @@ from nameserver.replicated.peer_messages import (
     decode,
     encode,
 )
-from nameserver.replicated.reporter import Reporter
-from nameserver.routes.entries import Record
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
-from remoting.route import DataVersion
+from routekeeper.nameserver.replicated.reporter import Reporter
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.types import (
+    BrokerAddr,
+    BrokerKey,
+    BrokerName,
+    ClusterName,
+    ConnectionId,
+    LeaveReason,
+)
+from routekeeper.remoting.route import DataVersion
 from tests.nameserver.contacts import check
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.commands import Command, ImportKv
-from nameserver.modes import kept_file
-from nameserver.modes.interface import Freshness
-from nameserver.raft.types import RaftStartError
-from nameserver.replicated import raft_config
-from nameserver.replicated.writes import Writes
-from nameserver.routes.kv import KV_BYTES_MAX
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file
-from nameserver.types import Request
-from nameserver.verdicts import Verdict
-from remoting.codes import RequestCode, ResponseCode
+from routekeeper.nameserver.commands import Command, ImportKv
+from routekeeper.nameserver.modes import kept_file
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.raft.types import RaftStartError
+from routekeeper.nameserver.replicated import raft_config
+from routekeeper.nameserver.replicated.writes import Writes
+from routekeeper.nameserver.routes.kv import KV_BYTES_MAX
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file
+from routekeeper.nameserver.types import Request
+from routekeeper.nameserver.verdicts import Verdict
+from routekeeper.remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import ask, group_of, put_kv, register, run, until
 
 

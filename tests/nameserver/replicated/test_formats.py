@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     LIMITS_FORMAT,
     UPDATE_FORMAT,
     Batch,
@@ -20,14 +20,14 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
-from nameserver.raft.types import StopMember
-from nameserver.replicated import Replicated, peer_messages, registrations, writes
-from nameserver.replicated.peer_messages import Propose
-from nameserver.replicated.proposals import Write
-from nameserver.types import Answer
-from remoting.codes import ResponseCode
-from remoting.line_limit import LINES_PER_PEER
+from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
+from routekeeper.nameserver.raft.types import StopMember
+from routekeeper.nameserver.replicated import Replicated, peer_messages, registrations, writes
+from routekeeper.nameserver.replicated.peer_messages import Propose
+from routekeeper.nameserver.replicated.proposals import Write
+from routekeeper.nameserver.types import Answer
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.line_limit import LINES_PER_PEER
 from tests.nameserver.replicated.group import (
     CONDITION_S,
     Group,

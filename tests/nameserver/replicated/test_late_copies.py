@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from nameserver.liveness import REPEATED_AFTER_S
-from nameserver.modes.interface import Freshness
-from nameserver.replicated import Replicated
+from routekeeper.nameserver.liveness import REPEATED_AFTER_S
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.replicated import Replicated
 from tests.nameserver.replicated.group import (
     BROKER,
     ONE,

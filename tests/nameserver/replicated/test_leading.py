@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
-from nameserver.modes.interface import NO_QUORUM_TAG, Freshness
-from nameserver.replicated import ANSWER_MARGIN_S, Replicated
-from remoting.codes import ResponseCode
+from routekeeper.nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
+from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, Freshness
+from routekeeper.nameserver.replicated import ANSWER_MARGIN_S, Replicated
+from routekeeper.remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import ONE, TWO, ask, codes, group_of, put_kv, register, run, until
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     COMMAND_BYTES_MAX,
     ENTRY_BYTES_MAX,
     FIRST_FORMAT,
@@ -18,11 +18,18 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.replicated import proposals
-from nameserver.replicated.peer_messages import Deferral, Deferred, PeerMessageError, Propose, decode, encode
-from nameserver.replicated.proposals import RESEND_S, ProposalBook, Sequencer, Write
-from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
-from remoting.route import DataVersion
+from routekeeper.nameserver.replicated import proposals
+from routekeeper.nameserver.replicated.peer_messages import (
+    Deferral,
+    Deferred,
+    PeerMessageError,
+    Propose,
+    decode,
+    encode,
+)
+from routekeeper.nameserver.replicated.proposals import RESEND_S, ProposalBook, Sequencer, Write
+from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
+from routekeeper.remoting.route import DataVersion
 
 ONE, TWO = b"\x01one", b"\x01two"  # of the first format
 TO_LEADER = (3, 1)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
-from nameserver.raft.types import RaftConfig
-from nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Request
-from remoting.codes import RequestCode, ResponseCode
+from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
+from routekeeper.nameserver.raft.types import RaftConfig
+from routekeeper.nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Request
+from routekeeper.remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import (
     CONDITION_S,
     RecordedEffects,
@@ -84,7 +84,7 @@ def test_losing_and_finding_a_majority_is_one_line_each(
             await until(lambda: said(caplog, "contact found") == 2, "both say so")
             assert said(caplog, "contact lost") == 1
 
-    with caplog.at_level(logging.INFO, "nameserver.replicated"):
+    with caplog.at_level(logging.INFO, "routekeeper.nameserver.replicated"):
         run(body)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.commands import COMMAND_BYTES_MAX
-from nameserver.modes.interface import Freshness
-from nameserver.registration import Registration, decode_registration
-from nameserver.replicated import registrations
-from nameserver.types import Answer, ConnectionId, Request
-from remoting.codes import ResponseCode
+from routekeeper.nameserver.commands import COMMAND_BYTES_MAX
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.replicated import registrations
+from routekeeper.nameserver.types import Answer, ConnectionId, Request
+from routekeeper.remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import (
     BROKER,
     ONE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.modes.interface import Freshness
-from remoting.codes import ResponseCode
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import ONE, ask, codes, group_of, put_kv, register, run, until
 
 

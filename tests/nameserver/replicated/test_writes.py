@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from nameserver.commands import Batch, Evict, Proposal, PutKv, encode_batch, encode_command
-from nameserver.modes.interface import OUTCOME_UNKNOWN_TAG, Freshness
-from nameserver.replicated import ANSWER_MARGIN_S
-from nameserver.types import Answer, ConnectionId, LeaveReason
-from remoting.codes import ResponseCode
+from routekeeper.nameserver.commands import Batch, Evict, Proposal, PutKv, encode_batch, encode_command
+from routekeeper.nameserver.modes.interface import OUTCOME_UNKNOWN_TAG, Freshness
+from routekeeper.nameserver.replicated import ANSWER_MARGIN_S
+from routekeeper.nameserver.types import Answer, ConnectionId, LeaveReason
+from routekeeper.remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import (
     BROKER,
     CONDITION_S,

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nameserver.commands import TopicQueues
-from nameserver.handlers import decide
-from nameserver.routes.listings import LISTINGS_BYTES_MAX, Listings
-from nameserver.routes.table import RouteTable
-from nameserver.routes.view import RouteView
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, Request
-from remoting.bodies import TopicList
-from remoting.codes import RequestCode
+from routekeeper.nameserver.commands import TopicQueues
+from routekeeper.nameserver.handlers import decide
+from routekeeper.nameserver.routes.listings import LISTINGS_BYTES_MAX, Listings
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, Request
+from routekeeper.remoting.bodies import TopicList
+from routekeeper.remoting.codes import RequestCode
 from tests.nameserver.routes.test_route_table import eviction, registration
 
 FLAGS: dict[int, Callable[[int], bool]] = {

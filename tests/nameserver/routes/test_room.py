@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     BrokerQueues,
     DeleteTopic,
     Evict,
@@ -24,14 +24,14 @@ from nameserver.commands import (
     encode_command,
     format_of,
 )
-from nameserver.handlers import table_limits
-from nameserver.modes.independent import Independent
-from nameserver.routes.image import encode_image
-from nameserver.routes.room import charged_host
-from nameserver.routes.table import RouteTable
-from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import (
+from routekeeper.nameserver.handlers import table_limits
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.room import charged_host
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import (
     Answer,
     BrokerAddr,
     BrokerKey,
@@ -41,8 +41,8 @@ from nameserver.types import (
     LeaveReason,
     MinBrokerChange,
 )
-from nameserver.verdicts import Applied, NoChange, Rejected, Verdict
-from remoting.route import DataVersion
+from routekeeper.nameserver.verdicts import Applied, NoChange, Rejected, Verdict
+from routekeeper.remoting.route import DataVersion
 from tests.faults.brokers import registration
 from tests.registrations import as_it_came
 from tests.tables import check_table

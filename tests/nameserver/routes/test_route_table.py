@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.commands import (
+from routekeeper.nameserver.commands import (
     BrokerQueues,
     Command,
     DeleteKv,
@@ -28,12 +28,12 @@ from nameserver.commands import (
     Update,
     WipeWritePerm,
 )
-from nameserver.routes.image import ImageError, decode_image, encode_image
-from nameserver.routes.table import RouteTable
-from nameserver.routes.topics import SETS_SPARE, SHARES_SPARE
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
-from nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
-from remoting.route import DataVersion
+from routekeeper.nameserver.routes.image import ImageError, decode_image, encode_image
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.topics import SETS_SPARE, SHARES_SPARE
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from routekeeper.nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
+from routekeeper.remoting.route import DataVersion
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
@@ -369,7 +369,7 @@ def test_topics_with_equal_queues_share_one_set_however_they_came_to_it() -> Non
 
 
 def test_sets_with_equal_marks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.routes.entries.mark_of", lambda *parts: 7)
+    monkeypatch.setattr("routekeeper.nameserver.routes.entries.mark_of", lambda *parts: 7)
     table = RouteTable()
     table.apply(registration(table, "a", ("t1", "t2")))
     table.apply(registration(table, "b", ("u1", "u2")))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.settings.command_line import parse_command_line
-from nameserver.settings.declared import ConfigError
-from nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.settings.command_line import parse_command_line
+from routekeeper.nameserver.settings.declared import ConfigError
+from routekeeper.nameserver.settings.ranking import load_settings
 
 NO_SCHEME = "has a scheme"
 COMMAS = "separate with commas"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.settings.declared import ConfigError
-from nameserver.settings.ranking import load_settings
-from remoting.properties import parse_properties
+from routekeeper.nameserver.settings.declared import ConfigError
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.remoting.properties import parse_properties
 from tests.golden.starts import HOME, RELEASES, recorded_settings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.settings.command_line import CommandLine, parse_command_line
-from nameserver.settings.declared import ConfigError
+from routekeeper.nameserver.settings.command_line import CommandLine, parse_command_line
+from routekeeper.nameserver.settings.declared import ConfigError
 from tests.golden.starts import RELEASES, recorded_options
 
 

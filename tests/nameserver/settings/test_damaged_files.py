@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.command import RemotingCommand
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -22,7 +22,7 @@ def command(data: Path) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "nameserver",
+        "routekeeper.nameserver",
         "--http",
         "off",
         "--listen",

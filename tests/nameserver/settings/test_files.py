@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.disk import files as disk
-from nameserver.settings.files import (
+from routekeeper.nameserver.disk import files as disk
+from routekeeper.nameserver.settings.files import (
     FILE_SIZE_MAX,
     TOKEN_SIZE_MAX,
     FileError,

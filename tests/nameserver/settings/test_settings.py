@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.settings.changes import (
+from routekeeper.nameserver.settings.changes import (
     ChangeInvalid,
     ChangeRefused,
     LiveSettings,
     check_changes,
     parse_changes,
 )
-from nameserver.settings.command_line import parse_command_line
-from nameserver.settings.declared import (
+from routekeeper.nameserver.settings.command_line import parse_command_line
+from routekeeper.nameserver.settings.declared import (
     RUNTIME_KEYS,
     ConfigError,
     NamesrvSettings,
     format_settings,
     read_address,
 )
-from nameserver.settings.ranking import load_settings
-from remoting.addresses import is_loopback
-from remoting.properties import parse_properties
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.remoting.addresses import is_loopback
+from routekeeper.remoting.properties import parse_properties
 
 RAFT = {"mode": "raft", "raftAddress": "127.0.0.1:1", "raftPeers": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"}
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from remoting.command import RemotingCommand
-from remoting.transport import split_address
-from remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 pytestmark = pytest.mark.faults
 
@@ -34,7 +34,15 @@ def nameserver(tmp_path: Path, *, descriptors: int | None = None) -> Iterator[tu
         if descriptors is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors // 2, descriptors))
 
-    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.nameserver",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+    ]
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [*command, "--data", str(tmp_path / "data")],

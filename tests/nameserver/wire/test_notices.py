@@ -14,21 +14,30 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.types import BrokerAddr, ConnectionId, MinBrokerChange
-from nameserver.wire.notices import NOTICES_MAX, Notices
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand, decode_command
-from remoting.fields import RegisterBrokerFields
-from remoting.frame import FrameDecoder
-from remoting.transport import split_address
-from remoting.transport.blocking import BlockingClient
+from routekeeper.nameserver.types import BrokerAddr, ConnectionId, MinBrokerChange
+from routekeeper.nameserver.wire.notices import NOTICES_MAX, Notices
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.blocking import BlockingClient
 
 WITHIN_S = 30.0
 
 
 @contextlib.contextmanager
 def nameserver(tmp_path: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.nameserver",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        *flags,
+    ]
     process = subprocess.Popen(
         [*command, "--data", str(tmp_path / "data")],
         stdout=subprocess.PIPE,
@@ -139,7 +148,7 @@ def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
     async def fail(*arguments: object, **named: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("nameserver.wire.notices.RemotingClient.invoke_oneway", fail)
+    monkeypatch.setattr("routekeeper.nameserver.wire.notices.RemotingClient.invoke_oneway", fail)
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:  # the one that everything else of the process is in
@@ -162,7 +171,7 @@ def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         dialled.append(addr)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("nameserver.wire.notices.RemotingClient.invoke_oneway", stand_still)
+    monkeypatch.setattr("routekeeper.nameserver.wire.notices.RemotingClient.invoke_oneway", stand_still)
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nameserver.commands import DeleteTopic, RegisterBroker, TopicQueues
-from nameserver.handlers import decide
-from nameserver.routes.table import RouteTable
-from nameserver.routes.view import RouteView
-from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName
-from nameserver.verdicts import Applied
-from nameserver.wire import route_cache
-from nameserver.wire.route_cache import BATCH_BYTES, BATCH_MAX, TAIL_MAX, RouteCache, RouteReader
-from remoting.codes import HeaderCodec
-from remoting.command import decode_command
-from remoting.errors import RemoteProtocolError
-from remoting.frame import FrameDecoder, encode_frame
-from remoting.header import Header, encode_header
-from remoting.route import DataVersion, RouteDialect, TopicRouteData, encode_route
+from routekeeper.nameserver.commands import DeleteTopic, RegisterBroker, TopicQueues
+from routekeeper.nameserver.handlers import decide
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName
+from routekeeper.nameserver.verdicts import Applied
+from routekeeper.nameserver.wire import route_cache
+from routekeeper.nameserver.wire.route_cache import BATCH_BYTES, BATCH_MAX, TAIL_MAX, RouteCache, RouteReader
+from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.command import decode_command
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.frame import FrameDecoder, encode_frame
+from routekeeper.remoting.header import Header, encode_header
+from routekeeper.remoting.route import DataVersion, RouteDialect, TopicRouteData, encode_route
 
 SETTINGS = NamesrvSettings()
 #: A busy machine must not fail a property.
@@ -249,7 +249,7 @@ def test_answer_that_topics_share_is_encoded_once_per_change(monkeypatch: pytest
         encoded.append(dialect)
         return encode_route(route, dialect)
 
-    monkeypatch.setattr("nameserver.wire.route_cache.encode_route", encode)
+    monkeypatch.setattr("routekeeper.nameserver.wire.route_cache.encode_route", encode)
     topics = tuple(f"T{i}" for i in range(20))
     table = table_of(*topics)
     cache = cache_of(table)

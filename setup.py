@@ -1,0 +1,18 @@
+"""Where the parts of the package lie in the repository; all other settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+
+ROOT = Path(__file__).parent
+FOLDERS = [
+    folder for folder in ("remoting", "nameserver", "broker", "client", "bench") if (ROOT / folder).is_dir()
+]
+NAMES = find_namespace_packages(
+    str(ROOT), include=[f"{folder}{end}" for folder in FOLDERS for end in ("", ".*")]
+)
+
+setup(
+    packages=["routekeeper", *(f"routekeeper.{name}" for name in NAMES)],
+    package_dir={"routekeeper": "routekeeper", **{f"routekeeper.{folder}": folder for folder in FOLDERS}},
+)
