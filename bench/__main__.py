@@ -1,8 +1,12 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
+from routekeeper.bench.extra import end_without_extra
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_signals
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+end_without_extra(
+    "mqbench"
+)  # before the rest is loaded, which ends in a traceback where a package is missing
 # ruff: noqa: E402
 
 import argparse

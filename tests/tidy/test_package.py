@@ -111,7 +111,6 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(copy, out / "made")
 
 
-@pytest.mark.xfail(strict=True, reason="bench/micro is installed, too")
 @pytest.mark.slow
 def test_a_wheel_holds_the_folders_files_below_one_name(wheel: Path, tree: Path) -> None:
     assert contents(wheel) == installed_from(tree)
@@ -120,7 +119,6 @@ def test_a_wheel_holds_the_folders_files_below_one_name(wheel: Path, tree: Path)
     assert sorted(re.sub(r"-.*\.", ".", name) for name in tops) == ["routekeeper", "routekeeper.dist-info"]
 
 
-@pytest.mark.xfail(strict=True, reason="bench/micro is installed, too")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "alter",
@@ -146,7 +144,6 @@ def test_a_tree_whose_links_were_lost_installs_and_runs_the_same(
     assert contents(build(copy, tmp_path / "made")) == installed_from(tree)
 
 
-@pytest.mark.xfail(strict=True, reason="bench/micro is installed, too")
 @pytest.mark.slow
 def test_a_source_archive_installs_the_same(tree: Path, tmp_path: Path) -> None:
     copy = tmp_path / "source"
@@ -233,6 +230,18 @@ def test_each_installed_program_starts(program: str, site: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("asked", ["--help", "compare"])
+def test_the_benchmark_without_its_extra_names_the_extra(asked: str, site: Path, tmp_path: Path) -> None:
+    # -S leaves out the packages of this environment.
+    program = (sys.executable, "-S", str(site / "bin" / "mqbench"), asked)
+    found = done(*program, folder=tmp_path, PYTHONPATH=str(site))
+    assert found.returncode == 2
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("mqbench: not installed: pyspark, ")
+    assert line.endswith("; run pip install 'routekeeper[bench]'")
+
+
+@pytest.mark.slow
 def test_servers_do_not_load_the_client(place: Path, tmp_path: Path) -> None:
     program = (
         "import sys, routekeeper.nameserver.__main__, routekeeper.broker.__main__;"
@@ -301,9 +310,9 @@ def test_nothing_is_imported_by_a_bare_name() -> None:
 
 
 def test_bare_names_are_found() -> None:
-    name = ".".join(["nameserver", "types", "X"])
-    text = f"import client.aio\nfrom remoting import route\nfrom .bench import x\nf('{name}', 'client.id')\n"
-    assert list(bare_names(text)) == [(1, "client.aio"), (2, "remoting"), (4, name)]
+    name, other = ".".join(["nameserver", "types", "X"]), ".".join(["client", "aio"])
+    text = f"import {other}\nfrom remoting import route\nfrom .bench import x\nf('{name}', 'client.id')\n"
+    assert list(bare_names(text)) == [(1, other), (2, "remoting"), (4, name)]
 
 
 def test_each_folder_is_found_in_the_package() -> None:
