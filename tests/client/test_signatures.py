@@ -33,7 +33,6 @@ def walked() -> Iterator[object]:
                 yield pytest.param(owner, name, method, id=f"{public}.{name}")
 
 
-@pytest.mark.xfail(strict=False, reason="methods show the name and the result of the operation that they run")
 @pytest.mark.parametrize(("owner", "name", "method"), list(walked()))
 def test_a_public_method_says_its_own_name_and_result(owner: type, name: str, method: FunctionType) -> None:
     assert (method.__module__, method.__qualname__) == (owner.__module__, f"{owner.__name__}.{name}")
@@ -45,7 +44,6 @@ def test_a_public_method_says_its_own_name_and_result(owner: type, name: str, me
     assert inspect.getdoc(method), "help has nothing to say"
 
 
-@pytest.mark.xfail(strict=True, reason="methods show the name and the result of the operation that they run")
 def test_both_drivers_have_the_same_signatures() -> None:
     compared = 0
     for name in PAIRS:
@@ -59,7 +57,6 @@ def test_both_drivers_have_the_same_signatures() -> None:
     assert compared > 40
 
 
-@pytest.mark.xfail(strict=True, reason="methods show the name and the result of the operation that they run")
 @pytest.mark.parametrize("kind", [Producer, AsyncProducer])
 def test_help_shows_what_is_called_and_returned(kind: type) -> None:
     text = pydoc.plain(pydoc.render_doc(kind.send))  # type: ignore[attr-defined]
