@@ -47,12 +47,6 @@ def test_retry_topics_may_be_as_long_as_groups() -> None:
         check_group("g" * 256)
 
 
-def test_the_divisor_shortens_periods_only() -> None:
-    config = ClientConfig(nameservers=("a:1",), timer_divisor=10)
-    assert config.period(config.route_refresh_s) == 3.0
-    assert config.call_timeout_s == 3.0
-
-
 @pytest.mark.parametrize("values", [{"retry_times": -1}, {"send_timeout_s": 0.0}, {"compress_level": 10}])
 def test_producer_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="allowed"):
