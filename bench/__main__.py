@@ -1,5 +1,6 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
+from routekeeper.bench.extra import end_without_extra
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_signals
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
@@ -7,6 +8,8 @@ from routekeeper.remoting.wall_clock import bear_far_clocks
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
 print_any_text()
+# Before the rest is loaded, which ends in a traceback where a package is missing.
+end_without_extra("mqbench")
 # ruff: noqa: E402
 
 import argparse

@@ -1,10 +1,12 @@
 """Timers of the systems that are compared: as documented, and as a run divides them (pure)."""
 
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from routekeeper.bench.runfolder import Timer
+from routekeeper.client.config import ClientConfig
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,3 +51,17 @@ def documented_timers(divisor: float) -> dict[str, Timer]:
         name: Timer(used_ms=value / divisor, documented_ms=value, scaled=True, source="RocketMQ 5.3")
         for name, value in DOCUMENTED_MS.items()
     }
+
+
+def divide_periods(config: ClientConfig, divisor: float) -> ClientConfig:
+    """Return a client's settings with shorter periods; timeouts stay."""
+    return replace(
+        config,
+        route_refresh_s=config.route_refresh_s / divisor,
+        nameserver_refresh_s=config.nameserver_refresh_s / divisor,
+        nameserver_avoid_s=config.nameserver_avoid_s / divisor,
+        heartbeat_s=config.heartbeat_s / divisor,
+        rebalance_s=config.rebalance_s / divisor,
+        offset_persist_s=config.offset_persist_s / divisor,
+        lock_s=config.lock_s / divisor,
+    )

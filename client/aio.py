@@ -9,9 +9,8 @@
 
         await client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation, as those of :mod:`routekeeper.client.broker_registration`, runs by ``await
-client.run(operation)``. Leaving the ``async with`` stores consumers' offsets, leaves the groups and closes
-the connections.
+Any operation runs by ``await client.run(operation)``. Leaving the ``async with`` stores consumers' offsets,
+leaves the groups and closes the connections.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Assignment:
                 self._trouble.worked((yield from read_clock()).now_s)
             period_s = min(config.rebalance_s, config.lock_s) if self._orderly else config.rebalance_s
             # what could not be settled (a broker that does not know us yet, a lock held) is tried again soon
-            yield from wait(self.changed, seen, config.period(period_s) if settled else 1.0)
+            yield from wait(self.changed, seen, period_s if settled else 1.0)
 
     def _balance(self, topic: str) -> Operation[bool]:
         """Bring the assigned queues of a topic to our share; return whether nothing is left to do."""
@@ -326,7 +326,7 @@ class Assignment:
         return parts
 
     def _keep_stored(self) -> Operation[None]:
-        period_s = self._core.config.period(self._core.config.offset_persist_s)
+        period_s = self._core.config.offset_persist_s
         while not self._stopping:
             yield from self._core.pause(period_s)
             for queue, process in tuple(self.queues.items()):

@@ -5,8 +5,7 @@
         result = producer.send(Message(topic="Orders", body=b"..."))
         client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation, as those of :mod:`routekeeper.client.broker_registration`, runs by ``client.run(operation)``,
-from any thread.
+Any operation runs by ``client.run(operation)``, from any thread.
 
 Used without ``with``, a client starts no thread at all: routes are refreshed by the send that finds them due,
 and no heartbeats are sent. That is the form for load generators with many clients in one process, also under
@@ -14,7 +13,6 @@ gevent's patching::
 
     client = Client(ClientConfig(nameservers=(addr,)), hooks=(timing,))
     route = client.route("Orders", nameserver=addr)       # one 105 to this nameserver, never from a cache
-    client.run(register(addr, registration))              # one 103, see client.broker_registration
     client.close()
 
 Hooks see each request before it is sent and each answer before its caller does
@@ -35,7 +33,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Self, TypeVar, assert_never
 
@@ -55,7 +53,6 @@ from .callbacks import check_callback, check_hooks
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
 from .core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore, Identity
-from .directory import RouteSource, ask_nameservers
 from .errors import ClientClosed, ClientError, ForkedClient, InvalidArgument
 from .operation import (
     Clock,
@@ -78,6 +75,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Seconds that threads get to end that nothing holds.
 _MOMENT_S: Final = 1.0
+MakeCore = Callable[[ClientConfig, Identity, random.Random], ClientCore]
 _serials: Final = itertools.count(secrets.randbits(31))
 
 
@@ -88,7 +86,7 @@ class Client:
         hooks: See each request before it is sent and each answer before its caller does.
         send_threads: How many sends of :meth:`Producer.send_async` are under way at a time.
         send_async_max: How many of them may be under way or wait for their turn; more wait to be taken.
-        source: Where routes come from, if not from the nameservers.
+        core: Makes the core, as :class:`~routekeeper.client.core.ClientCore` does.
     """
 
     def __init__(
@@ -99,10 +97,10 @@ class Client:
         rng: random.Random | None = None,
         send_threads: int = 8,
         send_async_max: int = 1024,
-        source: RouteSource = ask_nameservers,
+        core: MakeCore = ClientCore,
     ) -> None:
         check_hooks(hooks)
-        self.core = ClientCore(config, local_identity(), rng or random.Random(), source)
+        self.core = core(config, local_identity(), rng or random.Random())
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
         self._hooks = hooks

@@ -22,6 +22,7 @@ from .core import ClientCore
 from .errors import ClientClosed
 from .linger import LingerCore, OnDelivery, call_back
 from .member import GroupMember
+from .methods import show_as_called
 from .operation import Operation
 from .producer import Message, ProducerCore, QueueSelector, SendResult
 from .pull_consumer import PullConsumerCore
@@ -61,6 +62,7 @@ def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callab
     return method
 
 
+@show_as_called
 class Producer:
     """Sends messages of one group; see :class:`routekeeper.client.producer.ProducerCore` for meaning and
     errors.
@@ -156,6 +158,7 @@ def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[Ba
     return failures
 
 
+@show_as_called
 class Consumer:
     """What both kinds of consumers can do; see :class:`routekeeper.client.member.GroupMember`."""
 
@@ -206,6 +209,7 @@ class PushConsumer(Consumer):
     core: PushConsumerCore
 
 
+@show_as_called
 class PullConsumer(Consumer):
     """Hands out messages when asked; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
 
@@ -236,6 +240,7 @@ class PullConsumer(Consumer):
     search_offset = _performed(PullConsumerCore.search_offset)
 
 
+@show_as_called
 class Admin:
     """What administrators ask of nameservers and brokers; see :class:`routekeeper.client.admin.Admin`."""
 

@@ -74,7 +74,6 @@ class ClientConfig:
             changes.
         client_id: Name of this client towards brokers; empty lets the driver make one from address and
             process.
-        timer_divisor: Divides every period below (not timeouts); the benchmark shortens a run by it.
         nameserver_try_s: Longest wait for one nameserver while another can still be asked.
         nameserver_avoid_s: How long a nameserver that failed is asked last.
         namespace: Prefix of all topics and groups of producers and consumers at the brokers
@@ -87,7 +86,6 @@ class ClientConfig:
     nameserver_url: str | None = None
     client_id: str = ""
     codec: HeaderCodec = HeaderCodec.JSON
-    timer_divisor: float = 1.0
     route_refresh_s: float = 30.0
     nameserver_refresh_s: float = 120.0
     heartbeat_s: float = 30.0
@@ -113,8 +111,6 @@ class ClientConfig:
             raise InvalidArgument(
                 "no nameserver address: give -n or set NAMESRV_ADDR, as host:port;host:port"
             )
-        if not 0.1 <= self.timer_divisor <= 1000:
-            raise InvalidArgument(f"timer_divisor={self.timer_divisor}, allowed 0.1..1000")
         for name in (
             "route_refresh_s",
             "nameserver_refresh_s",
@@ -129,14 +125,10 @@ class ClientConfig:
             value = getattr(self, name)
             if not 0.001 <= value <= 3600:
                 raise InvalidArgument(f"{name}={value}, allowed 0.001..3600")
-        if self.heartbeat_s / self.timer_divisor > 60:
+        if self.heartbeat_s > 60:
             raise InvalidArgument(
                 f"heartbeat_s={self.heartbeat_s}, must stay within half a broker's limit of 120"
             )
-
-    def period(self, seconds: float) -> float:
-        """Return a documented period as it applies here."""
-        return seconds / self.timer_divisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,9 @@ class Identity:
 class ClientCore:
     """State and background operations of one client.
 
+    Args:
+        source: Where routes come from; the benchmark reads them from ZooKeeper, too.
+
     Attributes:
         stop: Notified when the client begins to close; every background operation waits on it.
         deadline_s: Instant by which :meth:`close` is to have ended, if its parts' own deadlines are later.
@@ -265,7 +268,7 @@ class ClientCore:
         return list(addrs)
 
     def _keep_heartbeat(self) -> Operation[None]:
-        period_s = self.config.period(self.config.heartbeat_s)
+        period_s = self.config.heartbeat_s
         yield from self.pause(min(1.0, period_s))
         while not self.closing:
             instant: Instant = yield Clock()

@@ -69,10 +69,8 @@ class Directory:
     ) -> None:
         self.config = config
         self._source = source
-        self.nameservers = NameserverChoice(
-            config.nameservers, avoid_s=config.period(config.nameserver_avoid_s), rng=rng
-        )
-        self.routes = RouteCache(refresh_s=config.period(config.route_refresh_s))
+        self.nameservers = NameserverChoice(config.nameservers, avoid_s=config.nameserver_avoid_s, rng=rng)
+        self.routes = RouteCache(refresh_s=config.route_refresh_s)
         #: Called when a route in use changed; must not wait.
         self.watchers: list[Callable[[], None]] = []
         #: Whether :meth:`keep_routes` runs; if not, a send refreshes a route that is due itself.
@@ -267,7 +265,7 @@ class Directory:
 
         Source: MQClientInstance.startScheduledTask.
         """
-        period_s = self.config.period(self.config.route_refresh_s)
+        period_s = self.config.route_refresh_s
         self.kept = True
         instant: Instant = yield Clock()
         next_s = instant.now_s
@@ -291,7 +289,7 @@ class Directory:
                 yield from self.fetch_nameservers()
             except (OSError, InvalidArgument) as error:
                 log.warning("nameserver page failed url=%s error=%s", url, error)
-            yield from wait(stop, seen, self.config.period(self.config.nameserver_refresh_s))
+            yield from wait(stop, seen, self.config.nameserver_refresh_s)
 
     def fetch_nameservers(self) -> Operation[None]:
         """Read the page of nameserver addresses once.

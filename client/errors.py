@@ -1,7 +1,31 @@
-"""Exceptions of the client, split by outcome: what a caller may conclude about the change it asked for.
+"""Exceptions of the client, ordered by outcome: whether the change that a caller asked for was made.
 
-Answers of a peer other than success are :class:`routekeeper.remoting.errors.ResponseError`, unless an
-operation can say more.
+All exceptions that the client raises on purpose, as their classes descend from each other::
+
+    RemotingError                   root of all
+        ClientError                 raised by the client itself
+            ForkedClient            used in a fork of the process that made the client; nothing was done
+            InvalidArgument         a value is not allowed; nothing was sent (also a ValueError)
+            NoResult                a listener's result does not say whether its messages were consumed
+            NotApplied              the change was certainly not made
+                ClientClosed        the client is closed; nothing was sent
+                NoAnswer            an address gave no usable answer; nothing was changed
+                NoNameserver        no nameserver answered
+                NoRoute             the nameservers know no route of the topic
+                SendNotApplied      no broker stored the message
+            OutcomeUnknown          the change may have been made
+                SendOutcomeUnknown  a broker may have stored the message
+        ConnectionLost              the connection could not be made, or was lost
+        FieldError                  an argument of a request is missing or wrong
+        LocalProtocolError          the protocol does not allow this request; nothing was sent
+        RemoteProtocolError         the peer sent bytes that the protocol does not allow
+        RequestTimeout              no answer in time; the outcome is unknown
+        ResponseError               the peer answered with a code other than success
+        TlsError                    a connection cannot be secured, or a file of keys cannot be used
+        TooManyRequests             too many requests are under way; nothing was sent
+        Withdrawn                   the request was not needed any more; nothing was sent
+
+An operation that can tell the outcome raises a ClientError; others leave a peer's refusal as a ResponseError.
 """
 
 from __future__ import annotations

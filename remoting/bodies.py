@@ -76,6 +76,7 @@ class MessageQueue:
     queue_id: int
 
     def to_json(self) -> dict[str, Any]:
+        """Return the queue as requests and answers have it in JSON."""
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
     @classmethod

@@ -106,6 +106,7 @@ class TopicConfig:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the settings as requests and answers have them in JSON."""
         return {
             "attributes": dict(self.attributes),
             "order": self.order,

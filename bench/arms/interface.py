@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from routekeeper.bench.events import SIMULATED_FROM, Outcome
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.route import TopicRouteData
@@ -183,6 +184,5 @@ def as_dialled(route: TopicRouteData, addrs: Mapping[str, str]) -> TopicRouteDat
 
 
 def client_config(config: ArmConfig, servers: Iterable[str]) -> ClientConfig:
-    return ClientConfig(
-        nameservers=tuple(servers), timer_divisor=config.divisor, call_timeout_s=config.timeout_s
-    )
+    settings = ClientConfig(nameservers=tuple(servers), call_timeout_s=config.timeout_s)
+    return divide_periods(settings, config.divisor)

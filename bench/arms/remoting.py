@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from routekeeper.bench.arms.interface import (
     CLUSTER,
@@ -19,10 +20,11 @@ from routekeeper.bench.arms.interface import (
     client_config,
     looked_at,
 )
+from routekeeper.bench.broker_registration import Registration, encode_registration, register, unregister
 from routekeeper.bench.events import Outcome
 from routekeeper.bench.recorder import short_remark
 from routekeeper.client.blocking import Client
-from routekeeper.client.broker_registration import Registration, encode_registration, register, unregister
+from routekeeper.client.core import ClientCore
 from routekeeper.client.directory import Directory, ask_nameservers
 from routekeeper.client.errors import NotApplied, OutcomeUnknown
 from routekeeper.client.operation import Operation
@@ -103,7 +105,10 @@ class RemotingArm:
             )
 
         return Client(
-            client_config(self.config, side.servers), hooks=hooks, rng=random.Random(seed), source=source
+            client_config(self.config, side.servers),
+            hooks=hooks,
+            rng=random.Random(seed),
+            core=partial(ClientCore, source=source),
         )
 
 

@@ -51,6 +51,7 @@ from routekeeper.bench.arms.layout import (
 from routekeeper.bench.events import Outcome
 from routekeeper.bench.recorder import short_remark
 from routekeeper.client.blocking import Client
+from routekeeper.client.core import ClientCore
 from routekeeper.client.directory import Directory
 from routekeeper.client.operation import Deliver, Operation
 from routekeeper.remoting.codes import ResponseCode
@@ -317,7 +318,7 @@ class ZooKeeperArm:
             client_config(self.config, side.servers),
             hooks=hooks,
             rng=random.Random(seed),
-            source=source,
+            core=partial(ClientCore, source=source),
         )
         made.append(client)
         return client

@@ -36,6 +36,7 @@ from routekeeper.bench.micro.route_query import (
     start_independent,
     start_raft,
 )
+from routekeeper.bench.micro.trees import THIS, nameserver_of
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
@@ -112,6 +113,7 @@ def _pair(trees: tuple[Path, Path], mode: str, number: int) -> Iterator[tuple[st
             folder = root / str(side)
             folder.mkdir()
             stack.env = {"PYTHONPATH": str(trees[side])}
+            stack.program = nameserver_of(trees[side])
             if mode == "raft":
                 started[side], members = start_raft(stack, folder)
                 addrs += members
@@ -124,7 +126,7 @@ def _pair(trees: tuple[Path, Path], mode: str, number: int) -> Iterator[tuple[st
 
 
 def compare(other: Path, *, mode: str, pairs: int, turns: int) -> None:
-    trees = Path(__file__).resolve().parents[2], other.resolve()
+    trees = THIS, other.resolve()
     took: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
     for number in range(pairs):
         for name, targets in _pair(trees, mode, number):

@@ -27,8 +27,6 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Final, Self
 
-from routekeeper.bench.micro.raft.figures import interval
-
 #: Topics, compressed, registrations timed at a time: some ms of CPU.
 CASES: Final = {
     f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
@@ -77,14 +75,13 @@ def work() -> None:
     """Be one tree: read the file of frames, then answer each case asked for with us of CPU a registration."""
     import gc
 
-    from routekeeper.nameserver import types
-    from routekeeper.remoting.command import read_command
-
-    try:
-        module = import_module("routekeeper.nameserver.registration")
-    except ImportError:  # where it was once
-        module = import_module("routekeeper.nameserver.handlers")
-    decode = module.decode_registration
+    tree = Path(sys.argv[3])
+    types, read_command = (
+        imported(tree, "nameserver/types.py"),
+        imported(tree, "remoting/command.py").read_command,
+    )
+    # Older trees have it in the handlers.
+    decode = imported(tree, "nameserver/registration.py", "nameserver/handlers.py").decode_registration
     # A tree may have taken over what it wanted of a command into a value of its own.
     as_asked = getattr(types.Request, "of", lambda command: command)
 
@@ -93,6 +90,23 @@ def work() -> None:
         digits, count = cases[line.strip()]
         sent = [bytes.fromhex(frame) for frame in digits]
         print(_batch(decode, as_asked, read_command, sent, count, gc.collect), flush=True)
+
+
+def imported(tree: Path, *files: str) -> Any:
+    """Import the first of these files that lies in the tree, as a module; older trees have it at the top.
+
+    The file decides, and the module must come from it: an editable install of this tree supplies modules that
+    the other tree's package lacks.
+    """
+    below = "routekeeper." if "from routekeeper." in (tree / "nameserver" / "__main__.py").read_text() else ""
+    for file in files:
+        path = tree / file
+        if path.is_file():
+            module = import_module(below + file.removesuffix(".py").replace("/", "."))
+            if Path(str(module.__file__)).resolve() != path.resolve():
+                raise SystemExit(f"{module.__name__} comes from {module.__file__}, wanted {path}")
+            return module
+    raise SystemExit(f"{tree} has none of the files {', '.join(files)}")
 
 
 def _batch(
@@ -121,7 +135,7 @@ class Worker:
 
     def __init__(self, tree: Path, cases: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).resolve()), "--worker", str(cases)],
+            [sys.executable, "-P", str(Path(__file__).resolve()), "--worker", str(cases), str(tree)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -145,6 +159,8 @@ class Worker:
 
 
 def compare(cases: Path, other: Path, *, pairs: int, processes: int) -> None:
+    from routekeeper.bench.micro.raft.figures import interval
+
     here = Path(__file__).resolve().parents[2]
     took: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
     for _ in range(processes):

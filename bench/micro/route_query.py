@@ -92,11 +92,13 @@ class Stack(contextlib.ExitStack):
 
     Attributes:
         env: What their environment has besides.
+        program: Module of the nameserver that is started; other trees may have it elsewhere.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.env: dict[str, str] = {}
+        self.program = "routekeeper.nameserver"
 
     def start(
         self, command: list[str], folder: Path, env: dict[str, str] | None = None
@@ -121,6 +123,8 @@ def _stop(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def _line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
@@ -141,7 +145,7 @@ def start_independent(stack: Stack, folder: Path) -> Target:
     command = [
         sys.executable,
         "-m",
-        "routekeeper.nameserver",
+        stack.program,
         "--listen",
         "127.0.0.1:0",
         "--http",
@@ -162,7 +166,7 @@ def start_raft(stack: Stack, folder: Path) -> tuple[list[Target], list[str]]:
         command = [
             sys.executable,
             "-m",
-            "routekeeper.nameserver",
+            stack.program,
             "--mode",
             "raft",
             "--raft",

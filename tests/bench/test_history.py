@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from routekeeper.bench.history import Call, Operation, Outcome, as_promised, by_key
+from tests.history import Call, Operation, Outcome, as_promised, by_key
 
 
 def call(key: str, operation: Operation, begun: float, ended: float, outcome: Outcome = Outcome.OK) -> Call:

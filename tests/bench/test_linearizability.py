@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routekeeper.bench.history import Call, Operation, Outcome, as_promised
-from routekeeper.bench.linearizability import Undecided, check
+from tests.history import Call, Operation, Outcome, as_promised
+from tests.linearizability import Undecided, check
 
 
 def read(value: object, begun: float, ended: float, key: str = "k") -> Call:

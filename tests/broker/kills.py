@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Final
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.aio import Client, Producer
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from routekeeper.client.producer import Message, SendResult
@@ -97,7 +98,7 @@ class Run:
     """
 
     def __init__(self, namesrv: str) -> None:
-        self._config = ClientConfig(nameservers=(namesrv,), timer_divisor=20)
+        self._config = divide_periods(ClientConfig(nameservers=(namesrv,)), 20)
         self._numbers = itertools.count(1)
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.unknown = 0
@@ -166,7 +167,7 @@ class Run:
 async def play(namesrv: str, broker: Server, *, kills: int, rng: random.Random) -> Run:
     """Send and consume while the broker is killed so often; return what they were told and what was read."""
     run = Run(namesrv)
-    client_config = ClientConfig(nameservers=(namesrv,), timer_divisor=20)
+    client_config = divide_periods(ClientConfig(nameservers=(namesrv,)), 20)
     async with (
         Client(client_config) as sender,
         Client(client_config) as first,

@@ -14,6 +14,7 @@ import pytest
 
 import routekeeper.client.aio
 import routekeeper.client.blocking
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from routekeeper.client.errors import InvalidArgument, NoNameserver
 from routekeeper.client.producer import Message, SendStatus
@@ -179,7 +180,7 @@ def test_messages_whose_listener_returned_no_result_come_again(
     eventually: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
     topic = f"Odd{kind}"
     listener = Odd(ODD[kind])
     with (
@@ -200,7 +201,7 @@ def test_messages_whose_listener_returned_no_result_come_again(
 def test_the_asyncio_consumer_judges_results_alike_however_the_listener_runs(
     nameserver: Process, broker: Process, eventually: Callable[..., None]
 ) -> None:
-    config = ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
     listener = Odd(lambda: 0)
 
     async def awaited(batch: Batch) -> Any:

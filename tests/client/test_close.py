@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from routekeeper.client.errors import SendNotApplied, SendOutcomeUnknown
@@ -31,7 +32,7 @@ def test_close_has_one_deadline_for_all_hanging_workers(
             hanging[0] += 1
         end.wait(60)
 
-    started = Client(ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10, shutdown_s=2.0))
+    started = Client(divide_periods(ClientConfig(nameservers=(nameserver.addr,), shutdown_s=2.0), 10))
     try:
         producer = started.producer("senders")
         for number in range(8):

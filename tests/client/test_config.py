@@ -66,12 +66,6 @@ def test_the_namespace_counts_for_the_length_of_a_group() -> None:
         client.close()
 
 
-def test_the_divisor_shortens_periods_only() -> None:
-    config = ClientConfig(nameservers=("a:1",), timer_divisor=10)
-    assert config.period(config.route_refresh_s) == 3.0
-    assert config.call_timeout_s == 3.0
-
-
 @pytest.mark.parametrize("values", [{"retry_times": -1}, {"send_timeout_s": 0.0}, {"compress_level": 10}])
 def test_producer_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="allowed"):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.config import ClientConfig
 from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, PushConsumerCore
 from routekeeper.client.core import ClientCore, Identity
@@ -345,7 +346,7 @@ class Member:
         self.dead = self.cut_off = False
         self.arrival_s = 0.0
         self.world = world
-        config = ClientConfig(nameservers=(ADDR,), timer_divisor=world.timer_divisor)
+        config = divide_periods(ClientConfig(nameservers=(ADDR,)), world.timer_divisor)
         self.core = ClientCore(config, Identity(ip="192.0.2.1", pid=1, serial=serial), random.Random(serial))
         values = {"consume_from": ConsumeFrom.FIRST_OFFSET, **values}
         self.consumer = PushConsumerCore(

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 import routekeeper.client.aio
 import routekeeper.client.blocking
+from routekeeper.bench.broker_registration import Registration, register, unregister
 from routekeeper.client.admin import Admin, failed
-from routekeeper.client.broker_registration import Registration, register, unregister
 from routekeeper.client.config import ClientConfig, ProducerConfig
 from routekeeper.client.core import ClientCore
 from routekeeper.client.errors import (

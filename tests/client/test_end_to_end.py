@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import routekeeper.client.aio
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client, PushConsumer
 from routekeeper.client.config import ClientConfig, ProducerConfig
 from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.timeout(200)
 
 
 def config(nameserver: Any, **values: Any) -> ClientConfig:
-    return ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10, **values)
+    return divide_periods(ClientConfig(nameservers=(nameserver.addr,), **values), 10)
 
 
 class Sink:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from routekeeper.client.producer import Message
@@ -197,7 +198,7 @@ def test_a_listener_that_always_fails_writes_one_line_and_not_one_for_each_messa
             calls[0] += 1
         raise TypeError("of the user's own")
 
-    with Client(ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)) as started:
+    with Client(divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)) as started:
         producer = started.producer("senders")
         for number in range(200):
             producer.put(Message(topic=topic, body=b"%d" % number))

@@ -11,6 +11,7 @@ import pytest
 
 import routekeeper.client.aio
 import routekeeper.client.blocking
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.config import ClientConfig, ProducerConfig
 from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig
 from routekeeper.client.operation import Deliver, Operation
@@ -83,7 +84,7 @@ def test_cancelling_the_driver_itself_still_ends_a_delivery() -> None:
 
 
 def settings(nameserver: Process) -> ClientConfig:
-    return ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+    return divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
 
 
 def send(nameserver: Process, topic: str, count: int) -> set[bytes]:

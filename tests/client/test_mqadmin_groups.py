@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from routekeeper.client.mqadmin.__main__ import main
@@ -48,7 +49,7 @@ def test_a_broker_that_does_not_answer_is_named(nameserver: Any, broker: Any) ->
 
 
 def test_lag_and_members_of_a_group(nameserver: Any, broker: Any, eventually: Callable[..., None]) -> None:
-    config = ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
     with Client(config) as started:
         sender = started.producer("pg")
         for number in range(5):

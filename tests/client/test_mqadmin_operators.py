@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from routekeeper.client.mqadmin.__main__ import COMMANDS, main
@@ -229,7 +230,7 @@ def test_what_became_of_a_message_in_a_group(members: dict[str, Any], passed: bo
 
 @pytest.mark.slow
 def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
-    config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(tool.namesrv,)), 10)
     with Client(config) as started:
         sent = started.producer("pg").send(Message(topic=tool.topic, body=b"x"))
         seen: list[int] = []
@@ -310,7 +311,7 @@ def test_a_member_consumes_a_message_on_demand(
     tool: Tool, broker: Any, eventually: Callable[..., None]
 ) -> None:
     (sent,) = send(tool, "again")
-    config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(tool.namesrv,)), 10)
     with Client(config) as started:
         seen: list[bytes] = []
         group = ConsumerConfig(group="direct", consume_from=ConsumeFrom.FIRST_OFFSET)
@@ -424,7 +425,7 @@ def test_what_was_changed_is_told_as_json(tool: Tool, broker: Any, eventually: C
     assert tool.json(*order, "put", "-v", "broker-a:2") == known
     assert tool.json(*order, "get") == known
     assert tool.json(*order, "delete") == known | {"orderConf": None}
-    config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(tool.namesrv,)), 10)
     with Client(config) as started:
         tool.ok(*perm, "6")
         eventually(lambda: '"perm":6' in tool.ok("topicRoute", "-t", tool.topic), "routed")

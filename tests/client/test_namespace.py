@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import (
     ClientConfig,
@@ -61,7 +62,7 @@ def test_a_namespace_that_names_could_not_be_split_at_is_refused(name: str) -> N
 def test_messages_pass_under_stored_names_and_are_seen_without(
     nameserver: Process, broker: Process, eventually: Callable[..., None]
 ) -> None:
-    config = ClientConfig(nameservers=(nameserver.addr,), namespace="tenant", timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(nameserver.addr,), namespace="tenant"), 10)
     seen: list[ReceivedMessage] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> None:

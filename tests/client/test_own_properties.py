@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, PullConsumerConfig
 from routekeeper.client.errors import InvalidArgument
@@ -83,7 +84,7 @@ def test_a_forwarded_message_arrives_as_a_new_one(nameserver: Process, broker: P
         with client.pull_consumer(config, {topic: "*"}) as consumer:
             return consumer.poll(count=1, timeout_s=30.0)[0]
 
-    with Client(ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)) as client:
+    with Client(divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)) as client:
         producer = client.producer("senders")
         sent = producer.send(
             Message(topic="From", body=b"x", tags="red", keys=["k1", "k2"], properties={"colour": "red"})

@@ -16,6 +16,7 @@ import routekeeper.client.aio
 import routekeeper.client.aio_parts
 import routekeeper.client.blocking
 import routekeeper.client.blocking_parts
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.admin import Admin as AdminOperations
 from routekeeper.client.blocking import Admin, Client
 from routekeeper.client.config import (
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.timeout(200)
 
 
 def settings(nameserver: Any) -> ClientConfig:
-    return ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+    return divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
 
 
 def first(group: str, **values: Any) -> PullConsumerConfig:

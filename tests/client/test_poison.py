@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ProducerConfig, PullConsumerConfig
 from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
@@ -114,7 +115,7 @@ class Sink:
 
 
 def settings(nameserver: Any) -> ClientConfig:
-    return ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+    return divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
 
 
 def create(client: Client, broker: Any, topic: str, eventually: Callable[..., None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, PullConsumerConfig
 from routekeeper.client.errors import InvalidArgument
@@ -14,7 +15,7 @@ from tests.client.conftest import Process
 @pytest.mark.faults
 def test_a_value_with_0x01_arrives_as_it_was_sent(nameserver: Process, broker: Process) -> None:
     properties = {"Trace": "pinpoint\x01trace\x01", "colour": "red"}
-    with Client(ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)) as client:
+    with Client(divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)) as client:
         client.producer("senders").send(Message(topic="Traced", body=b"x", properties=properties))
         config = PullConsumerConfig(group="readers_of_traced", consume_from=ConsumeFrom.FIRST_OFFSET)
         with client.pull_consumer(config, {"Traced": "*"}) as consumer:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from routekeeper.client.operation import invoke
@@ -56,7 +57,7 @@ class Staged:
 
 @pytest.fixture(scope="module")
 def staged(nameserver: Any, broker: Any) -> Iterator[Staged]:
-    config = ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+    config = divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
     with Client(config) as started:
         topic = TopicConfig(topic_name=TOPIC, read_queue_nums=2, write_queue_nums=2)
         started.run(started.admin.create_topic(broker.addr, topic))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
+from routekeeper.client.core import ClientCore
 from routekeeper.client.directory import Directory
 from routekeeper.client.errors import NoNameserver
 from routekeeper.client.operation import Clock, Deliver, Instant, Operation, Signal, Wait
@@ -44,7 +46,7 @@ def test_routes_come_from_the_source_that_a_client_was_given() -> None:
         return route
 
     (dead,) = free_addresses(1)
-    client = Client(ClientConfig(nameservers=(dead,)), source=source)
+    client = Client(ClientConfig(nameservers=(dead,)), core=partial(ClientCore, source=source))
     try:
         assert client.run(client.core.directory.refresh("T"))
         assert client.run(client.core.directory.refresh("T"))

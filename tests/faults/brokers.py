@@ -18,14 +18,14 @@ from functools import partial
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
-from routekeeper.bench import history
-from routekeeper.bench.linearizability import check
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests import history
+from tests.linearizability import check
 
 from .cluster import CONDITION_S, Cluster, Member, elapsed, until
 

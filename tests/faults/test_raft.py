@@ -14,11 +14,11 @@ from functools import partial
 
 import pytest
 
-from routekeeper.bench import history
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests import history
 
 from .brokers import (
     Call,

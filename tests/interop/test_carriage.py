@@ -23,6 +23,7 @@ from routekeeper import (
     MessageQueue,
     ReceivedMessage,
 )
+from routekeeper.bench.timers import divide_periods
 
 from .apache import RELEASES, Apache, ask, wait_until
 from .ours import MODES, ApacheDeployment, OurDeployment, create_topic, in_parallel, route
@@ -159,7 +160,7 @@ def carry(addrs: Sequence[str], topic: str, broker: str) -> None:
             if sum(map(len, came.values())) >= COUNT:
                 done.set()
 
-        config = patient(addrs, timer_divisor=10)
+        config = divide_periods(patient(addrs), 10)
         async with AsyncClient(config=config) as client:
             producer = client.producer(sender("ordered-senders"))
             queues = await producer.queues(topic)

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from routekeeper import AsyncClient, ConsumeFrom, ConsumerConfig, ReceivedMessage
+from routekeeper.bench.timers import divide_periods
 
 from .apache import Apache, ApacheBroker, ask, wait_until
 from .ours import MODES, Fleet, OurDeployment, create_topic, in_parallel, route
@@ -105,7 +106,7 @@ async def read(addrs: Sequence[str], group_name: str) -> set[int]:
         if len(seen) == COUNT:
             done.set()
 
-    config = patient(addrs, timer_divisor=10)
+    config = divide_periods(patient(addrs), 10)
     group = ConsumerConfig(group=group_name, consume_from=ConsumeFrom.FIRST_OFFSET)
     async with (
         AsyncClient(config=config) as client,

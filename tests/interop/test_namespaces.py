@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from routekeeper import Client, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
+from routekeeper.bench.timers import divide_periods
 
 from .apache import RELEASES, Apache, ask, wait_until
 from .ours import ApacheDeployment, Fleet, in_parallel
@@ -33,7 +34,7 @@ def meet(apache_deployment: ApacheDeployment, apache: Apache) -> None:
             if message.body.strip() == b"7" and message.reconsume_times == 0:
                 raise RuntimeError("not this time")
 
-    config = patient(addrs, namespace="tenant", timer_divisor=10)
+    config = divide_periods(patient(addrs, namespace="tenant"), 10)
     group = ConsumerConfig(group="readers", consume_from=ConsumeFrom.FIRST_OFFSET)
     with Client(config=config) as tenant, Client(config=patient(addrs)) as stranger:
         stranger.producer(sender("strangers")).send(Message(topic="FromJava", body=b"of nobody", tags="TagI"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import routekeeper.client.aio
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client, PushConsumer
 from routekeeper.client.config import TlsConfig
 from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig
@@ -107,7 +108,7 @@ def test_the_push_consumer_gets_every_message_and_retries(servers: tuple[str, st
             if again and wanted <= set(seen):
                 done.set()
 
-        async with routekeeper.client.aio.Client(patient([namesrv], timer_divisor=10)) as started:
+        async with routekeeper.client.aio.Client(divide_periods(patient([namesrv]), 10)) as started:
             producer = started.producer(sender("pg"))
             first = await producer.send(Message(topic="Pushed", body=b"fails once"))
             await started.consume(

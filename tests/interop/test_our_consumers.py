@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from routekeeper import AsyncClient, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
+from routekeeper.bench.timers import divide_periods
 
 from .apache import RELEASES, Apache, ask, wait_until
 from .ours import ApacheDeployment, OurDeployment, create_topic, in_parallel, route
@@ -180,7 +181,7 @@ def consume_all(stage: Stage, java: Apache) -> None:
     in_parallel(*(lambda kind=kind: produce(kind) for kind in COMPRESSED))
 
     async def run() -> None:
-        config = patient(stage.addrs, timer_divisor=10)
+        config = divide_periods(patient(stage.addrs), 10)
         async with (
             AsyncClient(config=config) as client,
             AsyncClient(config=config) as other,

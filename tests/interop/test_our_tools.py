@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from routekeeper.bench.timers import divide_periods
 from routekeeper.client import aio, blocking
 from routekeeper.client.config import ClientConfig
 from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
@@ -168,7 +169,7 @@ COUNT = 300
 
 def quick(deployment: ApacheDeployment, codec: HeaderCodec = HeaderCodec.JSON) -> ClientConfig:
     """Routes are fetched anew every 3 s, so that a young retry topic is found soon."""
-    return patient(deployment.addrs, timer_divisor=10, codec=codec)
+    return divide_periods(patient(deployment.addrs, codec=codec), 10)
 
 
 class Inbox:

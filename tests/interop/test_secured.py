@@ -27,6 +27,7 @@ from routekeeper import (
     TlsConfig,
     TopicConfig,
 )
+from routekeeper.bench.timers import divide_periods
 
 from .apache import RELEASES, START_S, Apache, ApacheBroker, has_route, wait_until
 from .ours import RETRY_LEVELS, OurNamesrv, await_namesrv, start_namesrv
@@ -90,7 +91,7 @@ class Secured:
     def settings(self, tls: TlsConfig | None = None) -> ClientConfig:
         # ours speaks no TLS; the handshake of a JVM that has made none yet takes a while
         tls = tls or TlsConfig(ca_file=self.ca_file, nameservers=False)
-        return patient([self.namesrv.addr], tls=tls, timer_divisor=10.0)
+        return divide_periods(patient([self.namesrv.addr], tls=tls), 10.0)
 
 
 @pytest.fixture(scope="module")

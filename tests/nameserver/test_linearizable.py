@@ -28,8 +28,6 @@ from typing import Any
 
 import pytest
 
-from routekeeper.bench.history import Call, Operation, Outcome
-from routekeeper.bench.linearizability import check
 from routekeeper.nameserver.handlers import READS
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
@@ -38,6 +36,8 @@ from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.history import Call, Operation, Outcome
+from tests.linearizability import check
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from routekeeper.bench.history import Call, Operation, Outcome, Value
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from routekeeper.nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
 from routekeeper.remoting.codes import RequestCode, ResponseCode
@@ -19,6 +18,7 @@ from routekeeper.remoting.route import (
     decode_route,
     encode_route,
 )
+from tests.history import Call, Operation, Outcome, Value
 
 from .net import End
 from .oracles import Oracle

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from routekeeper.bench.history import Call, Operation, Outcome, Value
 from routekeeper.nameserver.commands import (
     AddWritePerm,
     Batch,
@@ -40,6 +39,7 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.types import BrokerKey, LeaveReason
 from routekeeper.nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
 from routekeeper.remoting.codes import MASTER_ID
+from tests.history import Call, Operation, Outcome, Value
 
 from .actors import Client
 from .oracles import Oracle

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from routekeeper.bench.history import Operation, as_promised
-from routekeeper.bench.linearizability import Undecided, check
 from routekeeper.nameserver.raft.types import Role
 from routekeeper.nameserver.types import BrokerKey
+from tests.history import Operation, as_promised
+from tests.linearizability import Undecided, check
 
 from .actors import Admin, Broker, Client, Reader, Register, Registrant
 from .clock import Clock, restart_numbers

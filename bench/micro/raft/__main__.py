@@ -44,6 +44,7 @@ from routekeeper.bench.micro.raft.systems import (
     fdatasync_ms,
 )
 from routekeeper.bench.micro.raft.timers import SERIES
+from routekeeper.bench.micro.trees import THIS, nameserver_of
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
@@ -87,11 +88,14 @@ class Bench:
     def make(self, name: str, label: str = "") -> System:
         folder = self.root / (name + label)
         if self.arguments.against is not None:
-            tree, python = Path(__file__).parents[3], ""
+            tree, python = THIS, ""
             if name == OTHER:
                 tree, python = self.arguments.against, self.arguments.python
             interpreter = _interpreter_of(tree, python or shlex.quote(sys.executable))
-            system = RouteKeeper(folder, self.timers, durability="fsync", interpreter=interpreter)
+            program = nameserver_of(tree)
+            system = RouteKeeper(
+                folder, self.timers, durability="fsync", interpreter=interpreter, program=program
+            )
             system.name = name
             return system
         if name.startswith("routekeeper-"):

@@ -169,17 +169,25 @@ class RouteKeeper(System):
     """Our members as users start them: HTTP and metrics on.
 
     Args:
-        interpreter: What runs ``-m routekeeper.nameserver``, with ``{index}`` for the member's number: a
-        profiler, say.
+        interpreter: Command that runs ``-m PROGRAM``, such as a profiler; ``{index}`` is the member's number.
+        program: Module of the nameserver; other trees may have it elsewhere.
     """
 
     kind: Kind = "remoting"
 
-    def __init__(self, folder: Path, timers: Timers, *, durability: str, interpreter: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        timers: Timers,
+        *,
+        durability: str,
+        interpreter: str = "",
+        program: str = "routekeeper.nameserver",
+    ) -> None:
         super().__init__(folder, timers)
         self.name = f"routekeeper-{durability}"
         self._durability = durability
-        self._interpreter = interpreter
+        self._interpreter, self._program = interpreter, program
         # A read at one member says what that member has, as those of the two others do. In a file, because
         # a flag would win over request 318, which changes it for the linearizable reads.
         self._settings = folder / "namesrv.properties"
@@ -193,7 +201,7 @@ class RouteKeeper(System):
         command = [
             *interpreter,
             "-m",
-            "routekeeper.nameserver",
+            self._program,
             "--mode",
             "raft",
             "--durability",

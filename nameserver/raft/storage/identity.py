@@ -35,8 +35,8 @@ from .slots import BLOCK, Damaged, Slots
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 2
-VOTE_FORMAT: Final = 2
+FORMAT: Final = 1
+VOTE_FORMAT: Final = 1
 #: What a standing says, and what of it still holds in a life that finds no data.
 _STANDING: Final = tuple(field.name for field in fields(Standing))
 _WITHOUT_DATA: Final = ("cluster", "formats", "removed")

@@ -31,8 +31,7 @@ from .journal import damaged
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 2
-_FORMAT_WITHOUT_MEMBERS: Final = 1
+FORMAT: Final = 1
 _MAGIC: Final = b"RKSN"
 _HEAD: Final = struct.Struct(">4sIQQQI")  # up to the checksum
 _CRC_AT: Final = _HEAD.size - 4
@@ -129,8 +128,6 @@ class Snapshots:
 
 def _image_at(raw: bytes) -> int:
     """Where the image begins in a file that begins so."""
-    if _HEAD.unpack_from(raw)[1] == _FORMAT_WITHOUT_MEMBERS:
-        return _HEAD.size
     return _MEMBERS_AT + int.from_bytes(raw[_HEAD.size : _MEMBERS_AT], "big")
 
 
@@ -143,7 +140,7 @@ def parse(raw: bytes, path: Path) -> tuple[Image, bytes]:
     if len(raw) < _MEMBERS_AT:
         raise ValueError(f"{len(raw)} bytes, less than a header")
     magic, version, index, term, size, checksum = _HEAD.unpack_from(raw)
-    if magic != _MAGIC or version not in (_FORMAT_WITHOUT_MEMBERS, FORMAT):
+    if magic != _MAGIC or version != FORMAT:
         raise ValueError(f"not an image of format {FORMAT}")
     start = _image_at(raw)
     if start - _HEAD.size > _MEMBERS_MAX:

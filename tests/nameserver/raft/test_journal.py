@@ -478,16 +478,19 @@ def test_d15_a_damaged_image_is_refused_at_any_byte(tmp_path: Path) -> None:
             Snapshots(tmp_path).recover()
 
 
-def test_an_image_without_members_is_still_read(tmp_path: Path) -> None:
+def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
+    head = struct.pack(">4sIQQQ", b"RKSN", 2, 7, 3, 5)
+    whole = head + struct.pack(">I", zlib.crc32(head + bytes(4) + b"state")) + bytes(4) + b"state"
+    path = tmp_path / f"snapshot-{7:020d}"
+    path.write_bytes(whole)
+    with pytest.raises(RaftStartError, match="not an image of format 1"):
+        Snapshots(tmp_path).recover()
     head = struct.pack(">4sIQQQ", b"RKSN", 1, 7, 3, 5)
-    whole = head + struct.pack(">I", zlib.crc32(head + b"state")) + b"state"
-    (tmp_path / f"snapshot-{7:020d}").write_bytes(whole)
-    snapshots = Snapshots(tmp_path)
-    found = snapshots.recover()
+    whole = head + struct.pack(">I", zlib.crc32(bytes(4) + b"state", zlib.crc32(head))) + bytes(4) + b"state"
+    path.write_bytes(whole)
+    found = Snapshots(tmp_path).recover()
     assert found is not None
-    image, data = found
-    assert (image.index, image.term, image.configuration, data) == (7, 3, b"", b"state")
-    assert snapshots.read(7, 2, 10) == b"ate"
+    assert (found[0].index, found[0].term, found[1]) == (7, 3, b"state")
 
 
 # ---- D15, D30: with the library's files the same is found wrong

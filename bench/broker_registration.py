@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from routekeeper.client.errors import NotApplied, OutcomeUnknown
+from routekeeper.client.operation import Operation, invoke
+from routekeeper.client.retry import Outcome, judge_failure
 from routekeeper.remoting.bodies import KVTable
 from routekeeper.remoting.codes import MASTER_ID, VERSION, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
@@ -21,10 +24,6 @@ from routekeeper.remoting.fields import (
 )
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
-
-from .errors import NotApplied, OutcomeUnknown
-from .operation import Operation, invoke
-from .retry import Outcome, judge_failure
 
 #: Starts of a nameserver's remark that say what became of a write. Source: design.md section 4 rule 2.
 UNKNOWN_MARK = "[OUTCOME_UNKNOWN]"

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from routekeeper.bench.history import Call, Operation, Outcome, Value, by_key
+from tests.history import Call, Operation, Outcome, Value, by_key
 
 CONFIGURATIONS_MAX: Final = 1_000_000
 """Configurations of one register that are looked at before the checker gives up."""
