@@ -1,4 +1,7 @@
-"""Start Spark and end it again: ``python -m routekeeper.bench.report.start`` shows whether a report can be made."""
+"""Start Spark and end it again, to see whether a report can be made.
+
+Run it by ``python -m routekeeper.bench.report.start``.
+"""
 
 import signal
 

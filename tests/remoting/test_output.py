@@ -107,7 +107,8 @@ def test_program_goes_on_while_nobody_reads_its_log_and_says_how_much_is_missing
 
 def test_partial_lines_of_a_terminal_come_out_as_they_are_flushed() -> None:
     program = (
-        "import sys\nfrom routekeeper.remoting.output import write_stderr_in_thread\nwrite_stderr_in_thread()\n"
+        "import sys\nfrom routekeeper.remoting.output import write_stderr_in_thread\n"
+        "write_stderr_in_thread()\n"
         "print('half', end='', file=sys.stderr, flush=True)\nprint(' and €', file=sys.stderr)\n"
     )
     done = subprocess.run(
