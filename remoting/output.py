@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -31,6 +32,22 @@ _TURN_S: Final = 1.0
 """How often it is looked whether lines that were left out are to be told."""
 _PART_CHARACTERS_MAX: Final = 1 << 16
 """Of a line that has not ended; what is longer is written in parts."""
+
+
+def _start_deaf_to_signals(thread: threading.Thread) -> None:
+    """Start a thread in which all signals are blocked.
+
+    The system delivers a signal to any thread that does not block it. A server that waits for signals in a
+    thread of its own would never see one that this thread took: SIGTERM would be lost.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        thread.start()
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class OutputThread:
@@ -74,7 +91,7 @@ class OutputThread:
             self._waiting.append(data)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-                self._thread.start()
+                _start_deaf_to_signals(self._thread)
             self._changed.notify_all()
 
     def drop(self) -> None:
