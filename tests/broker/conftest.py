@@ -324,7 +324,7 @@ def start_in(tmp_path: Path) -> Iterator[StartIn]:
 
     def start(folder: Path, program: str, *flags: str) -> Started:
         folder.mkdir(exist_ok=True)
-        log = tmp_path / f"{program}-{len(running)}.log"
+        log = tmp_path / f"{program.rpartition('.')[2]}-{len(running)}.log"
         command = [sys.executable, "-m", program, "--listen", "127.0.0.1:0", *flags]
         environment = {key: text for key, text in os.environ.items() if key != "NAMESRV_ADDR"}
         with log.open("w") as stderr:

@@ -22,7 +22,7 @@ def start(start_in: StartIn, tmp_path: Path) -> Start:
     def run(settings: str) -> Started:
         file = tmp_path / "broker.properties"
         file.write_text(settings)
-        return start_in(tmp_path / "cwd", "broker", "-c", str(file))
+        return start_in(tmp_path / "cwd", "routekeeper.broker", "-c", str(file))
 
     return run
 

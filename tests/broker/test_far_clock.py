@@ -31,7 +31,7 @@ def overflow():
     raise OverflowError("timestamp too large to convert to C _PyTime_t")
 
 time.clock_gettime, time.time, time.time_ns = far, overflow, overflow  # as CPython has them at that time
-from {program}.__main__ import main
+from routekeeper.{program}.__main__ import main
 sys.exit(main())
 """
 

@@ -21,7 +21,7 @@ def end_of(wire: Wire, topic: str) -> int:
 
 
 def test_the_default_name_is_that_of_the_host(start_in: StartIn, tmp_path: Path) -> None:
-    broker = start_in(tmp_path / "cwd", "broker")
+    broker = start_in(tmp_path / "cwd", "routekeeper.broker")
     assert f"name={socket.gethostname()} " in broker.line, broker.log.read_text()
     assert broker.stop() == 0
     assert [path.name for path in (tmp_path / "cwd" / "data").iterdir()] == ["broker"]
@@ -30,16 +30,18 @@ def test_the_default_name_is_that_of_the_host(start_in: StartIn, tmp_path: Path)
 def test_a_store_keeps_its_name_and_place_whatever_the_host_is_called(
     start_in: StartIn, tmp_path: Path
 ) -> None:
-    broker = start_in(tmp_path / "cwd", "broker", "--store", "data/broker", "--name", "container-1")
+    broker = start_in(
+        tmp_path / "cwd", "routekeeper.broker", "--store", "data/broker", "--name", "container-1"
+    )
     wire = Wire(broker.addr)
     assert wire.send_message("Kept", b"x").code == 0
     wire.close()
     assert broker.stop() == 0
-    again = start_in(tmp_path / "cwd", "broker")
+    again = start_in(tmp_path / "cwd", "routekeeper.broker")
     assert "name=container-1 " in again.line
     assert end_of(Wire(again.addr), "Kept") == 1
     assert again.stop() == 0
-    named = start_in(tmp_path / "cwd", "broker", "--name", "container-1")
+    named = start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "container-1")
     assert "name=container-1 " in named.line
     assert end_of(Wire(named.addr), "Kept") == 1
     assert named.stop() == 0
@@ -49,9 +51,9 @@ def test_a_store_keeps_its_name_and_place_whatever_the_host_is_called(
 def test_another_name_than_that_of_the_store_is_refused(
     start_in: StartIn, tmp_path: Path, place: tuple[str, ...]
 ) -> None:
-    first = start_in(tmp_path / "cwd", "broker", "--store", "data/broker", "--name", "first")
+    first = start_in(tmp_path / "cwd", "routekeeper.broker", "--store", "data/broker", "--name", "first")
     assert first.stop() == 0
-    other = start_in(tmp_path / "cwd", "broker", "--name", "other", *place)
+    other = start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "other", *place)
     assert (other.line, other.process.wait(WAIT_S)) == ("", 2)
     (refusal,) = other.log.read_text().splitlines()
     assert refusal.startswith("mqbroker: brokerName=other: ")
@@ -60,14 +62,16 @@ def test_another_name_than_that_of_the_store_is_refused(
 
 
 def test_a_store_of_before_is_found_with_its_name(start_in: StartIn, tmp_path: Path) -> None:
-    former = start_in(tmp_path / "cwd", "broker", "--store", "data/broker-a", "--name", "broker-a")
+    former = start_in(
+        tmp_path / "cwd", "routekeeper.broker", "--store", "data/broker-a", "--name", "broker-a"
+    )
     wire = Wire(former.addr)
     assert wire.send_message("Former", b"x").code == 0
     wire.close()
     assert former.stop() == 0
     (tmp_path / "cwd" / "data" / "broker-a" / "config" / "broker.name").unlink()
     for flags in ((), ("--store", "data/broker-a")):
-        now = start_in(tmp_path / "cwd", "broker", *flags)
+        now = start_in(tmp_path / "cwd", "routekeeper.broker", *flags)
         assert "name=broker-a " in now.line, now.log.read_text()
         assert end_of(Wire(now.addr), "Former") == 1
         assert now.stop() == 0
@@ -77,22 +81,22 @@ def test_a_store_of_before_is_found_with_its_name(start_in: StartIn, tmp_path: P
 
 def test_without_a_name_the_store_must_be_clear(start_in: StartIn, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        assert start_in(tmp_path / "cwd", "broker", "--name", name).stop() == 0
-    unnamed = start_in(tmp_path / "cwd", "broker")
+        assert start_in(tmp_path / "cwd", "routekeeper.broker", "--name", name).stop() == 0
+    unnamed = start_in(tmp_path / "cwd", "routekeeper.broker")
     assert (unnamed.line, unnamed.process.wait(WAIT_S)) == ("", 2)
     (refusal,) = unnamed.log.read_text().splitlines()
     assert "one, two" in refusal
-    again = start_in(tmp_path / "cwd", "broker", "--name", "two")
+    again = start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "two")
     assert "name=two " in again.line
     assert sorted(path.name for path in (tmp_path / "cwd" / "data").iterdir()) == ["one", "two"]
 
 
 def test_a_damaged_name_is_no_reason_to_take_another(start_in: StartIn, tmp_path: Path) -> None:
-    assert start_in(tmp_path / "cwd", "broker", "--name", "whole").stop() == 0
+    assert start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "whole").stop() == 0
     kept = tmp_path / "cwd" / "data" / "whole" / "config" / "broker.name"
     for damage in ("", "a b\n", "x" * 10_000):
         kept.write_text(damage)
-        broker = start_in(tmp_path / "cwd", "broker", "--name", "whole")
+        broker = start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "whole")
         assert (broker.line, broker.process.wait(WAIT_S)) == ("", 2)
         (refusal,) = broker.log.read_text().splitlines()
         assert "config/broker.name" in refusal
@@ -109,10 +113,10 @@ def count(log: Path, *parts: str) -> int:
 def test_two_brokers_with_one_name_are_named_by_the_nameserver_and_by_each_other(
     start_in: StartIn, tmp_path: Path
 ) -> None:
-    nameserver = start_in(tmp_path / "ns", "nameserver", "--http", "off")
+    nameserver = start_in(tmp_path / "ns", "routekeeper.nameserver", "--http", "off")
     flags = ("-n", nameserver.addr, "--name", "twin", "--set", "timerDivisor=20")
-    first = start_in(tmp_path / "one", "broker", *flags)
-    second = start_in(tmp_path / "two", "broker", *flags)
+    first = start_in(tmp_path / "one", "routekeeper.broker", *flags)
+    second = start_in(tmp_path / "two", "routekeeper.broker", *flags)
     deadline = time.monotonic() + WAIT_S
     while count(nameserver.log, first.addr, second.addr) < 6:  # they take the id from each other
         assert time.monotonic() < deadline, nameserver.log.read_text()
@@ -121,7 +125,7 @@ def test_two_brokers_with_one_name_are_named_by_the_nameserver_and_by_each_other
     assert count(second.log, "name=twin", f"by={first.addr}") == 1
     assert second.stop() == 0
     changed = count(nameserver.log, first.addr, second.addr)
-    third = start_in(tmp_path / "three", "broker", *flags)
+    third = start_in(tmp_path / "three", "routekeeper.broker", *flags)
     while count(first.log, "name=twin", f"by={third.addr}") < 1:
         assert time.monotonic() < deadline + WAIT_S, first.log.read_text()
         time.sleep(0.05)

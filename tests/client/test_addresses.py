@@ -53,7 +53,7 @@ def test_the_broker_says_what_is_wrong(address: str, said: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--listen", "--http"])
 def test_the_broker_refuses_a_scheme_in_its_own_addresses(flag: str) -> None:
-    code, line = one_line_of("broker", flag, "http://a:1")
+    code, line = one_line_of("routekeeper.broker", flag, "http://a:1")
     assert code == 2
     assert flag.lstrip("-")[:4] in line
     assert "has a scheme" in line
@@ -61,7 +61,7 @@ def test_the_broker_refuses_a_scheme_in_its_own_addresses(flag: str) -> None:
 
 @pytest.mark.slow
 def test_the_broker_does_not_advertise_an_address_that_names_no_machine() -> None:
-    code, line = one_line_of("broker", "--listen", "127.0.0.1:0", "--advertise", "0.0.0.0:10911")
+    code, line = one_line_of("routekeeper.broker", "--listen", "127.0.0.1:0", "--advertise", "0.0.0.0:10911")
     assert code == 2
     assert "--advertise" in line
     assert "names no machine" in line

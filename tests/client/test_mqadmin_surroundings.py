@@ -30,8 +30,8 @@ def run(*command: str | bytes, **environment: str) -> tuple[int, bytes, bytes]:
     ("command", "code"),
     [
         (("routekeeper.client.mqadmin", "no€such"), 1),
-        (("nameserver", "--data", "no€such", "-p"), 0),
-        (("broker", "--store", "no€such", "-p"), 0),
+        (("routekeeper.nameserver", "--data", "no€such", "-p"), 0),
+        (("routekeeper.broker", "--store", "no€such", "-p"), 0),
     ],
 )
 def test_text_that_the_terminal_cannot_carry_is_escaped(command: tuple[str, ...], code: int) -> None:

@@ -76,7 +76,10 @@ def resident_mib(pid: int) -> float:
 
 
 def test_half_requests_keep_nobody_from_a_brokers_health(tmp_path: Path) -> None:
-    with serving(tmp_path, "broker", "--store", str(tmp_path / "store")) as (_, _, addr), ExitStack() as held:
+    with (
+        serving(tmp_path, "routekeeper.broker", "--store", str(tmp_path / "store")) as (_, _, addr),
+        ExitStack() as held,
+    ):
         for _ in range(80):
             half = held.enter_context(socket.create_connection(split_address(addr), timeout=WAIT_S))
             half.sendall(HALF)
@@ -87,7 +90,7 @@ def test_half_requests_keep_nobody_from_a_brokers_health(tmp_path: Path) -> None
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_answers_that_nobody_reads_are_bounded_and_others_are_answered(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, "nameserver", "--data", str(tmp_path / "data")) as (pid, wire, addr),
+        serving(tmp_path, "routekeeper.nameserver", "--data", str(tmp_path / "data")) as (pid, wire, addr),
         BlockingClient() as client,
         ExitStack() as held,
     ):

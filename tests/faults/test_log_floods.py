@@ -75,7 +75,10 @@ def unregistration(number: int) -> RemotingCommand:
 
 def test_connection_that_registers_and_unregisters_fills_no_log_and_hides_no_audit(tmp_path: Path) -> None:
     place = ("--http", "off", "--data", str(tmp_path / "data"))
-    with logging_program(tmp_path, "nameserver", *place) as (addr, log), BlockingClient() as client:
+    with (
+        logging_program(tmp_path, "routekeeper.nameserver", *place) as (addr, log),
+        BlockingClient() as client,
+    ):
         for number in range(EVENTS):
             for request in (registration(number), unregistration(number)):
                 assert client.invoke(addr, request, timeout_s=WAIT_S).code == 0
@@ -90,7 +93,7 @@ def test_connection_that_registers_and_unregisters_fills_no_log_and_hides_no_aud
 
 def test_clients_that_come_and_go_fill_no_log_of_a_broker(tmp_path: Path) -> None:
     beat = HeartbeatData(client_id="c", consumers=(ConsumerData(group_name="G"),)).encode()
-    with logging_program(tmp_path, "broker", "--store", str(tmp_path / "store")) as (addr, log):
+    with logging_program(tmp_path, "routekeeper.broker", "--store", str(tmp_path / "store")) as (addr, log):
         for _ in range(EVENTS):
             with BlockingClient() as client:
                 request = RemotingCommand.request(RequestCode.HEART_BEAT, body=beat)

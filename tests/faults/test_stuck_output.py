@@ -72,9 +72,10 @@ def registration(number: int) -> RemotingCommand:
 @pytest.mark.parametrize(
     "program",
     [
-        "nameserver --listen {wire} --http {http} --data {data}",
-        "nameserver --listen {wire} --http {http} --data {data} --mode raft --raft {raft} --peers {raft}",
-        "broker --listen {wire} --http {http} --store {data} -n {raft} --log-level debug",
+        "routekeeper.nameserver --listen {wire} --http {http} --data {data}",
+        "routekeeper.nameserver --listen {wire} --http {http} --data {data}"
+        " --mode raft --raft {raft} --peers {raft}",
+        "routekeeper.broker --listen {wire} --http {http} --store {data} -n {raft} --log-level debug",
     ],
     ids=["independent", "raft", "broker"],
 )
@@ -107,7 +108,11 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, 
 
 @pytest.mark.parametrize(
     ("program", "code"),
-    [("nameserver --no-such-flag", 2), ("broker --no-such-flag", 2), ("client.mqadmin clusterList -n x", 1)],
+    [
+        ("routekeeper.nameserver --no-such-flag", 2),
+        ("broker --no-such-flag", 2),
+        ("client.mqadmin clusterList -n x", 1),
+    ],
 )
 def test_program_that_has_a_last_line_for_nobody_ends_in_time(
     program: str, code: int, tmp_path: Path
