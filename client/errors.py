@@ -15,6 +15,7 @@ All exceptions that the client raises on purpose, as their classes descend from 
                 SendNotApplied      no broker stored the message
             OutcomeUnknown          the change may have been made
                 SendOutcomeUnknown  a broker may have stored the message
+            WrongLoop               the asyncio client began under another event loop; nothing was done
         ConnectionLost              the connection could not be made, or was lost
         FieldError                  an argument of a request is missing or wrong
         LocalProtocolError          the protocol does not allow this request; nothing was sent

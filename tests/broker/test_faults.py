@@ -335,7 +335,7 @@ import routekeeper.broker.ending, routekeeper.broker.upkeep
 flag, names, close_s, end_s = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 sys.argv = sys.argv[7:]
 os.cpu_count = lambda: 1
-broker.upkeep.CLOSE_S, broker.ending.END_S = close_s, end_s
+routekeeper.broker.upkeep.CLOSE_S, routekeeper.broker.ending.END_S = close_s, end_s
 
 
 def altered(real):

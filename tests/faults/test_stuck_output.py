@@ -110,8 +110,8 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, 
     ("program", "code"),
     [
         ("routekeeper.nameserver --no-such-flag", 2),
-        ("broker --no-such-flag", 2),
-        ("client.mqadmin clusterList -n x", 1),
+        ("routekeeper.broker --no-such-flag", 2),
+        ("routekeeper.client.mqadmin clusterList -n x", 1),
     ],
 )
 def test_program_that_has_a_last_line_for_nobody_ends_in_time(

@@ -100,12 +100,12 @@ class _Secrets:
         return machine().rng.randbytes(size).hex()
 
 
-class _Time:
-    """``time`` for notes to people."""
+class _WallClock:
+    """``wall_clock`` for notes to people."""
 
     @staticmethod
-    def time_ns() -> int:
-        return int(machine().loop.time() * 1e9)
+    def now_ms() -> int:
+        return int(machine().loop.time() * 1000)
 
 
 def _save_if_other(path: Path, content: bytes) -> None:
@@ -216,7 +216,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.raft.storage.identity, "secrets", _Secrets),
     (routekeeper.nameserver.raft.links.transport, "os", _Os),
     (routekeeper.nameserver.raft.links.transport, "_bind", lambda family, address: Listener(address)),
-    (routekeeper.nameserver.modes.notes, "time", _Time),
+    (routekeeper.nameserver.modes.notes, "wall_clock", _WallClock),
     (routekeeper.nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (routekeeper.nameserver.raft.storage.journal, "ZEROS", 4_000),
     (routekeeper.nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
