@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RequestTimeout
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-from .altered import RUNS
+from .altered import RUNS, altered
 from .cluster import make_members, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
@@ -27,7 +26,7 @@ DRAIN_S = 1
 SYNCS_HANG = """
 import os, pathlib, runpy, sys, threading
 
-flag = pathlib.Path(sys.argv.pop(1))
+flag = pathlib.Path(sys.argv.pop(1), "hangs")
 real = os.fdatasync
 
 
@@ -59,11 +58,10 @@ def put(key: str) -> RemotingCommand:
 def test_an_independent_nameserver_serves_and_ends_while_its_files_hang(tmp_path: Path) -> None:
     hangs, log, config = tmp_path / "hangs", tmp_path / "log", tmp_path / "namesrv.conf"
     config.write_text(f"shutdownWaitTimeSeconds={DRAIN_S}\n")
-    hangs.touch()
     with open(log, "w") as stderr:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-c", SYNCS_HANG + RUNS, str(hangs), "-c", str(config)),
+                *(sys.executable, "-c", SYNCS_HANG + RUNS, str(tmp_path), "-c", str(config)),
                 *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(tmp_path / "data")),
             ],
             stdout=subprocess.PIPE,
@@ -93,21 +91,24 @@ def test_an_independent_nameserver_serves_and_ends_while_its_files_hang(tmp_path
 
 
 def test_a_member_ends_while_its_kv_file_hangs(tmp_path: Path) -> None:
-    """The file's place is taken by a pipe that nobody writes to: whoever opens it for reading waits."""
+    """A write is acknowledged from the log, so only the end of the member waits for the file."""
     member = make_members(tmp_path, size=1)[0]
+    hanging = altered(member, SYNCS_HANG)
     try:
-        member.start()
-        until(member.ready, "it leads itself")
-        os.mkfifo(member.data / "kvConfig.json")
+        hanging.start()
+        until(hanging.ready, "it leads itself")
         with BlockingClient() as client:
             assert client.invoke(member.listen, put("k")).code == 0, "the log has it"
+            until((tmp_path / "hangs").exists, "the export of the file hangs")
             assert client.invoke(member.listen, put("l")).code == 0
-        assert member.process is not None
-        ends_in_time(member.process, member.log_path)
-        member.reap()
-        (member.data / "kvConfig.json").unlink()
+        assert hanging.process is not None
+        ends_in_time(hanging.process, member.log_path)
+        hanging.reap()
+        assert not (member.data / "kvConfig.json").exists()
         member.start()
         until(lambda: (member.data / "kvConfig.json").exists(), "what was acknowledged is exported")
     finally:
-        member.kill()
-        member.reap()
+        for started in (hanging, member):
+            if started.process is not None:
+                started.kill()
+                started.reap()

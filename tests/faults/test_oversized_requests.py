@@ -18,7 +18,7 @@ from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .brokers import register, registration
-from .cluster import Cluster, make_members, running
+from .cluster import Cluster, make_members, running, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
@@ -62,10 +62,8 @@ def refused(cluster: Cluster) -> None:
         seven_mb = registration("b", "a" * (7 << 20) + ":10911", ("t",), counter=9)
         with pytest.raises(ConnectionLost):
             client.invoke(leader.listen, seven_mb, timeout_s=20.0)
-    logged = leader.log(said[leader.number])
-    assert re.search(rf"reason=header of \d+ bytes is above the limit of {REQUEST_HEADER_MAX}", logged), (
-        logged
-    )
+    reason = rf"reason=header of \d+ bytes is above the limit of {REQUEST_HEADER_MAX}"
+    until(lambda: re.search(reason, leader.log(said[leader.number])), "the log says why it was cut off")
     assert cluster.wait_equal() == before
     assert (cluster.leader().number, leader.status()["term"]) == (leader.number, term)
     for member, size in zip(cluster.members, said, strict=True):

@@ -80,4 +80,4 @@ def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
         cluster.wait_equal()
         for member in cluster.members:
             assert values(member) == VALUES
-        assert "it returns as a learner" in cut.log()
+        until(lambda: "it returns as a learner" in cut.log(), "its log says so")

@@ -29,6 +29,7 @@ import routekeeper.nameserver.raft.storage.journal
 import routekeeper.nameserver.raft.storage.writer
 import routekeeper.nameserver.replicated.kv_file
 from routekeeper.nameserver.raft.storage.writer import NEXT_ITEM, Item, Steps
+from routekeeper.nameserver.settings.files import write_atomic
 
 from .clock import Clock, Loop
 from .disk import Crashed, Disk, DiskFiles, User
@@ -63,8 +64,7 @@ class Machine:
         """Lose what was not certain."""
         self.disk.stop(power=power)
         for file, content in self.saved.items():
-            file.parent.mkdir(exist_ok=True)
-            file.write_bytes(content)
+            write_atomic(file, content)
 
 
 running: list[Machine] = []
