@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 import pytest
 
 from routekeeper.remoting.bodies import TopicList
@@ -24,6 +26,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.slow]
 SETTINGS = "tableTopicsMax=50\ntablePairsMax=80\ntableBrokersMax=3\ntableBytesMax=3000\n"
 
 
+class Server(NamedTuple):
+    """Where a nameserver listens, and its process."""
+
+    addr: str
+    pid: int
+
+
 def names(count: int, prefix: str = "t") -> tuple[str, ...]:
     return tuple(f"{prefix}{number:05}" for number in range(count))
 
@@ -35,8 +44,8 @@ def settings_file(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def independent(tmp_path: Path) -> Iterator[str]:
-    """Run a nameserver of its own; yield where it listens."""
+def independent(tmp_path: Path) -> Iterator[Server]:
+    """Run a nameserver of its own."""
     command = [sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
     process = subprocess.Popen(
         [*command, "--data", str(tmp_path / "data"), "-c", str(settings_file(tmp_path))],
@@ -48,7 +57,7 @@ def independent(tmp_path: Path) -> Iterator[str]:
     try:
         match = re.search(r"listen=(\S+)", process.stdout.readline())
         assert match
-        yield match[1]
+        yield Server(match[1], process.pid)
     finally:
         process.kill()
         process.wait()
@@ -91,10 +100,10 @@ def fill(client: BlockingClient, addr: str) -> None:
 
 
 def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path) -> None:
-    with independent(tmp_path) as addr, BlockingClient() as client:
-        answer = client.invoke(addr, registration("a", "10.0.0.1:10911", names(40), counter=1))
+    with independent(tmp_path) as server, BlockingClient() as client:
+        answer = client.invoke(server.addr, registration("a", "10.0.0.1:10911", names(40), counter=1))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        fill(client, addr)
+        fill(client, server.addr)
 
 
 def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path) -> None:
@@ -106,3 +115,38 @@ def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path)
         until(lambda: len(topics_at(client, follower.listen)) == 40, "the topics are there")
         fill(client, follower.listen)
         cluster.wait_equal()
+
+
+REFUSED = 6_000
+
+
+def memory_of_refused(addr: str, pid: int) -> float:
+    """Return how many bytes the process keeps for each refused name that one open connection registers."""
+    with BlockingClient() as client:
+
+        def register_names(first: int, count: int) -> None:
+            for number in range(first, first + count):
+                request = registration(f"n{number}", f"n{number}.example:10911", ("t",), counter=1)
+                refused(client, addr, request, "tableBrokersMax=3")
+
+        for name in ("a", "b", "c"):
+            answer = client.invoke(addr, registration(name, f"{name}.example:10911", (), counter=1))
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+        register_names(0, REFUSED)
+        before = psutil.Process(pid).memory_info().rss
+        register_names(REFUSED, REFUSED)
+        return (psutil.Process(pid).memory_info().rss - before) / REFUSED
+
+
+@pytest.mark.xfail(strict=True, reason="a refused broker is remembered for as long as its connection stays")
+def test_member_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
+    arguments = ("-c", str(settings_file(tmp_path)))
+    with running(make_members(tmp_path, size=1, arguments=arguments)) as cluster:
+        leader = cluster.leader()
+        assert leader.process is not None
+        assert memory_of_refused(leader.listen, leader.process.pid) < 300
+
+
+def test_independent_nameserver_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
+    with independent(tmp_path) as server:
+        assert memory_of_refused(server.addr, server.pid) < 300
