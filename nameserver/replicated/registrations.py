@@ -14,8 +14,9 @@ from routekeeper.nameserver.commands import (
     Command,
     CommandFormatError,
     CommandTooLarge,
+    RegisterBroker,
 )
-from routekeeper.nameserver.handlers import Renewal, answer_for
+from routekeeper.nameserver.handlers import Renewal, answer_for, decide_registration, table_limits
 from routekeeper.nameserver.modes.interface import ConsistencyError
 from routekeeper.nameserver.modes.serving import decide_received, refusal_of
 from routekeeper.nameserver.registration import Registration, decode_registration
@@ -100,6 +101,9 @@ class Registrations(Part):
         decoded = decode_registration(request)
         if isinstance(decoded, Answer):
             return decoded
+        answer = self._no_room(decoded, host)
+        if answer is not None:
+            return answer
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         self._reports.hear(decoded.broker, origin, lease_ms=decoded.lease_ms)
         registering = Registering(request, decoded, origin, deadline, answered, host=host)
@@ -174,6 +178,23 @@ class Registrations(Part):
         except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
             return refusal_of(on.request, error)
         return None
+
+    def _no_room(self, decoded: Registration, host: str) -> Answer | None:
+        """Refuse a broker that is not listed and for which the table has no room, as far as it goes here.
+
+        Such a broker is not heard and not proposed: there is no end of names that a stranger can register,
+        and members remember for minutes whom they heard.
+        """
+        settings = self._settings.current
+        limits = table_limits(settings, host)
+        if self._table.present("record", decoded.broker) is not None:
+            return None
+        if self._table.has_ample_room(decoded, limits):
+            return None
+        command = decide_registration(self._table.view, decoded, settings, limits=limits)
+        assert isinstance(command, RegisterBroker), "no record is there that it could renew"
+        rejected = self._table.excess(command)
+        return None if rejected is None else answer_for(command, rejected, settings)
 
     def _told(self, on: Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
         try:

@@ -236,6 +236,18 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Reject
     return _excess(store, command, _brought(store, command) or ())
 
 
+def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
+    """Whether the table has room for a registration even if nothing of it is known.
+
+    Cheap: no topic is looked up. False says nothing, see :func:`excess_of_registration`.
+    """
+    texts = [*decoded.table, *decoded.broker, decoded.broker_name, decoded.ha_server_addr]
+    texts += [*(decoded.filter_servers or ()), *(mapping.info for mapping in decoded.mappings)]
+    count = len(decoded.table)
+    most = Held(topics=count, pairs=count, brokers=1, size=size_of(texts))
+    return excess_of(store, decoded.broker_name, limits, most, adds_topics=True) is None
+
+
 def _excess(store: RouteStore, command: RegisterBroker, differing: Iterable[TopicQueues]) -> Rejected | None:
     record = store.brokers.records.get(command.broker)
     name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)

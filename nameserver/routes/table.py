@@ -41,7 +41,7 @@ from routekeeper.remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WR
 from .image import NOTHING, Image, ImageError, decode_image
 from .kv import KV_BYTES_MAX
 from .leaving import drop
-from .registrations import excess_of_registration, register, room_for, touch
+from .registrations import excess_of_registration, has_ample_room, register, room_for, touch
 from .room import Held, excess
 from .store import RouteStore
 from .tombstones import TOMBSTONES_MAX
@@ -217,6 +217,10 @@ class RouteTable(RouteStore):
             known = all(name in self.brokers.names for name in names)
             return self._excess_of_topic(command.topic, added, command.limits) if known and added else None
         return None
+
+    def has_ample_room(self, decoded: Registration, limits: TableLimits) -> bool:
+        """Whether there is room for a registration even if nothing of it is known; False says nothing."""
+        return has_ample_room(self, decoded, limits)
 
     def _excess_of_topic(self, topic: str, names: list[BrokerName], limits: TableLimits) -> Rejected | None:
         """Return why some broker names may not have one more topic, None if they may."""

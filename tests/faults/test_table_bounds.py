@@ -117,7 +117,7 @@ def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path)
         cluster.wait_equal()
 
 
-REFUSED = 6_000
+REFUSED = 3_000
 
 
 def memory_of_refused(addr: str, pid: int) -> float:
@@ -138,7 +138,6 @@ def memory_of_refused(addr: str, pid: int) -> float:
         return (psutil.Process(pid).memory_info().rss - before) / REFUSED
 
 
-@pytest.mark.xfail(strict=True, reason="a refused broker is remembered for as long as its connection stays")
 def test_member_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
     arguments = ("-c", str(settings_file(tmp_path)))
     with running(make_members(tmp_path, size=1, arguments=arguments)) as cluster:
