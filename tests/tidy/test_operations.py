@@ -108,3 +108,11 @@ def test_every_link_within_the_page_has_its_heading() -> None:
     links = set(re.findall(r"\]\(#([\w-]+)\)", text))
     assert links
     assert sorted(links - headings) == []
+
+
+def test_defaults_in_tables_of_settings_are_those_of_the_program() -> None:
+    defaults = dict(line.split("=", 1) for line in format_settings(NamesrvSettings()).splitlines())
+    rows = re.findall(r"^\| `(table\w+)` \| (\d+) \|", DOCUMENT.read_text(), flags=re.MULTILINE)
+    assert len(rows) == 5
+    for key, default in rows:
+        assert defaults[key] == default, key
