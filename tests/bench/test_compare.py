@@ -21,7 +21,7 @@ from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.schedule import Comparison, blocks_of
 from routekeeper.bench.session import Session
 
-pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.bench, pytest.mark.alone, pytest.mark.timeout(600)]
 
 ARMS = ("independent", "raft", "zookeeper")
 SCENARIOS = ("quiet", "broker-dies", "leader-fails")
