@@ -263,7 +263,8 @@ def _terminated(number: int, stack_frame: object) -> NoReturn:
 
 def main(words: list[str] | None = None) -> int:
     arguments = arguments_of(words)
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has its background ignore the first
+        signal.signal(number, _terminated)
     bench = Bench(arguments)
     seconds = expected.seconds(arguments, [bench.designs[column] for column in bench.makers])
     print(f"expected time: {seconds / 60:.0f} minutes; samples and table: {bench.folder}", flush=True)

@@ -149,9 +149,7 @@ class Lane(abc.ABC):
                 self.given.note_cut(self)
                 if not self.is_still_listed():
                     self.listed.clear()
-                await asyncio.sleep(
-                    CONNECT_AGAIN_S
-                )  # a killed server may accept until its last socket is gone
+                await asyncio.sleep(AGAIN_S)  # as after a refusal
 
     async def _next(self) -> bool:
         """Wait until the registration is wanted; return False if the connection was lost first."""

@@ -89,6 +89,12 @@ def lines(sizes: Sizes) -> list[Line]:
         Line(row="register", text=f"{large} register at once: {wait}", key="wait_ms_longest", goal="100"),
         Line(row="register", text=f"{large}: right everywhere after, s", key="right_s"),
         Line(row="register", text=f"{large}: failed registrations", key="failures", form=",.0f", goal="0"),
+        Line(
+            row="register",
+            text=f"{large}: cached route queries without a right answer",
+            key="queries_failed",
+            form=",.0f",
+        ),
         Line(row="register", text=f"{large}: leader changes", key="leader_changes", form=",.0f", goal="0"),
         Line(row="register", text=f"{large}: CPU of three servers until then, s", key="cpu_s"),
         Line(

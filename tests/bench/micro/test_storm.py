@@ -140,6 +140,13 @@ def test_longest_wait_leaves_out_the_bystanders_own_pauses() -> None:
     assert (found["queries"], found["queries_failed"]) == (4, 1)
 
 
+def test_percentiles_count_the_queries_that_a_stalled_client_did_not_send() -> None:
+    found = waits([*(sample(0.5) for _ in range(998)), sample(200), sample(100)])
+    assert found["wait_ms_p50"] == pytest.approx(0.5)
+    # Of 998 + 100 + 50 queries, one every 2 ms, 12 waited for more than this.
+    assert found["wait_ms_p99"] == pytest.approx(200 - 2 * 11)
+
+
 @pytest.mark.parametrize(("count", "found"), [(3, [0, 1, 2]), (100, [0, 33, 66, 99])])
 def test_topics_asked_for_are_spread_over_all(count: int, found: list[int]) -> None:
     assert spread(count, 4) == found
