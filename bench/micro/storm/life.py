@@ -22,11 +22,11 @@ from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.systems import MEMBERS, System, Unhealthy
 from routekeeper.bench.micro.route_query import Target, Workload, load, per_cpu
 from routekeeper.bench.micro.storm import brokers, bystander
+from routekeeper.bench.micro.storm.blocking import make_lasting_nodes
 from routekeeper.bench.micro.storm.brokers import RESIDENT_TOPICS
 from routekeeper.bench.micro.storm.frames import QUEUES, broker_name, topic_name
 from routekeeper.bench.micro.storm.rightness import Watch
 from routekeeper.bench.micro.storm.servers import epoch, kill_and_restart, largest_memory_mb
-from routekeeper.bench.micro.storm.sessions import make_lasting_nodes
 
 #: A storm that is not over by then has failed; a machine with much other work takes minutes.
 STORM_S: Final = 300.0

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 from routekeeper.bench.arms.layout import topic_path
 from routekeeper.bench.micro.raft.job import Kind
 from routekeeper.bench.micro.raft.wire import WireError
+from routekeeper.bench.micro.storm.blocking import BlockingSession
 from routekeeper.bench.micro.storm.frames import topic_name
-from routekeeper.bench.micro.storm.sessions import BlockingSession
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
