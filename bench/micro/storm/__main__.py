@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -154,8 +155,7 @@ class Bench:
     def report(self) -> str:
         """Return the table, and under what it was made."""
         machine = this_machine()
-        interpreter, _ = program_of(None, self.arguments.python)
-        about = json.loads(subprocess.check_output(["sh", "-c", f"{interpreter} -c '{_ABOUT}'"]))
+        about = self.arguments.interpreter
         others = [
             found["other_programs_cores"]
             for of_all in self.figures.values()
@@ -252,6 +252,14 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--against: {found.against} is no checkout: it has no nameserver/__main__.py")
     if found.data is not None and not found.data.is_dir():
         parser.error(f"--data: {found.data} is no folder")
+    interpreter, _ = program_of(None, found.python)
+    try:
+        about = subprocess.check_output([*shlex.split(interpreter), "-c", _ABOUT], stderr=subprocess.DEVNULL)
+        found.interpreter = json.loads(about)
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        parser.error(f"--python: {found.python} does not run Python; give a command that takes -c and -m")
+    if found.out is not None and found.out.exists() and not found.out.is_dir():
+        parser.error(f"--out: {found.out} is a file; name a folder")
     if found.out is None:
         found.out = Path("out") / f"storm-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
     return found

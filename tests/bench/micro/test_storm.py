@@ -190,6 +190,9 @@ def test_table_holds_medians_reasons_and_multiples_of_rocketmqs() -> None:
         (["--rest-seconds", "nan"], "--rest-seconds: nan, allowed are 5 to 3600"),
         (["--against", "/no such folder"], "--against: /no such folder is no checkout"),
         (["--data", "/no such folder"], "--data: /no such folder is no folder"),
+        (["--python", "true"], "--python: true does not run Python; give a command that takes -c and -m"),
+        (["--python", "/no/python"], "--python: /no/python does not run Python; give a command"),
+        (["--out", __file__], f"--out: {__file__} is a file; name a folder"),
         (["--fast"], "unrecognized arguments: --fast"),
     ],
 )
