@@ -115,6 +115,13 @@ IO_MODULES = {
     "bench/micro/registration.py",
     "bench/micro/report_scale.py",
     "bench/micro/scale.py",
+    "bench/micro/storm/__main__.py",
+    "bench/micro/storm/blocking.py",
+    "bench/micro/storm/brokers.py",
+    "bench/micro/storm/bystander.py",
+    "bench/micro/storm/life.py",
+    "bench/micro/storm/rightness.py",
+    "bench/micro/storm/servers.py",
     "bench/micro/sync.py",
     "bench/micro/write_path.py",
 }

@@ -43,7 +43,40 @@ def value_of(number: int) -> int:
     return _BASE + 1 + (number - 1) % _VALUES if number else _BASE
 
 
-class RemotingWire:
+class RemotingAnswers:
+    """See :class:`routekeeper.bench.micro.raft.wire.Conversation`: answers with JSON headers, told apart."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.tag = _FIRST_OPAQUE
+        self.out = bytearray()
+        self._rest = b""
+
+    def hello(self) -> bytes:
+        return b""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        if self._rest:
+            data = self._rest + data
+        answers = []
+        position, end = 0, len(data)
+        while end - position >= 8:
+            size, word = _LENGTHS.unpack_from(data, position)
+            after = position + 4 + size
+            if after > end:
+                break
+            if word >> 24 != HeaderCodec.JSON:
+                raise WireError(f"answer in header codec {word >> 24}, asked in JSON")
+            body_at = position + 8 + word
+            header = orjson.loads(memoryview(data)[position + 8 : body_at])
+            error = f"code {header['code']}: {header.get('remark')}" if header["code"] else None
+            answers.append(Answer(header["opaque"], error, data[body_at:after]))
+            position = after
+        self._rest = data[position:]
+        return answers
+
+
+class RemotingWire(RemotingAnswers):
     """See :class:`routekeeper.bench.micro.raft.wire.Wire`.
 
     Args:
@@ -53,11 +86,8 @@ class RemotingWire:
     """
 
     def __init__(self, *, key: int, topics: int, timestamp_ms: int) -> None:
-        self.ready = True
-        self.tag = _FIRST_OPAQUE
-        self.out = bytearray()
+        super().__init__()
         self._topics = topics
-        self._rest = b""
         self._queries: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         body = encode_register_body(
             RegisterBody(
@@ -93,9 +123,6 @@ class RemotingWire:
         self._reads_at = _positions(frame, b'"readQueueNums":', self._body_at)
         self._writes_at = _positions(frame, b'"writeQueueNums":', self._body_at)
         assert len(self._reads_at) == len(self._writes_at) == topics
-
-    def hello(self) -> bytes:
-        return b""
 
     def prepare(self) -> bytes:
         return self._register(0)
@@ -140,26 +167,6 @@ class RemotingWire:
 
     def marker(self, number: int) -> bytes:
         return b'"readQueueNums":%d,' % value_of(number)
-
-    def feed(self, data: bytes) -> list[Answer]:
-        if self._rest:
-            data = self._rest + data
-        answers = []
-        position, end = 0, len(data)
-        while end - position >= 8:
-            size, word = _LENGTHS.unpack_from(data, position)
-            after = position + 4 + size
-            if after > end:
-                break
-            if word >> 24 != HeaderCodec.JSON:
-                raise WireError(f"answer in header codec {word >> 24}, asked in JSON")
-            body_at = position + 8 + word
-            header = orjson.loads(memoryview(data)[position + 8 : body_at])
-            error = f"code {header['code']}: {header.get('remark')}" if header["code"] else None
-            answers.append(Answer(header["opaque"], error, data[body_at:after]))
-            position = after
-        self._rest = data[position:]
-        return answers
 
 
 def _header(code: RequestCode, ext: dict[str, str]) -> bytes:

@@ -236,17 +236,18 @@ class RouteKeeper(System):
 
 
 class ZooKeeper(System):
-    """ZooKeeper from the jars that come with pyspark: its example's settings, the heap of its own script, no
-    limit of connections by address. It syncs before it acknowledges, as it does by default.
+    """ZooKeeper from the jars that come with pyspark: its example's settings, by default the heap of its own
+    script, no limit of connections by address. It syncs before it acknowledges, as it does by default.
     """
 
     kind: Kind = "jute"
     name = "zookeeper"
 
-    def __init__(self, folder: Path, timers: Timers) -> None:
+    def __init__(self, folder: Path, timers: Timers, *, heap_mb: int = 1000) -> None:
         if importlib.util.find_spec("pyspark") is None:
             raise Missing("zookeeper is in pyspark's jars: install pyspark")
         super().__init__(folder, timers)
+        self._heap_mb = heap_mb
         ports = free_ports(3 * MEMBERS)
         self.clients = [f"{HOST}:{port}" for port in ports[:MEMBERS]]
         self.peers = [f"{HOST}:{port}" for port in ports[MEMBERS:]]
@@ -274,7 +275,8 @@ class ZooKeeper(System):
 
     def _command(self, index: int) -> list[str]:
         home = self.folder / str(index)
-        command = [java(), "-Xmx1000m", f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
+        command = [java(), f"-Xmx{self._heap_mb}m"]
+        command += [f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
         return [*command, "-cp", class_path(), _QUORUM_PEER, str(home / "zoo.cfg")]
 
     def version(self) -> str:
