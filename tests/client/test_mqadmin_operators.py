@@ -187,6 +187,16 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
     assert tool.ok("statsAll", "-t", tool.topic).startswith("#Topic ")
 
 
+@pytest.mark.xfail(strict=True, reason="mqadmin refuses numbers below 0 before it asks a broker")
+def test_a_reset_to_minus_one_is_to_the_end(tool: Tool, broker: Any) -> None:
+    send(tool, "one", "two")
+    tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Behind")
+    tool.ok("resetOffsetByTime", "-g", "Behind", "-t", tool.topic, "-s", "0")
+    lines = tool.ok("resetOffsetByTime", "-g", "Behind", "-t", tool.topic, "-s", "-1").splitlines()
+    assert lines[0].endswith(" timestamp(string)[-1], timestamp(long)[-1]")
+    assert [line.split()[1:] for line in lines[2:]] == [["0", "2"], ["1", "0"]]
+
+
 @pytest.mark.parametrize(
     ("members", "passed", "kind"),
     [
