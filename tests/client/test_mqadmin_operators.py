@@ -187,7 +187,6 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
     assert tool.ok("statsAll", "-t", tool.topic).startswith("#Topic ")
 
 
-@pytest.mark.xfail(strict=True, reason="mqadmin refuses numbers below 0 before it asks a broker")
 def test_a_reset_to_minus_one_is_to_the_end(tool: Tool, broker: Any) -> None:
     send(tool, "one", "two")
     tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Behind")
@@ -195,6 +194,7 @@ def test_a_reset_to_minus_one_is_to_the_end(tool: Tool, broker: Any) -> None:
     lines = tool.ok("resetOffsetByTime", "-g", "Behind", "-t", tool.topic, "-s", "-1").splitlines()
     assert lines[0].endswith(" timestamp(string)[-1], timestamp(long)[-1]")
     assert [line.split()[1:] for line in lines[2:]] == [["0", "2"], ["1", "0"]]
+    assert "'-2'" in tool.fails("resetOffsetByTime", "-g", "Behind", "-t", tool.topic, "-s", "-2")
 
 
 @pytest.mark.parametrize(
