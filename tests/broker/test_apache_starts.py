@@ -70,7 +70,6 @@ def test_a_stray_word_is_left_alone_and_named(start_broker: StartBroker) -> None
 
 
 @pytest.mark.faults
-@pytest.mark.xfail(strict=True, reason="the flag ends the start with 'unrecognized arguments'")
 def test_the_flag_of_the_quick_start_of_5_is_left_alone_and_named(start_broker: StartBroker) -> None:
     broker = start_broker("--enable-proxy")
     assert broker.wire().send_message("MadeBySend", b"x").code == 0
