@@ -187,7 +187,6 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
     assert tool.ok("statsAll", "-t", tool.topic).startswith("#Topic ")
 
 
-@pytest.mark.xfail(strict=True, reason="a permission that no topic had to lose is reported as a success")
 @pytest.mark.parametrize("subcommand", ["wipeWritePerm", "addWritePerm"])
 def test_an_address_where_a_broker_name_belongs_is_a_failure(
     subcommand: str, tool: Tool, broker: Any
