@@ -187,7 +187,6 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
     assert tool.ok("statsAll", "-t", tool.topic).startswith("#Topic ")
 
 
-@pytest.mark.xfail(strict=True, reason="the error complains about an address that nobody has typed")
 def test_an_id_from_a_producer_without_its_topic_is_told_from_the_other_kind(tool: Tool) -> None:
     (sent,) = send(tool, "one")
     assert "one" in tool.ok("queryMsgById", "-i", sent["msgId"], "-t", tool.topic)
