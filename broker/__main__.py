@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         return _complain(error)
     for word in words:
         logger.warning("word on the command line ignored word=%r hint=--set KEY=VALUE sets something", word)
+    if arguments.enable_proxy:
+        logger.warning("--enable-proxy ignored: there is no proxy, clients that speak gRPC cannot connect")
     if arguments.print_config or arguments.print_important:
         values = config.to_properties()
         shown = values.keys() if arguments.print_config else IMPORTANT_KEYS

@@ -102,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
         help="print the settings that RocketMQ takes for important, and exit",
     )
     parser.add_argument(
+        "--enable-proxy",
+        action="store_true",
+        help="flag of RocketMQ's script; ignored with a warning, since there is no proxy",
+    )
+    parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",

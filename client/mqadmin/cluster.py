@@ -174,7 +174,11 @@ def _perm(
         for answer in context.run(change(context, broker_name)):
             prefix = f"{verb} write perm of broker[{broker_name}] in name server[{answer.addr}]"
             if answer.response is not None:
-                context.line(f"{prefix} OK, {topic_count(answer.response)}")
+                count = topic_count(answer.response)
+                context.line(f"{prefix} OK, {count}")
+                if not count:  # permissions that are there already count, too
+                    hint = "-b is a broker's name, as clusterList shows it"
+                    code = context.fail(f"name server[{answer.addr}]: no topic of {broker_name!r}; {hint}")
             else:
                 assert answer.error is not None
                 context.line(f"{prefix} Failed")

@@ -192,7 +192,10 @@ def _get_consumer_config(context: Context, args: Arguments) -> int:
 
 def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     text = args.text("s")
-    wall_ms = now_ms() if text == "now" else instant(args, "s")
+    if text == "-1":  # the end of each queue; for less, 4.9's brokers take the beginning and 5.3's the end
+        wall_ms = -1
+    else:
+        wall_ms = now_ms() if text == "now" else instant(args, "s")
     group, topic = args.text("g"), args.text("t")
     force = args.flag("f", "force") if "f" in args else True
     if "b" in args and "q" in args:

@@ -128,7 +128,8 @@ def _query_by_id(context: Context, args: Arguments) -> int:
         try:
             found += _by_id(context, message_id, args.get("t"), args.get("c"))
         except RemotingError as error:
-            failed = context.fail(f"no message. msgId={message_id}: {describe(error)}")
+            hint = "" if "t" in args else "; an id that a producer printed needs its topic: -t TOPIC"
+            failed = context.fail(f"no message. msgId={message_id}: {describe(error)}{hint}")
     if "g" in args or "d" in args:
         return _consume_directly(context, args, found, as_json=as_json) or failed
     return _show(context, found, as_json=as_json, charset=charset) or failed

@@ -69,6 +69,14 @@ def test_a_stray_word_is_left_alone_and_named(start_broker: StartBroker) -> None
     assert re.search(r"WARNING .*ignored word='?other", log)
 
 
+@pytest.mark.faults
+def test_the_flag_of_the_quick_start_of_5_is_left_alone_and_named(start_broker: StartBroker) -> None:
+    broker = start_broker("--enable-proxy")
+    assert broker.wire().send_message("MadeBySend", b"x").code == 0
+    assert broker.stop() == 0
+    assert re.search(r"WARNING .*--enable-proxy .*gRPC", broker.log.read_text())
+
+
 @pytest.mark.slow
 def test_an_unknown_flag_is_refused_beside_stray_words() -> None:
     done = run("word", "--no-such-flag", "x", "-p")

@@ -187,6 +187,33 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
     assert tool.ok("statsAll", "-t", tool.topic).startswith("#Topic ")
 
 
+def test_an_id_from_a_producer_without_its_topic_is_told_from_the_other_kind(tool: Tool) -> None:
+    (sent,) = send(tool, "one")
+    assert "one" in tool.ok("queryMsgById", "-i", sent["msgId"], "-t", tool.topic)
+    err = tool.fails("queryMsgById", "-i", sent["msgId"])
+    assert "-t TOPIC" in err
+    assert "producer" in err
+
+
+@pytest.mark.parametrize("subcommand", ["wipeWritePerm", "addWritePerm"])
+def test_an_address_where_a_broker_name_belongs_is_a_failure(
+    subcommand: str, tool: Tool, broker: Any
+) -> None:
+    err = tool.fails(subcommand, "-b", broker.addr)
+    assert f"{broker.addr!r}" in err
+    assert "clusterList" in err
+
+
+def test_a_reset_to_minus_one_is_to_the_end(tool: Tool, broker: Any) -> None:
+    send(tool, "one", "two")
+    tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Behind")
+    tool.ok("resetOffsetByTime", "-g", "Behind", "-t", tool.topic, "-s", "0")
+    lines = tool.ok("resetOffsetByTime", "-g", "Behind", "-t", tool.topic, "-s", "-1").splitlines()
+    assert lines[0].endswith(" timestamp(string)[-1], timestamp(long)[-1]")
+    assert [line.split()[1:] for line in lines[2:]] == [["0", "2"], ["1", "0"]]
+    assert "'-2'" in tool.fails("resetOffsetByTime", "-g", "Behind", "-t", tool.topic, "-s", "-2")
+
+
 @pytest.mark.parametrize(
     ("members", "passed", "kind"),
     [
