@@ -88,6 +88,7 @@ class ClientCore:
         self._started = False
         self._producer_groups: Counter[str] = Counter()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
+        self._cached: dict[str, Callable[[], int]] = {}
         self._closers: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
         self.deadline_s = math.inf
@@ -117,6 +118,10 @@ class ClientCore:
         yield from together(parts, "farewell", at_once=at_once)
         self.closing = self.directory.closing = True
         self.stop.notify()
+
+    def cache_room(self) -> int:
+        """Return how many bytes of bodies the consumers may take beside what they hold; below 0 if none."""
+        return self.config.cache_size - sum(count() for count in self._cached.values())
 
     def unsent(self) -> int:
         """Return how many messages that were put have no outcome yet."""
@@ -152,9 +157,10 @@ class ClientCore:
         describe: Callable[[], ConsumerData],
         on_request: PeerHandler,
         close: Callable[[], Operation[None]],
+        cached: Callable[[], int],
     ) -> None:
         """Name a consumer group in heartbeats, hand it the requests that brokers send us, close it at the
-        end."""
+        end; ``cached`` counts the bytes that it holds."""
         if group in self._consumers:
             raise InvalidArgument(
                 f"consumer group {group!r} runs in this client already, allowed is one each"
@@ -162,6 +168,7 @@ class ClientCore:
         self._closers[group] = close
         self._consumers[group] = describe
         self._peer_handlers[group] = on_request
+        self._cached[group] = cached
 
     def leave(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
@@ -176,6 +183,7 @@ class ClientCore:
             self._consumers.pop(consumer_group, None)
             self._closers.pop(consumer_group, None)
             self._peer_handlers.pop(consumer_group, None)
+            self._cached.pop(consumer_group, None)
         fields = UnregisterClientFields(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )
