@@ -144,7 +144,12 @@ class GroupMember:
             yield from self._learn(topic)
         self._check_open()
         self._core.add_consumer(
-            self.config.group, self._describe, self.on_request, self.close, lambda: self.cached_bytes
+            self.config.group,
+            self._describe,
+            self.on_request,
+            self.close,
+            self.end,
+            lambda: self.cached_bytes,
         )
         self._started = True
         yield from self._core.beat()
@@ -163,6 +168,14 @@ class GroupMember:
         yield from self._drain(min(instant.now_s + self._core.config.shutdown_s, self._core.deadline_s))
         yield from self._assignment.release_all()
         yield from self._core.leave(consumer_group=self.config.group)
+
+    def end(self) -> Operation[None]:
+        """Let everybody who waits for messages go on, if :meth:`close` was kept from it; nothing is sent."""
+        if not self.stopping:
+            self.stopping = True
+            self._assignment.stop()
+        return
+        yield
 
     def subscribe(self, topic: str, expression: str = "*") -> Operation[None]:
         """Subscribe to a topic, or change the tags of one; queues are assigned soon.
