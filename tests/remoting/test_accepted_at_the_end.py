@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+import uvloop
 from aiohttp import web
 
 from routekeeper.remoting.http.listener import HttpConnections
@@ -38,16 +39,15 @@ async def http() -> AsyncIterator[str]:
     connections = HttpConnections(runner, logging.getLogger())
     host, port = await connections.listen("127.0.0.1", 0)
     yield f"{host}:{port}"
-    connections.close()
+    await connections.close()
     assert runner.server is not None
     await runner.server.shutdown(1.0)
     await runner.cleanup()
 
 
-@pytest.mark.xfail(strict=True, reason="asyncio forgets them, and aiohttp waits a minute for them")
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("serving", [remoting, http])
-@pytest.mark.parametrize("run", [asyncio.run], ids=["asyncio"])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_no_connection_outlives_the_close_of_its_server(run: Callable[[Any], Any], serving: Serving) -> None:
     async def main(turns: int) -> socket.socket:
         async with serving() as addr:

@@ -26,6 +26,7 @@ IO_MODULES = {
     "remoting/output.py",
     "remoting/http/listener.py",
     "remoting/wall_clock.py",
+    "remoting/transport/accepting.py",
     "remoting/transport/aio.py",
     "remoting/transport/blocking.py",
     "remoting/transport/connection.py",
