@@ -23,7 +23,6 @@ def mqadmin(*arguments: str) -> tuple[int, str]:
     return code, out.getvalue() + err.getvalue()
 
 
-@pytest.mark.xfail(strict=True, reason="addresses are compared as texts")
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.one_core

@@ -58,7 +58,6 @@ def test_elsewhere_names_count_only_where_they_are_set() -> None:
     assert AllowedHosts(loopback=False, named=("ns.example",)).allow("ns.example:80")
 
 
-@pytest.mark.xfail(strict=True, reason="addresses are compared as texts")
 @pytest.mark.parametrize("named", ["[fd00::2]", "FD00:0:0::0:2"])
 @pytest.mark.parametrize("host", ["[fd00::2]:9880", "[fd00:0::2]", "[FD00::2]:9880"])
 def test_an_address_that_is_named_counts_however_it_is_spelt(named: str, host: str) -> None:

@@ -122,7 +122,6 @@ def test_address_counts_if_its_connection_comes_from_there(host: str, addr: str,
     assert not notices._registered
 
 
-@pytest.mark.xfail(strict=True, reason="addresses are compared as texts")
 @pytest.mark.parametrize("addr", ["[0:0:0:0:0:0:0:1]:10911", "::1:10911", "0:0:0:0:0:0:0:1:10911"])
 def test_address_counts_however_it_is_spelt(addr: str) -> None:
     notices = Notices.__new__(Notices)
