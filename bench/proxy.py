@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from routekeeper.bench.links import Command, Count, Direction, Done, Link
+from routekeeper.remoting.transport.accepting import stop_accepting
 
 _CHUNK: Final = 64 * 1024
 #: How often it is looked who listens, s.
@@ -105,7 +106,7 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         for server in self._servers.values():
-            server.close()
+            await stop_accepting(server)
         for passage in self.passages:
             passage.reset()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -230,8 +231,8 @@ class Proxy:
             if wanted and server is None:
                 await self._listen(link)
             elif server is not None and not wanted:
-                server.close()
                 del self._servers[link.listen]
+                await stop_accepting(server)
 
 
 def listening_here() -> set[int] | None:

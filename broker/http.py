@@ -63,7 +63,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop accepting and close; requests in flight get a moment to end."""
-        self._connections.close()
+        await self._connections.close()
         if self._runner.server is not None:
             await self._runner.server.shutdown(_DRAIN_S)
             await self._runner.cleanup()

@@ -18,6 +18,7 @@ from routekeeper.broker.registration import (
 )
 from routekeeper.broker.state import BrokerState
 from routekeeper.remoting import wall_clock
+from routekeeper.remoting.addresses import same_address
 from routekeeper.remoting.bodies import KVTable
 from routekeeper.remoting.bounds import ADDR_MAX, LEASE_MS
 from routekeeper.remoting.codes import VERSION, RequestCode, ResponseCode
@@ -239,7 +240,7 @@ class Registrar:
         )
         if holder is None:
             return
-        if holder == self._broker_addr:
+        if same_address(holder, self._broker_addr):
             self._displaced.pop(addr, None)
         elif self._displaced.get(addr) != holder:
             self._displaced[addr] = holder

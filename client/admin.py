@@ -365,14 +365,6 @@ def all_addrs(info: ClusterInfo, cluster_name: str) -> tuple[str, ...]:
     )
 
 
-def broker_name_of(info: ClusterInfo, broker_addr: str) -> str | None:
-    """Return the broker name that has this address."""
-    for name, data in info.broker_addr_table.items():
-        if broker_addr in data.broker_addrs.values():
-            return name
-    return None
-
-
 def topic_count(answer: RemotingCommand) -> int:
     """Return how many topics an answer to 205 or 327 names.
 

@@ -122,11 +122,14 @@ class Client:
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
-            await self._transport.close()
-            if self._started:
-                # The tasks have caught what they met; without this the body's exception would come out in a
-                # group.
-                await self._group.__aexit__(None, None, None)
+            try:
+                await self._transport.close()
+                if self._started:
+                    # The tasks have caught what they met; without this the body's exception would come out in
+                    # a group.
+                    await self._group.__aexit__(None, None, None)
+            finally:
+                await self.perform(self.core.end())
 
     async def run(self, operation: Operation[T]) -> T:
         """Run one operation to its end; return its result or raise what it raises.
@@ -313,7 +316,10 @@ class Client:
         except (TimeoutError, RemotingError) as error:
             log.warning("client not closed at the end of its loop error=%r", error)
         finally:
-            await self._transport.close()
+            try:
+                await self._transport.close()
+            finally:
+                await self.perform(self.core.end())
 
 
 def _warn_of_unsent(core: ClientCore) -> None:

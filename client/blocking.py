@@ -168,6 +168,7 @@ class Client:
             for thread in threads:
                 if thread is not threading.current_thread():
                     thread.join(timeout=self._left_s(deadline_s))
+            self.perform(self.core.end())
 
     def run(self, operation: Operation[T]) -> T:
         """Run one operation to its end; return its result or raise what it raises.

@@ -75,7 +75,11 @@ class Producer:
         self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
         self._linger = LingerCore(client.core, self.core, _tell)
         client.core.add_producer(
-            self.core.config.group, self.core, self._linger.close, lambda: self._linger.unsent
+            self.core.config.group,
+            self.core,
+            self._linger.close,
+            self._linger.end,
+            lambda: self._linger.unsent,
         )
 
     def __enter__(self) -> Self:

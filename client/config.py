@@ -80,6 +80,8 @@ class ClientConfig:
             (``namespace%topic``); messages and queues are seen without it. Administration names what is
             stored.
         tls: Secures connections; None leaves them plain. ``connect_timeout_s`` includes the handshake.
+        cache_size: Bytes of bodies, inflated, that all consumers hold before they pull no more. Each consumer
+            may hold one more body, so that it goes on whatever the others hold.
     """
 
     nameservers: tuple[str, ...]
@@ -99,8 +101,11 @@ class ClientConfig:
     shutdown_s: float = 5.0
     namespace: str = ""
     tls: TlsConfig | None = None
+    cache_size: int = 128 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        if not 1 <= self.cache_size <= 1 << 40:
+            raise InvalidArgument(f"cache_size={self.cache_size}, allowed 1..{1 << 40}")
         if self.namespace and _NAMESPACE.fullmatch(self.namespace) is None:
             raise InvalidArgument(
                 f"namespace={self.namespace!r}, allowed are up to 100 characters of a-zA-Z0-9_-"

@@ -88,7 +88,9 @@ class ClientCore:
         self._started = False
         self._producer_groups: Counter[str] = Counter()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
+        self._cached: dict[str, Callable[[], int]] = {}
         self._closers: dict[object, Callable[[], Operation[None]]] = {}
+        self._enders: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
         self.deadline_s = math.inf
         self._heartbeat_trouble = TroubleLog(log, "heartbeats work again")
@@ -118,6 +120,21 @@ class ClientCore:
         self.closing = self.directory.closing = True
         self.stop.notify()
 
+    def end(self) -> Operation[None]:
+        """End what :meth:`close` has left, or was kept from: nobody waits for this client any more.
+
+        Nothing is sent. The driver's background operations have ended, or never will.
+        """
+        self.closing = self.directory.closing = True
+        self.stop.notify()
+        for end in tuple(self._enders.values()):
+            yield from end()
+        self._enders.clear()
+
+    def cache_room(self) -> int:
+        """Return how many bytes of bodies the consumers may take beside what they hold; below 0 if none."""
+        return self.config.cache_size - sum(count() for count in self._cached.values())
+
     def unsent(self) -> int:
         """Return how many messages that were put have no outcome yet."""
         return sum(count() for count in self._unsent.values())
@@ -131,11 +148,17 @@ class ClientCore:
         group: str,
         producer: object,
         close: Callable[[], Operation[None]],
+        end: Callable[[], Operation[None]],
         unsent: Callable[[], int],
     ) -> None:
-        """Name a producer's group in heartbeats, close it at the end; ``unsent`` counts its messages."""
+        """Name a producer's group in heartbeats, close it at the end; ``unsent`` counts its messages.
+
+        Args:
+            end: Runs when the client ends, for what ``close`` has left.
+        """
         self._producer_groups[group] += 1
         self._closers[producer] = close
+        self._enders[producer] = end
         self._unsent[producer] = unsent
 
     def close_producer(self, group: str, producer: object) -> Operation[None]:
@@ -152,9 +175,11 @@ class ClientCore:
         describe: Callable[[], ConsumerData],
         on_request: PeerHandler,
         close: Callable[[], Operation[None]],
+        end: Callable[[], Operation[None]],
+        cached: Callable[[], int],
     ) -> None:
         """Name a consumer group in heartbeats, hand it the requests that brokers send us, close it at the
-        end."""
+        end; ``cached`` counts the bytes that it holds, ``end`` is as of :meth:`add_producer`."""
         if group in self._consumers:
             raise InvalidArgument(
                 f"consumer group {group!r} runs in this client already, allowed is one each"
@@ -162,6 +187,8 @@ class ClientCore:
         self._closers[group] = close
         self._consumers[group] = describe
         self._peer_handlers[group] = on_request
+        self._cached[group] = cached
+        self._enders[group] = end
 
     def leave(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
@@ -176,6 +203,8 @@ class ClientCore:
             self._consumers.pop(consumer_group, None)
             self._closers.pop(consumer_group, None)
             self._peer_handlers.pop(consumer_group, None)
+            self._cached.pop(consumer_group, None)
+            self._enders.pop(consumer_group, None)
         fields = UnregisterClientFields(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )

@@ -42,15 +42,20 @@ class BatchKey:
     queue: MessageQueue | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
-    """Messages that go together, and what is to be told of each when that is over."""
+    """Messages that go together, and what is to be told of each when that is over.
+
+    Attributes:
+        told: The outcome is known, and its owners are told of it.
+    """
 
     key: BatchKey
     due_s: float
     items: list[EncodedItem] = field(default_factory=list)
     handles: list[Any] = field(default_factory=list)
     size: int = 0
+    told: bool = False
 
 
 class Batches:
@@ -65,6 +70,8 @@ class Batches:
         self._open: dict[BatchKey, Batch] = {}
         self._closed: deque[Batch] = deque()
         self._busy: set[BatchKey] = set()
+        #: Taken, and not come to their end.
+        self.under_way: list[Batch] = []
         #: Bytes that wait or are under way, and the messages they belong to.
         self.size = 0
         self.count = 0
@@ -95,12 +102,14 @@ class Batches:
             if batch.key.queue is None or batch.key not in self._busy:
                 del self._closed[position]
                 self._busy.add(batch.key)
+                self.under_way.append(batch)
                 return batch
         return None
 
     def done(self, batch: Batch) -> None:
-        """A batch that was taken has come to its end."""
-        self._busy.discard(batch.key)
+        """A batch that was taken has come to its end; nothing the second time."""
+        if not self._ended(batch):
+            return
         self.size -= batch.size
         self.count -= len(batch.items)
 
@@ -125,8 +134,15 @@ class Batches:
 
     def give_back(self, batch: Batch) -> None:
         """Take a batch back whose sending was cut off: it goes next."""
+        if self._ended(batch):
+            self._closed.appendleft(batch)
+
+    def _ended(self, batch: Batch) -> bool:
+        if batch not in self.under_way:
+            return False
+        self.under_way.remove(batch)
         self._busy.discard(batch.key)
-        self._closed.appendleft(batch)
+        return True
 
     def _close(self, key: BatchKey) -> None:
         self._closed.append(self._open.pop(key))
@@ -153,6 +169,7 @@ class LingerCore:
         self._running = False
         self._closed = False
         self._workers = 0
+        self._cut_off: list[Batch] = []  # their senders ended before the answer came
         self._not_sent = self._unknown = 0  # messages since the end began
         self._send_trouble = TroubleLog(log, "messages are sent again group=%s", config.group)
         self._callback_trouble = TroubleLog(
@@ -231,10 +248,7 @@ class LingerCore:
             else:  # the loop ends, and with it the senders
                 yield from self._send(batch)
             instant = yield Clock()
-        for batch in self._batches.abandon():
-            self._not_sent += len(batch.items)
-            error = ClientClosed("the producer was closed before the message was sent")
-            yield from self._tell_owners([(handle, error) for handle in batch.handles])
+        yield from self._abandon()
         self._unknown += self._batches.count
         if self._not_sent or self._unknown:
             log.warning(
@@ -245,6 +259,32 @@ class LingerCore:
             )
         self._ripe.notify()
         self._ended.notify()
+
+    def end(self) -> Operation[None]:
+        """Tell the owners of all messages that :meth:`close` has left without an outcome; nothing is awaited.
+
+        Those under way may have been stored: their senders were cut off, or do not come back.
+        """
+        self._closed = self._producer.closed = True
+        yield from self._abandon()
+        error = OutcomeUnknown("the client was closed while the message was under way")
+        for batch in (*self._cut_off, *self._batches.under_way):
+            yield from self._settle(batch, error)
+            self._batches.done(batch)
+        self._cut_off.clear()
+        self._ripe.notify()
+        self._ended.notify()
+
+    def _abandon(self) -> Operation[None]:
+        error = ClientClosed("the producer was closed before the message was sent")
+        for batch in self._batches.abandon():
+            self._not_sent += len(batch.items)
+            yield from self._settle(batch, error)
+
+    def _settle(self, batch: Batch, error: RemotingError) -> Operation[None]:
+        if not batch.told:
+            batch.told = True
+            yield from self._tell_owners([(handle, error) for handle in batch.handles])
 
     @property
     def unsent(self) -> int:
@@ -298,17 +338,20 @@ class LingerCore:
                     self._unknown += len(outcomes)
                 else:
                     self._not_sent += len(outcomes)
-            yield from self._tell_owners(list(zip(batch.handles, outcomes, strict=True)))
-        except GeneratorExit:  # its task is cancelled: the loop ends
-            cut_off = not outcomes and self._producer.config.retry_unknown
-            if not outcomes and not cut_off:
-                self._unknown += len(batch.items)
+            if not batch.told:
+                batch.told = True
+                yield from self._tell_owners(list(zip(batch.handles, outcomes, strict=True)))
+        except GeneratorExit:  # its task is cancelled: the loop ends, or the client
+            cut_off = not outcomes
             raise
         finally:
-            if cut_off:
+            if cut_off and self._producer.config.retry_unknown and not self._closed:
                 self._batches.give_back(batch)
             else:
                 self._batches.done(batch)
+                if cut_off:
+                    self._cut_off.append(batch)
+                    self._unknown += 0 if self._closed else len(batch.items)
             self._ripe.notify()
             self._ended.notify()
 

@@ -21,7 +21,7 @@ from .errors import ClientClosed, InvalidArgument
 from .namespace import Namespace
 from .operation import Clock, Instant, Operation, read_clock, wait
 from .process_queue import ProcessQueue
-from .queue_reader import QueueReader, Taken, subscription
+from .queue_reader import BODY_MAX, QueueReader, Taken, subscription
 from .trouble import TroubleLog
 
 log = logging.getLogger(__name__)
@@ -120,6 +120,11 @@ class GroupMember:
         """Queues that this member consumes now, sorted."""
         return tuple(map(self._namespace.queue_outside, sorted(self._queues)))
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the bodies that were pulled and are not consumed."""
+        return sum(process.cached_bytes for process in self._queues.values())
+
     def start(self) -> Operation[None]:
         """Learn the routes, announce the group, begin to pull.
 
@@ -138,7 +143,14 @@ class GroupMember:
         for topic in tuple(self.subscriptions):
             yield from self._learn(topic)
         self._check_open()
-        self._core.add_consumer(self.config.group, self._describe, self.on_request, self.close)
+        self._core.add_consumer(
+            self.config.group,
+            self._describe,
+            self.on_request,
+            self.close,
+            self.end,
+            lambda: self.cached_bytes,
+        )
         self._started = True
         yield from self._core.beat()
         yield from self._assignment.start(instant.wall_ms)
@@ -156,6 +168,14 @@ class GroupMember:
         yield from self._drain(min(instant.now_s + self._core.config.shutdown_s, self._core.deadline_s))
         yield from self._assignment.release_all()
         yield from self._core.leave(consumer_group=self.config.group)
+
+    def end(self) -> Operation[None]:
+        """Let everybody who waits for messages go on, if :meth:`close` was kept from it; nothing is sent."""
+        if not self.stopping:
+            self.stopping = True
+            self._assignment.stop()
+        return
+        yield
 
     def subscribe(self, topic: str, expression: str = "*") -> Operation[None]:
         """Subscribe to a topic, or change the tags of one; queues are assigned soon.
@@ -318,6 +338,19 @@ class GroupMember:
             subscriptions=tuple(self.subscriptions.values()),
         )
 
+    def _body_room(self) -> int:
+        """Return how many bytes of bodies may be pulled now.
+
+        A consumer that has nothing to consume may always take one body. So the messages that other consumers
+        or paused queues hold do not stop it.
+        """
+        room = self._core.cache_room()
+        if room < BODY_MAX and not any(
+            process.cached_bytes for queue, process in self._queues.items() if queue not in self.paused
+        ):
+            return BODY_MAX
+        return room
+
     def _pull_from(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
         trouble = self._pull_trouble.setdefault(
             queue.broker_name,
@@ -332,12 +365,13 @@ class GroupMember:
         self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
     ) -> Operation[None]:
         broker_id = 0
+        wanted = 1  # bytes of the next body, as far as it is known
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
             if subscribed is None or queue in self.paused:
                 yield from wait(self._room, self._room.version, _PAUSE_WHILE_PAUSED_S)
                 continue
-            if process.full:
+            if process.full or self._body_room() < wanted:
                 yield from wait(self._room, self._room.version, _PAUSE_ON_FULL_S)
                 continue
             offset = process.next_offset
@@ -353,6 +387,7 @@ class GroupMember:
                     timeout_s=self.config.pull_timeout_s,
                     broker_id=broker_id,
                     unless=lambda: process.dropped,  # or the offset in it would undo the last one stored
+                    room=self._body_room,
                 )
             except ResponseError as error:
                 if error.code == ResponseCode.FLOW_CONTROL:
@@ -377,12 +412,18 @@ class GroupMember:
                     )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 continue
+            given_up = process.dropped or process.next_offset != offset  # or reset while the request was out
+            moved = result.code == ResponseCode.PULL_OFFSET_MOVED
+            if not (given_up or moved):
+                # Before the next effect: how much another pull may take depends on what is held.
+                process.pulled((*result.messages, *result.broken), result.next_offset)
             after = yield from read_clock()
             trouble.worked(after.now_s, source=queue)
-            if process.dropped or process.next_offset != offset:
-                continue  # given up or reset while the request was out
+            if given_up or process.dropped:
+                continue
             broker_id = result.suggested_broker_id
-            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+            wanted = result.deferred or 1
+            if moved:
                 log.warning(
                     "offset moved queue=%s asked=%d min=%d max=%d next=%d",
                     queue,
@@ -415,7 +456,6 @@ class GroupMember:
                     broken.queue_offset,
                     broken.reason,
                 )
-            process.pulled((*result.messages, *result.broken), result.next_offset)
             if result.messages or result.broken:
                 self._work.notify()
             elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s - before.now_s < _LONG_POLL_MIN_S:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -49,7 +49,10 @@ from .route_cache import pick_read_addr
 _PULL_COMMIT: Final = 1
 _PULL_SUSPEND: Final = 2
 _PULL_SUBSCRIPTION: Final = 4
-_INFLATED_MAX: Final = 16 * 1024 * 1024
+#: Largest body that is inflated, in bytes.
+BODY_MAX: Final = 16 * 1024 * 1024
+#: Bytes of bodies, inflated, that are taken from one answer. Bodies as they are sent fit in half of it.
+PULL_MAX: Final = 2 * BODY_MAX
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +139,7 @@ class PullResult(msgspec.Struct, frozen=True):
         broken: Messages that lie between the others and cannot be read.
         passed_over: What was asked for cannot be read, and nobody can say where it ends: ``next_offset`` is
             what the broker names behind it.
+        deferred: Bytes of the body at ``next_offset``, for which there was no room; 0 if there is none.
     """
 
     code: int
@@ -146,6 +150,7 @@ class PullResult(msgspec.Struct, frozen=True):
     suggested_broker_id: int
     broken: tuple[BrokenMessage, ...] = ()
     passed_over: bool = False
+    deferred: int = 0
 
 
 def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionData:
@@ -170,13 +175,19 @@ def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionDa
 
 
 def receive(
-    stored: StoredMessage, broker_name: str, *, store_size: int = 0, queue: MessageQueue | None = None
+    stored: StoredMessage,
+    broker_name: str,
+    *,
+    store_size: int = 0,
+    queue: MessageQueue | None = None,
+    with_body: bool = True,
 ) -> ReceivedMessage:
     """Turn a stored message into what the consumer sees.
 
     Args:
         store_size: Its bytes in the commit log.
         queue: The one it was read from, if that is known.
+        with_body: False leaves the body empty, and inflates nothing.
 
     Raises:
         RemoteProtocolError: If its body cannot be inflated.
@@ -190,9 +201,7 @@ def receive(
         queue = MessageQueue(topic=stored.topic, broker_name=broker_name, queue_id=stored.queue_id)
     return ReceivedMessage(
         topic=topic,
-        body=decompress_body(stored.body, stored.sys_flag, size_max=_INFLATED_MAX)
-        if stored.sys_flag & SYS_COMPRESSED
-        else stored.body,
+        body=_plain_body(stored) if with_body else b"",
         message_id=properties.get(PROPERTY_UNIQ_KEY, offset_id),
         offset_message_id=offset_id,
         queue=queue,
@@ -212,10 +221,30 @@ def receive(
     )
 
 
+def _plain_body(stored: StoredMessage) -> bytes:
+    if stored.sys_flag & SYS_COMPRESSED:
+        return decompress_body(stored.body, stored.sys_flag, size_max=BODY_MAX)
+    return stored.body
+
+
+class Received(NamedTuple):
+    """Messages of a pull answer.
+
+    Attributes:
+        found: In the order of their offsets.
+        rest: The answer from a message on whose end cannot be found.
+        deferred: Bytes of the body behind ``found`` for which there was no room; 0 if all had room.
+    """
+
+    found: list[Taken]
+    rest: bytes = b""
+    deferred: int = 0
+
+
 def receive_all(
-    body: bytes, queue: MessageQueue, *, first: int = 0, end: int = INT64_MAX
-) -> tuple[list[ReceivedMessage | BrokenMessage], bytes]:
-    """Return the messages of a pull answer, and what follows a message whose end cannot be found.
+    body: bytes, queue: MessageQueue, *, first: int = 0, end: int = INT64_MAX, room: int = PULL_MAX
+) -> Received:
+    """Return the messages of a pull answer, as far as there is room for their bodies.
 
     One that cannot be read does not hide those behind it.
 
@@ -223,8 +252,9 @@ def receive_all(
         first, end: The queue offsets lie from ``first`` to below ``end``, and rise. A message that claims
             another one is damaged: a whole one gets the first that is free, of the others neither head nor
             end can be believed.
+        room: Bytes of bodies, inflated.
     """
-    found: list[ReceivedMessage | BrokenMessage] = []
+    found: list[Taken] = []
     position = 0
     while position < len(body):
         low = found[-1].queue_offset + 1 if found else first
@@ -234,9 +264,9 @@ def receive_all(
             try:
                 head = decode_head(body, position)
             except RemoteProtocolError:
-                return found, body[position:]
+                return Received(found, body[position:])
             if not low <= head.queue_offset < end:
-                return found, body[position:]
+                return Received(found, body[position:])
             found.append(
                 BrokenMessage(
                     topic=queue.topic,
@@ -252,7 +282,7 @@ def receive_all(
         if not low <= stored.queue_offset < end:
             stored = msgspec.structs.replace(stored, queue_offset=low)
         try:
-            found.append(receive(stored, queue.broker_name, store_size=message_end - position, queue=queue))
+            message = receive(stored, queue.broker_name, store_size=message_end - position, queue=queue)
         except RemoteProtocolError as error:
             properties = decode_properties(stored.properties)
             found.append(
@@ -265,8 +295,13 @@ def receive_all(
                     reason=str(error),
                 )
             )
+        else:
+            room -= len(message.body)
+            if room < 0:
+                return Received(found, deferred=len(message.body))
+            found.append(message)
         position = message_end
-    return found, b""
+    return Received(found)
 
 
 def matching(messages: Iterable[ReceivedMessage], tags: Collection[str]) -> tuple[ReceivedMessage, ...]:
@@ -296,13 +331,17 @@ class QueueReader:
         broker_id: int = 0,
         with_subscription: bool = True,
         unless: Callable[[], bool] | None = None,
+        room: Callable[[], int] | None = None,
     ) -> Operation[PullResult]:
         """Pull messages from ``offset`` on, filtered by the subscription's tags.
+
+        Messages whose bodies are too large together are left for the next pull.
 
         Args:
             commit: Offset to store for the group by the way, if above 0.
             suspend_s: How long the broker may wait for a message if there is none.
             unless: As :class:`.operation.Invoke`'s.
+            room: Says when the answer is there how many bytes of bodies are taken, at most ``PULL_MAX``.
 
         Raises:
             NoRoute: If the queue's broker is in no known route.
@@ -341,12 +380,21 @@ class QueueReader:
             answer = PullMessageResponseFields.parse(response.ext_fields)
         except FieldError as error:
             raise RemoteProtocolError(f"pull answer of {addr}: {error}") from None
-        found: list[ReceivedMessage | BrokenMessage] = []
+        found: list[Taken] = []
         next_offset = answer.next_begin_offset
         passed_over = False
+        deferred = 0
         if response.code == ResponseCode.SUCCESS:
-            found, rest = receive_all(response.body, queue, first=offset, end=next_offset)
-            if rest and found:
+            found, rest, deferred = receive_all(
+                response.body,
+                queue,
+                first=offset,
+                end=next_offset,
+                room=PULL_MAX if room is None else min(room(), PULL_MAX),
+            )
+            if deferred:
+                next_offset = found[-1].queue_offset + 1 if found else offset
+            elif rest and found:
                 next_offset = found[-1].queue_offset + 1
             elif rest and count > 1:
                 # Asked for alone, so that nothing that can be read is passed over with it.
@@ -360,6 +408,7 @@ class QueueReader:
                         broker_id=broker_id,
                         with_subscription=with_subscription,
                         unless=unless,
+                        room=room,
                     )
                 )
             elif rest:
@@ -374,6 +423,7 @@ class QueueReader:
             answer.suggest_which_broker_id,
             tuple(each for each in found if isinstance(each, BrokenMessage)),
             passed_over,
+            deferred,
         )
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:

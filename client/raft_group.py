@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from routekeeper.remoting.addresses import is_loopback
+from routekeeper.remoting.addresses import is_loopback, same_address
 
 from .errors import NotApplied, OutcomeUnknown
 from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock
@@ -239,7 +239,8 @@ class Group:
                 status = yield from self.read(address, "/v1/raft/status")
             except NoAnswer:
                 continue
-            if status.get("me") == leader:
+            me = status.get("me")
+            if isinstance(me, str) and isinstance(leader, str) and same_address(me, leader):
                 return address
         return None
 

@@ -79,6 +79,29 @@ def is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: never another machine
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(canonical_host(host)).is_loopback
     except ValueError:
         return False
+
+
+def canonical_host(host: str) -> str:
+    """Return the spelling by which hosts are compared: an IP address at its shortest, a name in lower case.
+
+    An IPv4 address inside IPv6 is that IPv4 address. Brackets may be there or not.
+    """
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host.lower().rstrip(".")
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def same_address(one: str, other: str) -> bool:
+    """Say whether two texts name one address, however they spell it; names are not resolved."""
+    if one == other:
+        return True
+    try:
+        (host, port), (other_host, other_port) = split_address(one), split_address(other)
+    except LocalProtocolError:
+        return False
+    return port == other_port and canonical_host(host) == canonical_host(other_host)

@@ -16,9 +16,17 @@ from routekeeper.remoting.route import TopicConfig
 from ..admin import all_addrs, masters
 from ..errors import NotApplied, describe
 from . import java
+from .addresses import found_at
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
-from .targets import ask_each, chosen, chosen_masters, document, masters_of_topic, target_options
+from .targets import (
+    ask_each,
+    chosen,
+    chosen_masters,
+    document,
+    masters_of_topic,
+    target_options,
+)
 
 _PERMISSIONS: Final = ("2", "4", "6")
 
@@ -82,7 +90,7 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
         inside = masters(context.run(admin.cluster_info()), args.text("c"))
         addrs = {name: addr for name, addr in addrs.items() if inside.get(name) == addr}
     else:
-        addrs = {name: addr for name, addr in addrs.items() if addr == args.text("b")}
+        addrs = {name: addrs[name] for name in found_at(addrs, args.text("b"))}
     if not addrs:
         raise NotApplied("updateTopicPerm error broker not exit or broker is not master!.")
     failed = 0

@@ -48,6 +48,15 @@ class Context:
         text = json.dumps(document, ensure_ascii=False)
         self.page(text if text.isprintable() else json.dumps(document))
 
+    def json_list(self, items: Iterable[Any]) -> None:
+        """Print a JSON array whose items are made one by one; it stays open if making one fails."""
+        before = "["
+        for item in items:
+            text = json.dumps(item, ensure_ascii=False)
+            print(before, text if text.isprintable() else json.dumps(item), sep="", end="", file=self.out)
+            before = ", "
+        self.page("[]" if before == "[" else "]")
+
     def fail(self, reason: str | BaseException) -> int:
         """Say on one line of stderr what went wrong; return the exit code for it."""
         text = reason if isinstance(reason, str) else describe(reason)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import RequestCode, ResponseCode
-from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError
 from routekeeper.remoting.lenient import as_object, get_int, get_list
-from routekeeper.remoting.message import decode_messages, parse_offset_message_id
+from routekeeper.remoting.message import StoredMessage, decode_messages, parse_offset_message_id
 
 from ..errors import NotApplied, describe
-from ..queue_reader import ReceivedMessage, TopicReader, receive
+from ..queue_reader import PullResult, ReceivedMessage, TopicReader, receive
 from . import java
 from .context import Context
 from .instants import instant
@@ -28,9 +28,38 @@ _INT64_MAX: Final = 2**63 - 1
 _RESULTS_MAX: Final = 64
 
 
+class _Match(NamedTuple):
+    """A message that was found; its body is inflated when it is printed, and then only.
+
+    Attributes:
+        message: All of it but the body.
+    """
+
+    message: ReceivedMessage
+    stored: StoredMessage
+
+
+def _matches(body: bytes, broker_name: str = "") -> list[_Match]:
+    """Return the messages in an answer.
+
+    Raises:
+        RemoteProtocolError: If it cannot be read.
+    """
+    return [_Match(receive(stored, broker_name, with_body=False), stored) for stored in decode_messages(body)]
+
+
+def _with_bodies(context: Context, matches: Iterable[_Match]) -> Iterator[ReceivedMessage]:
+    """Inflate one body after the other; say which cannot be read."""
+    for message, stored in matches:
+        try:
+            yield receive(stored, message.queue.broker_name)
+        except RemoteProtocolError as error:
+            context.fail(f"{message.message_id}: {error}")
+
+
 def _show(
     context: Context,
-    messages: list[ReceivedMessage],
+    messages: Iterable[ReceivedMessage],
     *,
     as_json: bool,
     with_id: bool = True,
@@ -47,29 +76,31 @@ def _show(
         The exit code: 1 if the groups of a topic could not be asked for.
     """
     failed = 0
-    listed = []
-    for message in messages:
-        if not as_json:
-            _show_one(context, message, with_id=with_id, charset=charset)
-        tracks: list[Track] = []
-        if context.nameservers:
-            try:
-                tracks = tracks_of(context, message)
-            except RemotingError as error:
-                failed = context.fail(f"which groups have had it is not known: {describe(error)}")
-            else:
-                if not tracks and not as_json:
-                    context.line()
-                    context.line("WARN: No Consumer")
-        listed.append(_document(message, charset) | {"messageTracks": [track.to_json() for track in tracks]})
-        if not as_json:
-            if tracks:
-                context.line()
-            for track in tracks:
-                context.line(str(track))
-            context.line()
+
+    def known_tracks(message: ReceivedMessage) -> list[Track] | None:
+        nonlocal failed
+        try:
+            return tracks_of(context, message) if context.nameservers else None
+        except RemotingError as error:
+            failed = context.fail(f"which groups have had it is not known: {describe(error)}")
+            return None
+
+    def documents() -> Iterator[dict[str, Any]]:
+        for message in messages:
+            tracks = [track.to_json() for track in known_tracks(message) or ()]
+            yield _document(message, charset) | {"messageTracks": tracks}
+
     if as_json:
-        context.json(listed)
+        context.json_list(documents())
+        return failed
+    for message in messages:
+        _show_one(context, message, with_id=with_id, charset=charset)
+        tracks = known_tracks(message)
+        if tracks is not None:
+            context.line()
+            for line in map(str, tracks) if tracks else ("WARN: No Consumer",):
+                context.line(line)
+        context.line()
     return failed
 
 
@@ -123,7 +154,7 @@ def _document(message: ReceivedMessage, charset: str = "UTF-8") -> dict[str, Any
 
 def _query_by_id(context: Context, args: Arguments) -> int:
     as_json, charset = args.json(), _charset(args, "f", "bodyFormat")
-    found, failed = [], 0
+    found, failed = list[_Match](), 0
     for message_id in filter(None, (part.strip() for part in args.text("i").split(","))):
         try:
             found += _by_id(context, message_id, args.get("t"), args.get("c"))
@@ -132,18 +163,16 @@ def _query_by_id(context: Context, args: Arguments) -> int:
             failed = context.fail(f"no message. msgId={message_id}: {describe(error)}{hint}")
     if "g" in args or "d" in args:
         return _consume_directly(context, args, found, as_json=as_json) or failed
-    return _show(context, found, as_json=as_json, charset=charset) or failed
+    return _show(context, _with_bodies(context, found), as_json=as_json, charset=charset) or failed
 
 
-def _by_id(
-    context: Context, message_id: str, topic: str | None, cluster: str | None
-) -> list[ReceivedMessage]:
+def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[_Match]:
     """Return the message at the place that its id names, or else the one of a topic with it as unique id."""
     try:
         host, offset = parse_offset_message_id(message_id)
         ext = {"offset": str(offset), "topic": topic or ""}
         answer = context.run(context.client.admin.call(str(host), RequestCode.VIEW_MESSAGE_BY_ID, ext))
-        return [receive(stored, "") for stored in decode_messages(answer.body)]
+        return _matches(answer.body)
     except RemotingError:
         # both kinds of ids are 32 hexadecimal digits: it may be the other one
         found = [] if topic is None else _by_unique_id(context, topic, message_id, cluster)
@@ -152,24 +181,22 @@ def _by_id(
         return found[:1]
 
 
-def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -> list[ReceivedMessage]:
+def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -> list[_Match]:
     ext = {
         "maxNum": "32",
         "beginTimestamp": "0",
         "endTimestamp": str(_INT64_MAX),
         "_UNIQUE_KEY_QUERY": "true",
     }
-    return [message for message in _query(context, topic, key, ext, cluster) if message.message_id == key]
+    return [found for found in _query(context, topic, key, ext, cluster) if found.message.message_id == key]
 
 
-def _consume_directly(
-    context: Context, args: Arguments, messages: list[ReceivedMessage], *, as_json: bool
-) -> int:
+def _consume_directly(context: Context, args: Arguments, matches: Iterable[_Match], *, as_json: bool) -> int:
     """Have one member of a group consume messages now, whatever its offsets say."""
     if "g" not in args or "d" not in args:
         raise UsageError("-g and -d belong together: the group and its member that shall consume the message")
     rows = []
-    for message in messages:
+    for message, _ in matches:
         ext = {
             "consumerGroup": args.text("g"),
             "clientId": args.text("d"),
@@ -190,12 +217,10 @@ def _consume_directly(
     return int(any(row.get("consumeResult") != "CR_SUCCESS" for row in rows))
 
 
-def _query(
-    context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None
-) -> list[ReceivedMessage]:
+def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None) -> list[_Match]:
     """Ask each broker of a topic, or those of one cluster, for messages with a key."""
     asked = {"topic": topic, "key": key} | ext
-    found: list[ReceivedMessage] = []
+    found: list[_Match] = []
     failures: list[RemotingError] = []
     for name, addr in masters_of_topic(context, topic, cluster).items():
         try:
@@ -206,7 +231,7 @@ def _query(
         except RemotingError as error:
             failures.append(error)
         else:
-            found += [receive(stored, name) for stored in decode_messages(answer.body)]
+            found += _matches(answer.body, name)
     if failures and not found:
         raise failures[0]
     for failure in failures:
@@ -223,14 +248,14 @@ def _query_by_key(context: Context, args: Arguments) -> int:
         "_UNIQUE_KEY_QUERY": "false",
     }
     listed = _query(context, args.text("t"), key, ext, args.get("c"))
-    found = [message for message in listed if key in message.keys]
+    found = [match for match in listed if key in match.message.keys]
     if not found:
         return context.fail(f"no message of topic {args.text('t')!r} with key {key!r}")
     if as_json:
-        context.json([_document(message) for message in found])
+        context.json_list(map(_document, _with_bodies(context, found)))
         return 0
     context.line(f"{'#Message ID':<50} {'#QID':>4} {'#Offset':>40}")
-    for message in found:
+    for message, _ in found:
         context.line(f"{message.message_id:<50} {message.queue.queue_id:>4} {message.queue_offset:>40}")
     return 0
 
@@ -242,7 +267,8 @@ def _query_by_unique_key(context: Context, args: Arguments) -> int:
         return context.fail(f"no message of topic {args.text('t')!r} with id {key!r}")
     if "g" in args or "d" in args:
         return _consume_directly(context, args, found[:1], as_json=as_json)
-    return _show(context, found if "a" in args else found[:1], as_json=as_json, with_id=False)
+    shown = _with_bodies(context, found if "a" in args else found[:1])
+    return _show(context, shown, as_json=as_json, with_id=False)
 
 
 def _query_by_offset(context: Context, args: Arguments) -> int:
@@ -275,37 +301,51 @@ def _print_msg(context: Context, args: Arguments) -> int:
     begin_ms, end_ms = instant(args, "b"), instant(args, "e")
     as_json = args.json()
     consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
-    listed: list[dict[str, Any]] = []
-    for queue in sorted(context.run(consumer.queues(topic))):
+    queues = sorted(context.run(consumer.queues(topic)))
+
+    def bounds(queue: MessageQueue) -> tuple[int, int]:
         reader = consumer.reader
         first = context.run(reader.search_offset(queue, begin_ms) if begin_ms else reader.min_offset(queue))
         last = context.run(reader.search_offset(queue, end_ms) if end_ms else reader.max_offset(queue))
-        if not as_json:
-            context.line(f"minOffset={first}, maxOffset={last}, {java.queue_text(queue)}")
-        offset, ended = first, False
-        while offset < last and not ended:
-            result = context.run(consumer.pull(queue, offset, expression=expression))
-            ended = result.next_offset <= offset
-            for broken in result.broken:
-                context.fail(f"{broken.offset_message_id}: {broken.reason}")
+        return first, last
+
+    if as_json:
+        context.json_list(
+            _document(message)
+            for queue in queues
+            for result in _pulls(context, consumer, queue, expression, *bounds(queue))
+            for message in result.messages
+        )
+        return 0
+    for queue in queues:
+        first, last = bounds(queue)
+        context.line(f"minOffset={first}, maxOffset={last}, {java.queue_text(queue)}")
+        for result in _pulls(context, consumer, queue, expression, first, last):
             for message in result.messages:
-                if as_json:
-                    listed.append(_document(message))
-                    continue
                 low, high = result.min_offset, result.max_offset
                 text = java.message_text(message, min_offset=low, max_offset=high)
                 body = _text(message.body, charset) if with_body else "NOT PRINT BODY"
                 context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
-            offset = result.next_offset
-            if not as_json and result.code != ResponseCode.SUCCESS:
+            if result.code != ResponseCode.SUCCESS:
                 status = pull_status(result.code)
                 what = "no matched msg." if status == "NO_MATCHED_MSG" else "print msg finished."
-                context.line(f"{java.queue_text(queue)} {what} status={status}, offset={offset}")
-        if not as_json:
-            context.line("-" * 56)
-    if as_json:
-        context.json(listed)
+                context.line(f"{java.queue_text(queue)} {what} status={status}, offset={result.next_offset}")
+        context.line("-" * 56)
     return 0
+
+
+def _pulls(
+    context: Context, consumer: TopicReader, queue: MessageQueue, expression: str, first: int, last: int
+) -> Iterator[PullResult]:
+    """Pull from offset ``first`` to below ``last``; say which messages cannot be read."""
+    offset, ended = first, False
+    while offset < last and not ended:
+        result = context.run(consumer.pull(queue, offset, expression=expression))
+        ended = result.next_offset <= offset
+        for broken in result.broken:
+            context.fail(f"{broken.offset_message_id}: {broken.reason}")
+        yield result
+        offset = result.next_offset
 
 
 def _charset(args: Arguments, short: str, name: str) -> str:

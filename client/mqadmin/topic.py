@@ -10,9 +10,10 @@ from routekeeper.remoting.errors import RemoteProtocolError, RemotingError
 from routekeeper.remoting.lenient import ANSWER, loads
 from routekeeper.remoting.route import ClusterInfo, TopicConfig, TopicRouteData
 
-from ..admin import QUEUE_NUMS_MAX, all_addrs, broker_name_of, masters
+from ..admin import QUEUE_NUMS_MAX, all_addrs, masters
 from ..errors import describe
 from . import java
+from .addresses import found_at
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError, attributes_of
 
@@ -27,12 +28,17 @@ def _update_topic(context: Context, args: Arguments) -> int:
         addr = args.text("b")
         context.run(admin.create_topic(addr, topic))
         if topic.order:
-            broker_name = broker_name_of(context.run(admin.cluster_info()), addr)
-            if broker_name is None:
+            listed = {
+                (name, broker_id): known
+                for name, data in context.run(admin.cluster_info()).broker_addr_table.items()
+                for broker_id, known in data.broker_addrs.items()
+            }
+            holders = found_at(listed, addr)
+            if not holders:
                 return context.fail(
                     f"no name server lists a broker with address {addr}, order not configured"
                 )
-            order_conf = f"{broker_name}:{topic.write_queue_nums}"
+            order_conf = f"{holders[0][0]}:{topic.write_queue_nums}"
             answers = context.run(admin.add_to_order_conf(topic.topic_name, order_conf))
             if context.report(answers):
                 return 1

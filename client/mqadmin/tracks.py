@@ -11,6 +11,7 @@ from routekeeper.remoting.errors import RemotingError, ResponseError
 
 from ..errors import NotApplied, describe
 from ..queue_reader import ReceivedMessage
+from .addresses import found_at
 from .context import Context
 from .targets import first_online, masters_of_group, masters_of_topic
 
@@ -89,7 +90,7 @@ def _track_in(context: Context, group: str, brokers: dict[str, str], message: Re
 
 
 def _passed(context: Context, group: str, brokers: dict[str, str], message: ReceivedMessage) -> bool:
-    holders = [name for name, addr in brokers.items() if addr == message.store_host]
+    holders = found_at(brokers, message.store_host)
     name = holders[0] if holders else message.queue.broker_name
     if name not in brokers:
         raise NotApplied(f"{message.store_host}, which has the message, is no master of the topic")

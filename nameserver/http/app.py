@@ -89,7 +89,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop accepting and close; blocking queries are answered, requests in flight get a moment to end."""
-        self._connections.close()
+        await self._connections.close()
         self.reads.end()
         if self._runner.server is not None:
             await self._runner.server.shutdown(DRAIN_S)

@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
+from routekeeper.remoting.addresses import canonical_host
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
@@ -46,7 +47,8 @@ class Notices:
             host: Where its connection comes from.
             addr: What it gives as the broker's address.
         """
-        if addr.rpartition(":")[0] == host:
+        named = addr.rpartition(":")[0]
+        if named == host or canonical_host(named) == canonical_host(host):
             addrs = self._registered.setdefault(origin, set())
             if len(addrs) < _PER_CONNECTION:
                 addrs.add(addr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from routekeeper.remoting.addresses import is_loopback
+from routekeeper.remoting.addresses import canonical_host, is_loopback
 
 
 class AllowedHosts:
@@ -21,13 +21,13 @@ class AllowedHosts:
 
     def __init__(self, *, loopback: bool, named: Collection[str]) -> None:
         self._loopback = loopback
-        self._named = frozenset(name.strip().lower().rstrip(".") for name in named if name.strip())
+        self._named = frozenset(canonical_host(name.strip()) for name in named if name.strip())
 
     def allow(self, host: str | None) -> bool:
         """Whether a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) is to be answered."""
         if host is None or (not self._loopback and not self._named):
             return True  # what sends no Host is no browser
-        name = _without_port(host).lower().rstrip(".")
+        name = canonical_host(_without_port(host))
         return name in self._named or (self._loopback and is_loopback(name))
 
 

@@ -21,6 +21,8 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from routekeeper.remoting.transport.accepting import stop_accepting
+
 log = logging.getLogger(__name__)
 
 #: Places for connections.
@@ -97,10 +99,10 @@ class HttpConnections:
             self._cut(connection, f"it has read nothing of its answer for {self.stalled_s:g} s")
         self._sweep = loop.call_later(min(self.header_s, self.idle_s, self.stalled_s) / 4, self.start)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept nobody any more, and stop looking."""
         if self._listener is not None:
-            self._listener.close()
+            await stop_accepting(self._listener)
         if self._sweep is not None:
             self._sweep.cancel()
 

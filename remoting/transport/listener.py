@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from routekeeper.remoting.addresses import host_port
 from routekeeper.remoting.line_limit import LineLimit
+from routekeeper.remoting.transport.accepting import stop_accepting
 from routekeeper.remoting.transport.connection import Connection, Handler, ServerProtocol
 from routekeeper.remoting.transport.descriptors import fit_descriptors
 from routekeeper.remoting.transport.holdings import Holdings
@@ -131,7 +132,7 @@ class RemotingServer:
         if self._sweep is not None:
             self._sweep.cancel()
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         if self._parked:
             self._unparked = asyncio.Event()
             try:
@@ -175,6 +176,7 @@ class RemotingServer:
                 log.warning("connections cut off count=%s", len(self.connections))
         for connection in list(self.connections.values()):
             connection.abort()
+        await asyncio.sleep(0)  # for the loop to close what was aborted
 
     # For connections ----------------------------------------------------------------------------
 

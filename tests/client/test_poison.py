@@ -51,7 +51,7 @@ def offsets(found: Sequence[ReceivedMessage | BrokenMessage], kind: type) -> lis
     ],
 )
 def test_what_cannot_be_read_does_not_hide_its_neighbours(bad: bytes) -> None:
-    found, rest = receive_all(stored(0) + bad + stored(2), QUEUE)
+    found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE)
     assert offsets(found, ReceivedMessage) == [0, 2]
     assert offsets(found, BrokenMessage) == [1]
     assert found[1].commit_log_offset == 100
@@ -60,23 +60,23 @@ def test_what_cannot_be_read_does_not_hide_its_neighbours(bad: bytes) -> None:
 
 def test_where_no_end_can_be_found_the_messages_before_still_count() -> None:
     torn = struct.pack(">i", 10**6) + stored(1)[4:]
-    found, rest = receive_all(stored(0) + torn + stored(2), QUEUE)
+    found, rest, _ = receive_all(stored(0) + torn + stored(2), QUEUE)
     assert offsets(found, ReceivedMessage) == [0]
     assert rest == torn + stored(2)
-    assert receive_all(torn + stored(2), QUEUE) == ([], torn + stored(2))
+    assert receive_all(torn + stored(2), QUEUE)[:2] == ([], torn + stored(2))
 
 
 def test_a_head_that_claims_another_place_is_not_believed() -> None:
     """Its offset would be committed, and the queue go on from anywhere."""
     bad = stored(10**9, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
-    found, rest = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
+    found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
     assert offsets(found, ReceivedMessage) == [0]
     assert rest == bad + stored(2)
 
 
 def test_a_head_that_claims_another_place_behind_a_good_message_is_not_believed() -> None:
     bad = stored(77, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
-    found, rest = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
+    found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
     assert offsets(found, ReceivedMessage) == [0]
     assert rest == bad + stored(2)
 
@@ -87,7 +87,7 @@ def test_a_message_that_claims_another_place_gets_the_first_that_is_free(
     claimed: int, inflatable: bool
 ) -> None:
     damaged = stored(claimed, **({} if inflatable else {"sys_flag": SYS_COMPRESSED}))
-    found, rest = receive_all(stored(0) + damaged + stored(2), QUEUE, first=0, end=3)
+    found, rest, _ = receive_all(stored(0) + damaged + stored(2), QUEUE, first=0, end=3)
     assert rest == b""
     assert [message.queue_offset for message in found] == [0, 1, 2]
     assert offsets(found, BrokenMessage) == ([] if inflatable else [1])

@@ -56,3 +56,10 @@ def test_elsewhere_names_count_only_where_they_are_set() -> None:
     assert AllowedHosts(loopback=False, named=("",)).allow("anything")
     assert not AllowedHosts(loopback=False, named=("ns.example",)).allow("localhost")
     assert AllowedHosts(loopback=False, named=("ns.example",)).allow("ns.example:80")
+
+
+@pytest.mark.parametrize("named", ["[fd00::2]", "FD00:0:0::0:2"])
+@pytest.mark.parametrize("host", ["[fd00::2]:9880", "[fd00:0::2]", "[FD00::2]:9880"])
+def test_an_address_that_is_named_counts_however_it_is_spelt(named: str, host: str) -> None:
+    assert AllowedHosts(loopback=False, named=(named,)).allow(host)
+    assert not AllowedHosts(loopback=False, named=(named,)).allow("[fd00::3]")

@@ -24,6 +24,7 @@ from typing import Final, Protocol, cast
 from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
 from routekeeper.remoting.addresses import is_loopback, join_address, split_address
 from routekeeper.remoting.line_limit import LimitedLog, LineLimit
+from routekeeper.remoting.transport.accepting import stop_accepting
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 
 from .auth import NONCE_SIZE, Credentials, Handshake, LinkError
@@ -160,7 +161,7 @@ class Transport:
             self._dialling.cancel()
             await asyncio.wait([self._dialling])
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         links = list(self._open)
         for link in links:
             link.close()

@@ -244,7 +244,7 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
             await asyncio.sleep(0.02)  # the peer's pace
             assert not transport.aborted
         await until(lambda: transport.aborted)
-        connections.close()
+        await connections.close()
         await runner.cleanup()
 
     asyncio.run(main())

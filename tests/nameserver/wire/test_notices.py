@@ -122,6 +122,14 @@ def test_address_counts_if_its_connection_comes_from_there(host: str, addr: str,
     assert not notices._registered
 
 
+@pytest.mark.parametrize("addr", ["[0:0:0:0:0:0:0:1]:10911", "::1:10911", "0:0:0:0:0:0:0:1:10911"])
+def test_address_counts_however_it_is_spelt(addr: str) -> None:
+    notices = Notices.__new__(Notices)
+    notices._registered = {}
+    notices.registered(ConnectionId(1), "[::1]", addr)
+    assert notices._registered == {ConnectionId(1): {addr}}
+
+
 def test_one_connection_has_a_bounded_number_of_addresses_dialled() -> None:
     notices = Notices.__new__(Notices)
     notices._registered = {}

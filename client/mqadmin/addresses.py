@@ -1,0 +1,30 @@
+"""Servers by their address, where nameservers and operators may spell it differently."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Mapping
+from typing import TypeVar
+
+from routekeeper.remoting.addresses import canonical_host, same_address, split_address
+from routekeeper.remoting.errors import LocalProtocolError
+
+T = TypeVar("T")
+
+
+def found_at(addrs: Mapping[T, str], addr: str) -> list[T]:
+    """Return the keys of the servers at an address; names are resolved only if no spelling fits."""
+    alike = [key for key, known in addrs.items() if same_address(known, addr)]
+    return alike or [key for key, known in addrs.items() if _resolved(known) & _resolved(addr)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _resolved(addr: str) -> frozenset[tuple[str, int]]:
+    """Return the IP addresses of a server, none if its name is not known here."""
+    try:
+        host, port = split_address(addr)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError, LocalProtocolError):  # ValueError: a host that no resolver takes
+        return frozenset()
+    return frozenset((canonical_host(str(name[0])), port) for *_, name in found)

@@ -1,0 +1,195 @@
+"""Futures, and calls that wait, end when their client is closed: with a result or an exception of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import routekeeper.client.aio
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ConsumeFrom, ProducerConfig, PullConsumerConfig
+from routekeeper.client.errors import ClientClosed, OutcomeUnknown
+from routekeeper.client.producer import Message, SendResult
+from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+
+QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+MESSAGE = Message(topic="T", body=b"x")
+SENDS: set[int] = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+#: One message in each batch, one batch at a time.
+SLOW = ProducerConfig(group="g", batch_size=1, batches_max=1, linger_s=0, retry_times=0, send_timeout_s=0.5)
+PULLING = PullConsumerConfig(group="pulling", consume_from=ConsumeFrom.FIRST_OFFSET)
+
+
+@pytest.fixture
+def silent(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> Any:
+    """Return a peer, nameserver and broker at once, that answers all but the codes in its ``unanswered``."""
+    peer = new_peer()
+    known = answers({"T": route_body(broker_a=peer.addr)})
+    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # what a sender waits for without end
+
+    def answer(request: RemotingCommand) -> Any:
+        return None if request.code in peer.unanswered else known(request)
+
+    peer.answer = answer
+    return peer
+
+
+def config(peer: Any) -> ClientConfig:
+    return ClientConfig(nameservers=(peer.addr,), shutdown_s=0.5, call_timeout_s=30.0)
+
+
+def check(under_way: BaseException | None, waiting: BaseException | None) -> None:
+    assert isinstance(under_way, OutcomeUnknown)
+    assert isinstance(waiting, ClientClosed), "it was never sent"
+
+
+@pytest.mark.slow
+def test_messages_under_way_at_the_end_of_the_asyncio_client_have_an_unknown_outcome(silent: Any) -> None:
+    told: list[RemotingError | None] = []
+
+    async def main() -> None:
+        async with routekeeper.client.aio.Client(config(silent)) as client:
+            producer = client.producer(SLOW)
+            futures = [
+                await producer.put(MESSAGE, on_delivery=lambda error, result: told.append(error))
+                for _ in range(2)
+            ]
+            flush = asyncio.create_task(producer.flush())
+        for future in futures:
+            assert future.done()
+        check(*(future.exception() for future in futures))
+        assert [type(error) for error in told] == [ClientClosed, OutcomeUnknown]
+        await asyncio.wait_for(flush, 5)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.slow
+def test_what_waits_when_close_is_cancelled_ends_too(silent: Any, eventually: Callable[..., None]) -> None:
+    async def main() -> None:
+        client = routekeeper.client.aio.Client(config(silent))
+        await client.start()
+        producer, consumer = client.producer(SLOW), client.pull_consumer(PULLING)
+        await consumer.start()
+        poll = asyncio.create_task(consumer.poll())
+        futures = [await producer.put(MESSAGE) for _ in range(2)]
+        asked = {RequestCode.GET_ROUTEINFO_BY_TOPIC}
+        await asyncio.to_thread(eventually, lambda: asked <= set(silent.codes()), "a sender waits", 20.0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.close(), 0.1)
+        check(*(future.exception() for future in futures))
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(poll, 5)
+        with pytest.raises(ClientClosed):
+            await producer.put(MESSAGE)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.slow
+def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_outcome(silent: Any) -> None:
+    """One sender hangs in the user's own code, where no connection's end reaches it."""
+    let_go = threading.Event()
+
+    class Hangs:
+        def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+            return request
+
+        def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+            if request.code in SENDS:
+                let_go.wait(60)
+
+    silent.unanswered = set()
+    client = routekeeper.client.blocking.Client(config(silent), hooks=(Hangs(),))
+    try:
+        client.start()
+        producer = client.producer(SLOW)
+        futures: list[Future[SendResult]] = [producer.put(MESSAGE) for _ in range(2)]
+        client.close()
+        check(*(future.exception(0) for future in futures))
+    finally:
+        let_go.set()
+        client.close()
+
+
+AWAITED: dict[str, tuple[set[int], Callable[[Any, Any, Any], Awaitable[Any]]]] = {
+    "send": (SENDS, lambda client, producer, consumer: producer.send(MESSAGE, timeout_s=60)),
+    "send_batch": (SENDS, lambda client, producer, consumer: producer.send_batch([MESSAGE], timeout_s=60)),
+    "poll": (set(), lambda client, producer, consumer: consumer.poll()),
+    "committed": (
+        {RequestCode.QUERY_CONSUMER_OFFSET},
+        lambda client, producer, consumer: consumer.committed(QUEUE),
+    ),
+    "max_offset": (
+        {RequestCode.GET_MAX_OFFSET},
+        lambda client, producer, consumer: consumer.max_offset(QUEUE),
+    ),
+    "topic_route": (
+        {RequestCode.GET_ROUTEINFO_BY_TOPIC},
+        lambda client, producer, consumer: client.run(client.admin.topic_route("Other")),
+    ),
+    "broker_runtime": (
+        {RequestCode.GET_BROKER_RUNTIME_INFO},
+        lambda client, producer, consumer: client.run(
+            client.admin.broker_runtime(client.core.config.nameservers[0])
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(AWAITED))
+def test_whatever_waits_for_the_asyncio_client_ends_with_it(
+    name: str, silent: Any, eventually: Callable[..., None]
+) -> None:
+    codes, begin = AWAITED[name]
+
+    async def main() -> None:
+        async with routekeeper.client.aio.Client(config(silent)) as client:
+            consumer = client.pull_consumer(PULLING)
+            await consumer.start()
+            silent.unanswered = codes
+            waiting = asyncio.ensure_future(begin(client, client.producer("g"), consumer))
+            if codes:
+                await asyncio.to_thread(
+                    eventually, lambda: bool(codes & set(silent.codes())), "it was asked", 20.0
+                )
+            await asyncio.sleep(0)
+        with pytest.raises(RemotingError):
+            await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.parametrize("name", list(AWAITED))
+def test_whatever_waits_for_the_blocking_client_ends_with_it(
+    name: str, silent: Any, eventually: Callable[..., None]
+) -> None:
+    codes, begin = AWAITED[name]
+    outcome: Future[Any] = Future()
+    client = routekeeper.client.blocking.Client(config(silent))
+    client.start()
+    consumer = client.pull_consumer(PULLING)
+    consumer.start()
+    silent.unanswered = codes
+
+    def wait() -> None:
+        try:
+            outcome.set_result(begin(client, client.producer("g"), consumer))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    if codes:
+        eventually(lambda: bool(codes & set(silent.codes())), "it was asked", 20.0)
+    client.close()
+    assert isinstance(outcome.exception(10), RemotingError)
+    thread.join(10)
