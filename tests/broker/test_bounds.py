@@ -11,7 +11,6 @@ import pytest
 from routekeeper.remoting.command import RemotingCommand
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-NOT_YET = pytest.mark.xfail(strict=True, reason="each change of a topic rewrites all of topics.json")
 
 
 class WireLike(Protocol):
@@ -101,7 +100,6 @@ def test_offsets_are_kept_for_queues_that_are_there_and_within_a_bound(start_bro
     assert update_offset(wire, "T", 0, group="G000").code == 0
 
 
-@NOT_YET
 def test_new_topic_is_appended_and_survives_a_kill(start_broker: StartLike) -> None:
     broker = start_broker()
     wire = broker.wire()
@@ -123,7 +121,6 @@ def test_new_topic_is_appended_and_survives_a_kill(start_broker: StartLike) -> N
     assert {"T3", "Last"} <= json.loads(table.read_bytes())["topicConfigTable"].keys()
 
 
-@NOT_YET
 def test_damaged_table_loses_no_change_made_since_it_was_written(start_broker: StartLike) -> None:
     broker = start_broker()
     wire = broker.wire()

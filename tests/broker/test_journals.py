@@ -13,11 +13,7 @@ import pytest
 
 from routekeeper.remoting.command import RemotingCommand
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.slow,
-    pytest.mark.xfail(strict=True, reason="each change of a topic or group rewrites the whole table"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 WAIT_S: Final = 40.0
 
