@@ -206,6 +206,7 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     except OSError as error:  # its journal is still there
         logger.error("file not written path=%s error=%s", files.groups.name, error)
     save_now(files.offsets)
+    state.offsets.snapshot()  # encodes all of them, while nobody is served yet
     for level, offset in state.delay_offsets.items():
         state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
     save_now(files.delays)

@@ -326,7 +326,7 @@ def earliest_store_time(state: BrokerState, call: Call) -> RemotingCommand:
 
 def all_consumer_offsets(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 43."""
-    return call.request.reply(body=state.offsets.to_table().encode())
+    return call.request.reply(body=state.offsets.to_json())
 
 
 def all_delay_offsets(state: BrokerState, call: Call) -> RemotingCommand:

@@ -244,10 +244,6 @@ def state_files(
         version, deletions = state.topics.data_version, store.deletions
         return lambda: state.topics_saved(version, deletions)
 
-    def offsets() -> Callable[[], bytes]:
-        data = state.offsets.to_table().encode()
-        return lambda: data
-
     def delays() -> Callable[[], bytes]:
         table = DelayOffsetTable(offsets=dict(state.delay_offsets))
         return table.encode
@@ -264,7 +260,7 @@ def state_files(
             disk,
             directory / OFFSETS,
             version=lambda: state.offsets.changed,
-            snapshot=offsets,
+            snapshot=state.offsets.snapshot,
             before=store.flush_log,
         ),
         StateFile(

@@ -20,9 +20,9 @@ def test_offsets_are_written_as_rocketmq_writes_them() -> None:
     offsets = ConsumerOffsets()
     offsets.commit("T", "G", 0, 5)
     offsets.commit("T", "G", 1, 7)
-    assert offsets.to_table().encode() == b'{"offsetTable":{"T@G":{0:5,1:7}}}'
+    assert offsets.to_json() == b'{"offsetTable":{"T@G":{0:5,1:7}}}'
     again = ConsumerOffsets()
-    again.load(offsets.to_table().encode().decode())
+    again.load(offsets.to_json().decode())
     assert again.get("T", "G", 1) == 7
     assert again.get("T", "G", 2) is None
 
@@ -45,26 +45,25 @@ def test_offsets_are_dropped_by_topic_and_by_group() -> None:
     offsets.drop_topic("T")
     assert offsets.topics_of("G") == ("U",)
     offsets.drop_group("G")
-    assert offsets.to_table().encode() == b'{"offsetTable":{}}'
+    assert offsets.to_json() == b'{"offsetTable":{}}'
 
 
-@pytest.mark.xfail(strict=True, reason="one new offset has all of them encoded, on the event loop")
 def test_offsets_that_did_not_change_are_not_encoded_again() -> None:
     offsets = ConsumerOffsets()
     for number in range(60_000):
         offsets.commit(f"T{number // 4}", "G", number % 4, number)
     began = time.process_time()
-    offsets.to_table().encode()
+    offsets.to_json()
     all_s = time.process_time() - began
     began = time.process_time()
     for number in range(5):
         offsets.commit("T0", "G", 0, 1_000_000 + number)
-        text = offsets.to_table().encode()
+        text = offsets.to_json()
     assert time.process_time() - began < all_s
     assert text.startswith(b'{"offsetTable":{"T0@G":{0:1000004,1:1,2:2,3:3},"T1@G":')
     offsets.drop_group("G")
     offsets.commit("T", "H", 1, 2)
-    assert offsets.to_table().encode() == b'{"offsetTable":{"T@H":{1:2}}}'
+    assert offsets.to_json() == b'{"offsetTable":{"T@H":{1:2}}}'
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"offsetTable":{"T":{0:1}}}', '{"offsetTable":{"T@G":5}}'])
