@@ -61,6 +61,7 @@ class Effects:
         arrived: Queues that got messages.
         tell: Connections, each with what its client is told.
         clean: Old files are to be removed soon, whatever the hour.
+        about: Of a request that is audited: its subject, and the old and the new value, by name.
     """
 
     notify: list[str] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Effects:
     arrived: set[tuple[str, int]] = field(default_factory=set)
     tell: list[tuple[int, RemotingCommand]] = field(default_factory=list)
     clean: bool = False
+    about: dict[str, str] = field(default_factory=dict)
 
 
 class Later(msgspec.Struct, frozen=True, kw_only=True):
