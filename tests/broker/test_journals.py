@@ -218,12 +218,12 @@ def test_damaged_line_of_a_journal_is_named_and_all_others_count(start_broker: S
 
 
 def test_missing_journals_are_named_and_no_message_is_lost(start_broker: StartLike) -> None:
-    broker = killed_with_changes(start_broker)
-    assert broker.store is not None
+    killed_with_changes(start_broker)
     second = start_broker()
     assert second.wire().call(200, body=b'{"groupName":"First"}').code == 0
     assert second.wire().call(200, body=b'{"groupName":"Mine"}').code == 0
     assert update(second.wire(), "More", 3) == 0
+    assert second.wire().send_message("Only", b"x").code == 0
     second.kill()
     journals = [journal_of(second), journal_of(second, "subscriptionGroup")]
     for journal in journals:
@@ -233,6 +233,8 @@ def test_missing_journals_are_named_and_no_message_is_lost(start_broker: StartLi
     for journal in journals:
         assert f"ERROR routekeeper.broker.journal journal missing file={journal}\n" in text
     assert_messages_are_there(third)
+    wire = third.wire()
+    assert wire.answer(wire.pull("Only", 0)).code == 0
     assert "First" in groups(third)
 
 
