@@ -41,7 +41,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 34: know the client, create its groups and their retry topics.
 
     Raises:
-        Refusal: If a consumer group has an illegal name.
+        Refusal: If a consumer group has an illegal name, or clients take as much room as they may.
     """
     data = HeartbeatData.decode(call.request.body)
     for consumer in data.consumers:
@@ -55,6 +55,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         language=call.request.language,
         version=call.request.version,
     )
+    state.require_room_for_client(client, data)
     for consumer in data.consumers:
         topic = retry_topic(consumer.group_name)
         try:
