@@ -120,6 +120,20 @@ def test_parking_is_bounded() -> None:
     assert not parked.park("b", owner=1, topic="T", queue_id=0, deadline=10.0)
 
 
+def test_bytes_of_parked_pulls_are_bounded_until_some_leave() -> None:
+    parked: ParkedPulls[str] = ParkedPulls(bytes_max=100)
+    for name, owner in (("a", 1), ("b", 2)):
+        assert parked.park(name, owner=owner, topic="T", queue_id=owner, deadline=10.0, size=45)
+    assert not parked.park("c", owner=3, topic="T", queue_id=3, deadline=10.0, size=11)
+    assert parked.park("d", owner=3, topic="T", queue_id=3, deadline=11.0, size=10)
+    assert parked.drop(1) == 1
+    assert parked.park("e", owner=3, topic="T", queue_id=3, deadline=12.0, size=45)
+    assert [pull for pull, _ in parked.wake("T", 2)] == ["b"]
+    assert parked.expire(11.0) == ["d"]
+    assert parked.park("f", owner=3, topic="T", queue_id=3, deadline=12.0, size=55)
+    assert not parked.park("g", owner=3, topic="T", queue_id=3, deadline=12.0, size=1)
+
+
 @given(
     st.lists(
         st.one_of(
