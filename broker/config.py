@@ -143,7 +143,7 @@ class BrokerConfig:
     topics_max: int = _setting("maxTopics", 30_000, live=True)
     groups_max: int = _setting("maxSubscriptionGroups", 16_000, live=True)
     offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
-    client_bytes_max: int = _setting("maxClientBytes", 64 * 1024 * 1024, live=True)
+    client_bytes_max: int = _setting("maxClientBytes", 64 * 1024 * 1024)
     http: str = _setting("httpListen", "off")
 
     @property
