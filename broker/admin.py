@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+from routekeeper.broker.audited import NAMED_MAX, settings_text, topic_text
 from routekeeper.broker.config import LIVE_KEYS, apply_properties
 from routekeeper.broker.errors import Refusal, SettingError
 from routekeeper.broker.group_requests import TURN, consume_offsets
@@ -76,6 +77,7 @@ def create_topics(state: BrokerState, call: Call) -> RemotingCommand | Later:
 
 
 def _change_topics(state: BrokerState, call: Call, changes: list[TopicChange]) -> RemotingCommand | Later:
+    _note_topics(state, changes)
     configs = []
     for change in changes:
         name = change.topic_name
@@ -103,6 +105,37 @@ def _change_topics(state: BrokerState, call: Call, changes: list[TopicChange]) -
     return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
 
 
+def _note_topics(state: BrokerState, changes: list[TopicChange]) -> None:
+    """Have the audit say how some topics were, and how they shall be."""
+    about, some = state.effects.about, changes[:NAMED_MAX]
+    if len(changes) != 1:
+        about["count"] = str(len(changes))
+    about["topic"] = " ".join(change.topic_name for change in some)
+    olds = [state.topics.get(change.topic_name) for change in some]
+    if any(olds):
+        about["old"] = "; ".join("none" if old is None else _topic_text(old) for old in olds)
+    about["new"] = "; ".join(
+        topic_text(
+            read=change.read_queue_nums,
+            write=change.write_queue_nums,
+            perm=change.perm,
+            order=change.order,
+            attributes=change.attributes,
+        )
+        for change in some
+    )
+
+
+def _topic_text(config: TopicConfig) -> str:
+    return topic_text(
+        read=config.read_queue_nums,
+        write=config.write_queue_nums,
+        perm=config.perm,
+        order=config.order,
+        attributes=",".join(f"+{key}={value}" for key, value in config.attributes.items()),
+    )
+
+
 def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve 215. Nothing is sent to the nameservers; the changed version travels with the next period.
 
@@ -110,6 +143,9 @@ def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
         Refusal: If it is a system topic.
     """
     topic = TopicFields.parse(call.request.ext_fields).topic
+    state.effects.about["topic"] = topic
+    if (old := state.topics.get(topic)) is not None:
+        state.effects.about["old"] = _topic_text(old)
     fault = name_fault(topic)
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -243,6 +279,11 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         values = parse_properties(call.request.body.decode())
     except ValueError as error:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from None
+    before = state.config.to_properties()
+    state.effects.about |= {
+        "old": settings_text({key: before[key] for key in values if key in before}),
+        "new": settings_text(values),
+    }
     forbidden = sorted(set(values) - LIVE_KEYS)
     if forbidden:
         raise Refusal(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from routekeeper.broker.audited import group_text
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.group_configs import group_fault
 from routekeeper.broker.groups import Client
@@ -40,7 +41,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 34: know the client, create its groups and their retry topics.
 
     Raises:
-        Refusal: If a consumer group has an illegal name.
+        Refusal: If a consumer group has an illegal name, or clients take as much room as they may.
     """
     data = HeartbeatData.decode(call.request.body)
     for consumer in data.consumers:
@@ -54,6 +55,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         language=call.request.language,
         version=call.request.version,
     )
+    state.require_room_for_client(client, data)
     for consumer in data.consumers:
         topic = retry_topic(consumer.group_name)
         try:
@@ -166,6 +168,8 @@ def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
         Refusal: If the group has an illegal name or a number outside its range, or is one too many.
     """
     config = SubscriptionGroupConfig.decode(call.request.body)
+    _note_group(state, config.group_name)
+    state.effects.about["new"] = group_text(config)
     fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX) or group_fault(config)
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {config.group_name!r}: {fault}")
@@ -183,9 +187,17 @@ def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
 def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve 207: the answer waits until the group, and its offsets if they go too, are gone from disk."""
     fields = DeleteGroupFields.parse(call.request.ext_fields)
+    with_offsets = bool(fields.remove_offset or fields.clean_offset)
+    _note_group(state, fields.group_name, offsets="removed" if with_offsets else "kept")
     if state.groups.delete(fields.group_name, now_ms=call.now_ms):
         state.effects.save_groups = True
-    with_offsets = bool(fields.remove_offset or fields.clean_offset)
     if with_offsets:
         state.offsets.drop_group(fields.group_name)
     return Later(reply=call.request.reply(), groups_saved=True, offsets_saved=with_offsets)
+
+
+def _note_group(state: BrokerState, group: str, **more: str) -> None:
+    """Have the audit name a group, and say how it was."""
+    state.effects.about |= {"group": group} | more
+    if (old := state.groups.get(group)) is not None:
+        state.effects.about["old"] = group_text(old)

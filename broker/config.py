@@ -53,6 +53,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "maxTopics": (1, 90_000),
     "maxSubscriptionGroups": (1, 90_000),
     "maxConsumerOffsetBytes": (1, 14 * 1024 * 1024),
+    "maxClientBytes": (1, 1024**3),
 }
 
 # What stands around a value and does not count; how numbers are spelled: not in digits of other scripts.
@@ -142,6 +143,7 @@ class BrokerConfig:
     topics_max: int = _setting("maxTopics", 30_000, live=True)
     groups_max: int = _setting("maxSubscriptionGroups", 16_000, live=True)
     offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
+    client_bytes_max: int = _setting("maxClientBytes", 64 * 1024 * 1024)
     http: str = _setting("httpListen", "off")
 
     @property

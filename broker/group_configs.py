@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+from routekeeper.broker.journal import Change, Changes
 from routekeeper.remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import FILE
@@ -30,11 +31,18 @@ PREDEFINED: Final = (
 
 
 class GroupConfigs:
-    """The broker's group configurations; changes bump the data version."""
+    """The broker's group configurations; changes bump the data version.
+
+    Attributes:
+        changes: Those since the file or its journal was last written.
+        is_journaled: Whether the file that was loaded has a journal.
+    """
 
     def __init__(self) -> None:
         self._configs = {name: SubscriptionGroupConfig(group_name=name) for name in PREDEFINED}
         self._version = DataVersion()
+        self.changes = Changes()
+        self.is_journaled = False
 
     @property
     def data_version(self) -> DataVersion:
@@ -54,22 +62,26 @@ class GroupConfigs:
         if self._configs.get(config.group_name) == config:
             return False
         self._configs[config.group_name] = config
-        self._bump(now_ms)
+        self._version = self._version.advanced(now_ms=now_ms)
+        self.changes.note(Change(self._version, put=(config,)))
         return True
 
     def delete(self, group: str, *, now_ms: int) -> bool:
         if self._configs.pop(group, None) is None:
             return False
-        self._bump(now_ms)
+        self._version = self._version.advanced(now_ms=now_ms)
+        self.changes.note(Change(self._version, delete=(group,)))
         return True
 
     def to_json(self) -> bytes:
-        """Return the content of the file; also the answer to request 201."""
+        """Return the answer to request 201."""
         return self.snapshot()()
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
         """Return what encodes the table as it is now, at any later time and in any thread."""
-        return SubscriptionGroupTable(data_version=self._version, groups=dict(self._configs)).encode
+        return SubscriptionGroupTable(
+            data_version=self._version, groups=dict(self._configs), journal=journaled
+        ).encode
 
     def load(self, text: str) -> None:
         """Take over a stored file; predefined groups that it lacks stay.
@@ -83,9 +95,28 @@ class GroupConfigs:
             raise ValueError(f"subscriptionGroup.json: {error}") from None
         self._configs |= {name: _within_bounds(config) for name, config in stored.groups.items()}
         self._version = stored.data_version
+        self.is_journaled = stored.journal
 
-    def _bump(self, now_ms: int) -> None:
-        self._version = self._version.advanced(now_ms=now_ms)
+    def apply(self, change: Mapping[str, Any]) -> bool:
+        """Make a change of the journal again, unless the table has it; return False if one is missing before.
+
+        Raises:
+            ValueError: If it is none; nothing has changed then.
+        """
+        try:
+            version = DataVersion.from_json(change.get("dataVersion"))
+            put = [_within_bounds(SubscriptionGroupConfig.from_json(value)) for value in change["put"]]
+            delete: list[str] = change["delete"]
+        except (RemoteProtocolError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"a change of groups: {error!r}") from None
+        if version.counter <= self._version.counter:
+            return True
+        follows = version.counter == self._version.counter + 1
+        self._configs |= {config.group_name: config for config in put}
+        for name in delete:
+            self._configs.pop(name, None)
+        self._version = version
+        return follows
 
 
 def group_fault(config: SubscriptionGroupConfig) -> str | None:

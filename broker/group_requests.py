@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from routekeeper.broker.audited import NAMED_MAX, offsets_text
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.forwarding import AskAll
 from routekeeper.broker.state import BrokerState, Call, Later, Stepwise, Work
@@ -57,6 +58,15 @@ def reset_offset(state: BrokerState, call: Call) -> Stepwise:
         Refusal: If the topic or the group does not exist, or a member is too old to be told.
     """
     fields = ResetGroupFields.parse(call.request.ext_fields)
+    about = state.effects.about
+    about |= {"topic": fields.topic, "group": fields.group}
+    if fields.offset >= 0:
+        about["offset"] = str(fields.offset)
+    else:
+        about["timestamp"] = str(fields.timestamp)
+    if fields.queue_id >= 0:
+        about["queue"] = str(fields.queue_id)
+    about["force"] = str(fields.is_force).lower()
     config = _topic(state, fields.topic)
     if state.groups.get(fields.group) is None:
         raise Refusal(
@@ -74,10 +84,12 @@ def reset_offset(state: BrokerState, call: Call) -> Stepwise:
             ResponseCode.INVALID_PARAMETER,
             f"queueId={fields.queue_id} is outside 0..{config.read_queue_nums - 1}, or -1 for all",
         )
-    return Stepwise(_reset(state, call, fields, config.read_queue_nums), asked=call.request)
+    return Stepwise(_reset(state, call, fields, config.read_queue_nums, about), asked=call.request)
 
 
-def _reset(state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums: int) -> Work:
+def _reset(
+    state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums: int, about: dict[str, str]
+) -> Work:
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
     for queue_id in chosen:
@@ -100,10 +112,15 @@ def _reset(state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums:
     body = QueueOffsets(offsets=offsets).encode()
     reply = call.request.reply(body=body)
     online = state.clients.consumer_group(fields.group)
+    by_queue = {queue.queue_id: offset for queue, offset in offsets.items()}
+    before = state.offsets.queues(fields.topic, fields.group)
+    about["members"] = str(0 if online is None else len(online.members))
+    _note_offsets(
+        about, {queue_id: before[queue_id] for queue_id in by_queue if queue_id in before}, by_queue
+    )
     if online is None:
         if state.groups.get(fields.group) is not None and fields.topic in state.topics:
             try:
-                by_queue = {queue.queue_id: offset for queue, offset in offsets.items()}
                 state.commit_offsets(fields.topic, fields.group, by_queue)
             except Refusal as refusal:
                 return call.request.reply(refusal.code, remark=refusal.remark)
@@ -118,6 +135,13 @@ def _reset(state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums:
         )
         state.effects.tell.append((client.connection, request))
     return reply
+
+
+def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mapping[int, int]) -> None:
+    """Have the audit say where a group was in its queues, and where it goes on."""
+    if before:
+        about["old"] = offsets_text(before)
+    about["new"] = offsets_text(after)
 
 
 def _for_c(offsets: dict[MessageQueue, int]) -> bytes:
@@ -250,12 +274,23 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
         Refusal: If the new group has an illegal name, or there is no such topic.
     """
     fields = CloneGroupFields.parse(call.request.ext_fields)
+    about = state.effects.about
+    if fields.topic:
+        about["topic"] = fields.topic
+    about |= {"source": fields.src_group, "group": fields.dest_group}
     fault = name_fault(fields.dest_group, length_max=GROUP_LENGTH_MAX)
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {fields.dest_group!r}: {fault}")
     if fields.topic:
         _topic(state, fields.topic)
+        _note_offsets(
+            about,
+            state.offsets.queues(fields.topic, fields.dest_group),
+            state.offsets.queues(fields.topic, fields.src_group),
+        )
     topics = (fields.topic,) if fields.topic else state.offsets.topics_of(fields.src_group)
+    if not fields.topic:
+        about |= {"count": str(len(topics)), "topics": " ".join(topics[:NAMED_MAX])}
     online = state.clients.consumer_group(fields.src_group)
     for topic in topics:  # one by one: what is cloned when there is no more room stays, and may be again
         if topic not in state.topics:

@@ -22,6 +22,10 @@ from routekeeper.remoting.codes import LanguageCode
 CLIENT_EXPIRY_S: Final = 120.0
 #: How often to look. Source: ClientHousekeepingService.
 SCAN_INTERVAL_S: Final = 10.0
+#: Bytes that a client's membership in a group takes besides its names, a subscription, and a tag of it.
+_MEMBER_BYTES: Final = 400
+_SUBSCRIPTION_BYTES: Final = 700
+_TAG_BYTES: Final = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +47,29 @@ class Client:
         )
 
 
+def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
+    """Return about how many bytes subscriptions take."""
+    return sum(
+        _SUBSCRIPTION_BYTES
+        + len(each.topic)
+        + len(each.sub_string)
+        + _TAG_BYTES * max(len(each.tags), len(each.codes))
+        + sum(map(len, each.tags))
+        for each in subscriptions
+    )
+
+
+def _size_in(group: str, client: Client | None) -> int:
+    """Return about how many bytes a client takes in a group; 0 if there is none."""
+    return 0 if client is None else _MEMBER_BYTES + len(group) + len(client.client_id)
+
+
 class ConsumerGroup:
-    """Members and subscriptions of one consumer group."""
+    """Members and subscriptions of one consumer group.
+
+    Attributes:
+        size: Bytes of the subscriptions, about.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,6 +79,7 @@ class ConsumerGroup:
         self.members: dict[int, Client] = {}
         self.heard: dict[int, float] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
+        self.size = 0
 
     @property
     def is_broadcasting(self) -> bool:
@@ -94,7 +120,16 @@ class ConsumerGroup:
         for topic in [topic for topic in self.subscriptions if topic not in named]:
             del self.subscriptions[topic]
             changed = True
+        self.size = _size_of(self.subscriptions.values())
         return changed
+
+    def growth(self, data: ConsumerData) -> int:
+        """Return by how many bytes an update would make the subscriptions grow; 0 if by none."""
+        named = {subscription.topic: subscription for subscription in data.subscriptions}
+        for topic, known in self.subscriptions.items():
+            if topic in named and named[topic].sub_version <= known.sub_version:
+                named[topic] = known
+        return max(_size_of(named.values()) - self.size, 0)
 
     def remove(self, connection: int) -> bool:
         self.heard.pop(connection, None)
@@ -102,12 +137,18 @@ class ConsumerGroup:
 
 
 class ClientTable:
-    """All groups. Methods return the consumer groups whose members must be told of a change (request 40)."""
+    """All groups. Methods return the consumer groups whose members must be told of a change (request 40).
+
+    Attributes:
+        size: Bytes that it takes, about.
+    """
 
     def __init__(self) -> None:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, tuple[Client, float]]] = {}
         self._groups_of: dict[int, set[str]] = {}
+        self._produces_in: dict[int, set[str]] = {}
+        self.size = 0
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         return self._consumers.get(group)
@@ -126,6 +167,19 @@ class ClientTable:
         """Return the groups with members that subscribe to a topic."""
         return tuple(name for name, group in self._consumers.items() if topic in group.subscriptions)
 
+    def growth(self, client: Client, data: HeartbeatData) -> int:
+        """Return by how many bytes a heartbeat would make the table grow, at most; 0 if by none."""
+        growth = 0
+        for consumer in data.consumers:
+            name = consumer.group_name
+            group = self._consumers.get(name) or ConsumerGroup(name)
+            growth += max(_size_in(name, client) - _size_in(name, group.members.get(client.connection)), 0)
+            growth += group.growth(consumer)
+        for name in data.producer_groups:
+            known, _ = self._producers.get(name, {}).get(client.connection, (None, 0.0))
+            growth += max(_size_in(name, client) - _size_in(name, known), 0)
+        return growth
+
     def heartbeat(self, client: Client, data: HeartbeatData, *, now: float) -> tuple[str, ...]:
         """Take a heartbeat in."""
         changed = []
@@ -133,11 +187,18 @@ class ClientTable:
             group = self._consumers.get(consumer.group_name)
             if group is None:
                 group = self._consumers[consumer.group_name] = ConsumerGroup(consumer.group_name)
+            self.size += _size_in(group.name, client)
+            self.size -= _size_in(group.name, group.members.get(client.connection)) + group.size
             if group.update(client, consumer, now):
                 changed.append(group.name)
+            self.size += group.size
             self._groups_of.setdefault(client.connection, set()).add(group.name)
         for name in data.producer_groups:
-            self._producers.setdefault(name, {})[client.connection] = (client, now)
+            members = self._producers.setdefault(name, {})
+            known, _ = members.get(client.connection, (None, 0.0))
+            self.size += _size_in(name, client) - _size_in(name, known)
+            members[client.connection] = (client, now)
+            self._produces_in.setdefault(client.connection, set()).add(name)
         return tuple(changed)
 
     def unregister(
@@ -152,7 +213,7 @@ class ClientTable:
 
     def closed(self, connection: int) -> tuple[str, ...]:
         """A connection is gone, and with it what was registered over it."""
-        for group in [name for name, members in self._producers.items() if connection in members]:
+        for group in tuple(self._produces_in.get(connection, ())):
             self._drop_producer(group, connection)
         groups = sorted(self._groups_of.pop(connection, ()))
         return tuple(group for group in groups if self._drop_consumer(group, connection))
@@ -182,20 +243,28 @@ class ClientTable:
 
     def _drop_consumer(self, group: str, connection: int) -> bool:
         found = self._consumers.get(group)
+        size = 0 if found is None else _size_in(group, found.members.get(connection))
         if found is None or not found.remove(connection):
             return False
+        self.size -= size
         owned = self._groups_of.get(connection)
         if owned is not None:
             owned.discard(group)
             if not owned:
                 del self._groups_of[connection]
         if not found.members:
+            self.size -= found.size
             del self._consumers[group]
         return True
 
     def _drop_producer(self, group: str, connection: int) -> None:
         members = self._producers.get(group)
-        if members is not None:
-            members.pop(connection, None)
-            if not members:
-                del self._producers[group]
+        if members is None or connection not in members:
+            return
+        self.size -= _size_in(group, members.pop(connection)[0])
+        if not members:
+            del self._producers[group]
+        names = self._produces_in[connection]
+        names.discard(group)
+        if not names:
+            del self._produces_in[connection]

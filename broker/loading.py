@@ -14,6 +14,7 @@ from routekeeper.broker.files import Disk, load_state, make_directories
 from routekeeper.broker.founding import keep_name
 from routekeeper.broker.group_configs import GroupConfigs
 from routekeeper.broker.groups import ClientTable
+from routekeeper.broker.journal import read_journals
 from routekeeper.broker.locks import QueueLocks
 from routekeeper.broker.log_scan import Record
 from routekeeper.broker.offsets import ConsumerOffsets
@@ -93,8 +94,12 @@ def load_broker(
     # Without a checksum it gets one when the log was compared with it, and not before.
     trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
     topics.begin(now_ms=now_ms)
-    _compare(topics, trust, read_checkpoint(disk, directory), tables / TOPICS)
+    topics_found = read_journals(disk, tables / TOPICS, topics)
+    _compare(
+        topics, trust, read_checkpoint(disk, directory), tables / TOPICS, lacks_changes=topics_found.lacks
+    )
     groups_trust = load_state(disk, tables / GROUPS, groups.load).trust
+    groups_found = read_journals(disk, tables / GROUPS, groups)
     offsets_trust = load_state(disk, tables / OFFSETS, offsets.load).trust
     delays = load_state(disk, tables / DELAYS, _parse_delays)
     levels = config.delay_levels_ms
@@ -132,9 +137,9 @@ def load_broker(
         delay_offsets=delays.value or {},
         changed_settings=dict(changed_settings),
     )
-    files = state_files(disk, tables, state)
+    files = state_files(disk, tables, state, damaged=topics_found.damaged | groups_found.damaged)
     for file, found in (
-        (files.groups, groups_trust),
+        (files.groups, None if groups_found.is_used else groups_trust),
         (files.offsets, offsets_trust),
         (files.delays, delays.trust),
         (files.settings, Trust.CHECKED),
@@ -166,14 +171,16 @@ def _parse_delays(text: str) -> dict[int, int]:
         raise ValueError(f"{DELAYS}: {error}") from None
 
 
-def _compare(topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path) -> None:
+def _compare(
+    topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path, *, lacks_changes: bool
+) -> None:
     """Have topics looked for in the log, unless the table is the one that the store knew last."""
     counter = 0 if checkpoint is None else checkpoint.topics_counter
     had = topics.data_version.counter
     is_older = topics.is_older_than(counter)
     if trust is Trust.CHECKED and is_older:
         logger.error("topic table is older than the store file=%s counter=%s known=%s", path, had, counter)
-    if trust is not Trust.CHECKED or is_older:
+    if trust is not Trust.CHECKED or is_older or lacks_changes:
         topics.expect_unknown(trusted=trust in (Trust.CHECKED, Trust.BACKUP))
 
 
@@ -194,8 +201,12 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     state.offsets.keep_within(
         lambda topic, queue_id: store.bounds(topic, queue_id)[1] if topic in topics else None
     )
-    for file in (files.groups, files.offsets):
-        save_now(file)
+    try:
+        save_now(files.groups)
+    except OSError as error:  # its journal is still there
+        logger.error("file not written path=%s error=%s", files.groups.name, error)
+    save_now(files.offsets)
+    state.offsets.snapshot()  # encodes all of them, while nobody is served yet
     for level, offset in state.delay_offsets.items():
         state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
     save_now(files.delays)
@@ -220,7 +231,7 @@ def save_now(file: StateFile) -> None:
     Raises:
         OSError, StoreUnavailable: If it could not be written.
     """
-    run_here(file.save())
+    run_here(file.save(whole=True))
     if file.failure is not None:
         raise file.failure
 

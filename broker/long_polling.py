@@ -8,7 +8,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+#: Pulls that wait at a time, and bytes that they take.
+PULLS_MAX: Final = 100_000
+PULL_BYTES_MAX: Final = 256 * 1024 * 1024
 
 P = TypeVar("P", bound=Hashable)
 
@@ -19,18 +23,21 @@ class _Parked(Generic[P]):
     owner: int
     queue: tuple[str, int]
     deadline: float
+    size: int
     gone: bool = False
 
 
 class ParkedPulls(Generic[P]):
     """Waiting pulls, by queue.
 
-    A pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls is
-    bounded; :meth:`park` says when it is full, and the caller answers at once then.
+    A pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls and their
+    bytes are bounded; :meth:`park` says when it is full, and the caller answers at once then.
     """
 
-    def __init__(self, *, limit: int = 100_000) -> None:
+    def __init__(self, *, limit: int = PULLS_MAX, bytes_max: int = PULL_BYTES_MAX) -> None:
         self._limit = limit
+        self._bytes_max = bytes_max
+        self._held = 0
         self._by_queue: dict[tuple[str, int], list[_Parked[P]]] = {}
         self._by_owner: dict[int, set[_Parked[P]]] = {}
         self._deadlines: list[tuple[float, int, _Parked[P]]] = []
@@ -40,11 +47,12 @@ class ParkedPulls(Generic[P]):
     def __len__(self) -> int:
         return self._size
 
-    def park(self, pull: P, *, owner: int, topic: str, queue_id: int, deadline: float) -> bool:
-        """Park a pull of connection ``owner``; return False if the limit is reached."""
-        if self._size >= self._limit:
+    def park(self, pull: P, *, owner: int, topic: str, queue_id: int, deadline: float, size: int = 0) -> bool:
+        """Park a pull of connection ``owner`` that takes ``size`` bytes; return False at a limit."""
+        if self._size >= self._limit or self._held + size > self._bytes_max:
             return False
-        entry = _Parked(pull, owner, (topic, queue_id), deadline)
+        entry = _Parked(pull, owner, (topic, queue_id), deadline, size)
+        self._held += size
         self._by_queue.setdefault(entry.queue, []).append(entry)
         self._by_owner.setdefault(owner, set()).add(entry)
         self._sequence += 1
@@ -92,6 +100,7 @@ class ParkedPulls(Generic[P]):
     def _forget(self, entry: _Parked[P]) -> None:
         entry.gone = True
         self._size -= 1
+        self._held -= entry.size
         owned = self._by_owner[entry.owner]
         owned.discard(entry)
         if not owned:

@@ -31,8 +31,14 @@ from routekeeper.remoting.fields import (
 _COMMIT: Final = 1
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
+_GROUP: Final = "consumerGroup"
 #: Longest hold of a pull in ms; Java clients give up after 30 s.
 SUSPEND_MAX_MS: Final = 25_000
+#: Characters of a tag expression: as many as the properties of a message may have bytes.
+EXPRESSION_MAX: Final = 32_768
+#: Bytes that a held pull takes, about, and each of its codes.
+_PULL_BYTES: Final = 600
+_CODE_BYTES: Final = 100
 
 
 class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -58,6 +64,19 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     parked: bool = False
     suggest_broker_id: int = 0
     topic_sys_flag: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes while it is parked, about."""
+        return _PULL_BYTES + _CODE_BYTES * len(self.codes or ())
+
+    def to_park(self) -> Pull:
+        """Return the pull without what came with its request and is of no use to the answer."""
+        if self.parked:
+            return self
+        kept = {_GROUP: self.request.ext_fields.get(_GROUP, "")}
+        request = msgspec.structs.replace(self.request, ext_fields=kept, body=b"", remark=None)
+        return msgspec.structs.replace(self, request=request, parked=True)
 
 
 class Park(msgspec.Struct, frozen=True):
@@ -92,7 +111,7 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
     )
     code = _code(found.status, pull.offset)
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
-        return Park(pull if pull.parked else msgspec.structs.replace(pull, parked=True))
+        return Park(pull.to_park())
     if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
         # Only messages that others want have come: go on waiting behind them.
         return Park(msgspec.structs.replace(pull, offset=found.next_begin))
@@ -205,6 +224,12 @@ def _codes_of(expression: str, expression_type: str) -> frozenset[int] | None:
             ResponseCode.SYSTEM_ERROR,
             f"The broker does not support consumer to filter message by {expression_type}",
         )
+    if len(expression) > EXPRESSION_MAX:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {len(expression)} characters, allowed are"
+            f" {EXPRESSION_MAX}",
+        )
     try:
         return subscription_codes(expression)
     except ValueError:
@@ -229,7 +254,7 @@ def _code(status: GetStatus, offset: int) -> int:
 
 def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> RemotingCommand:
     if found.count:
-        group = pull.request.ext_fields.get("consumerGroup", "")
+        group = pull.request.ext_fields.get(_GROUP, "")
         state.stats.handed_out(pull.topic, group, found.count, len(found.body))
         state.stats.get_found.total += 1
     else:
@@ -326,7 +351,7 @@ def earliest_store_time(state: BrokerState, call: Call) -> RemotingCommand:
 
 def all_consumer_offsets(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 43."""
-    return call.request.reply(body=state.offsets.to_table().encode())
+    return call.request.reply(body=state.offsets.to_json())
 
 
 def all_delay_offsets(state: BrokerState, call: Call) -> RemotingCommand:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
+from routekeeper.broker.audited import AUDITED, result_of
 from routekeeper.broker.client_requests import notify_changed
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.delay import DelayService
@@ -33,6 +34,7 @@ from routekeeper.broker.state_files import StateFiles
 from routekeeper.broker.stats import SAMPLE_INTERVAL_S
 from routekeeper.broker.upkeep import Upkeep
 from routekeeper.broker.waiting_pulls import WaitingPulls
+from routekeeper.remoting.audit_log import AuditLog
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from routekeeper.broker.http import HttpServer
 
 logger = logging.getLogger(__name__)
+audit_logger = logging.getLogger("routekeeper.broker.audit")
 
 T = TypeVar("T")
 
@@ -168,6 +171,7 @@ class BrokerServer:
         self._http: HttpServer | None = None
         self.http_listen: str | None = None
         self._hosts: dict[int, Host] = {}
+        self._audit: AuditLog
         self._working = 0
         self._readers = DiskThreads("reader", count=_READERS)
         self._group: asyncio.TaskGroup
@@ -195,7 +199,10 @@ class BrokerServer:
         services: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
             self._group = group
-            handlers = {int(code): self._handle for code in HANDLERS}
+            self._audit = AuditLog(audit_logger)
+            handlers = {
+                int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
+            }
             self._server = RemotingServer(
                 handlers=handlers,
                 group=group,
@@ -251,6 +258,7 @@ class BrokerServer:
                 task.cancel()
             if self._http is not None:
                 await self._http.close()
+        self._audit.close()
         await self._registrar.close()
         await self._upkeep.close()
         self._readers.shutdown()
@@ -378,6 +386,43 @@ class BrokerServer:
         if outcome.log_offset and outcome.only_synced:
             return self._answer_synced(connection, request, outcome)
         return self._answer_later(request.code, outcome, registering if outcome.registered else None)
+
+    def _handle_audited(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Serve a request by which an operator changes something, and note what came of it."""
+        about = self._state.effects.about = {}
+        try:
+            answer = self._handle(connection, request)
+        except RemotingError as error:
+            self._note(connection, request, about, result_of(request.failed(error)))
+            raise
+        if isinstance(answer, RemotingCommand):
+            self._note(connection, request, about, result_of(answer))
+            return answer
+        assert isinstance(answer, Awaitable), "no such request is parked, or waits for the log alone"
+        return self._note_later(connection, request, about, answer)
+
+    async def _note_later(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        about: dict[str, str],
+        work: Awaitable[RemotingCommand | None],
+    ) -> RemotingCommand:
+        result = "unknown"
+        try:
+            answer = await work
+            assert answer is not None, "no such request goes unanswered"
+            result = result_of(answer)
+            return answer
+        finally:
+            self._note(connection, request, about, result)
+
+    def _note(
+        self, connection: Connection, request: RemotingCommand, about: dict[str, str], result: str
+    ) -> None:
+        self._audit.note(connection.peer, RequestCode(request.code).name, result, about)
 
     def _count_refused(self, code: int, reason: Refused) -> None:
         if code in SENDS:

@@ -12,13 +12,13 @@ import msgspec
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.group_configs import GroupConfigs
-from routekeeper.broker.groups import ClientTable
+from routekeeper.broker.groups import Client, ClientTable
 from routekeeper.broker.locks import QueueLocks
 from routekeeper.broker.offsets import ConsumerOffsets
 from routekeeper.broker.stats import Stats
 from routekeeper.broker.store import MessageStore
 from routekeeper.broker.topics import TopicConfigs, name_fault
-from routekeeper.remoting.bodies import SubscriptionGroupConfig
+from routekeeper.remoting.bodies import HeartbeatData, SubscriptionGroupConfig
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import Host, offset_message_id
@@ -61,6 +61,7 @@ class Effects:
         arrived: Queues that got messages.
         tell: Connections, each with what its client is told.
         clean: Old files are to be removed soon, whatever the hour.
+        about: Of a request that is audited: its subject, and the old and the new value, by name.
     """
 
     notify: list[str] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Effects:
     arrived: set[tuple[str, int]] = field(default_factory=set)
     tell: list[tuple[int, RemotingCommand]] = field(default_factory=list)
     clean: bool = False
+    about: dict[str, str] = field(default_factory=dict)
 
 
 class Later(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +201,16 @@ class BrokerState:
         """
         if self.groups.get(group) is None and len(self.groups) >= self.config.groups_max:
             raise self._full("groups", f"maxSubscriptionGroups={self.config.groups_max}", len(self.groups))
+
+    def require_room_for_client(self, client: Client, data: HeartbeatData) -> None:
+        """Check that a heartbeat says nothing new, or that there is room for it.
+
+        Raises:
+            Refusal: If clients take as much room as they may.
+        """
+        growth, size_max = self.clients.growth(client, data), self.config.client_bytes_max
+        if growth and self.clients.size + growth > size_max:
+            raise self._full("clients", f"maxClientBytes={size_max}", self.clients.size)
 
     def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Store a group's offsets, by queue; all or none.

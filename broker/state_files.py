@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from routekeeper.broker.errors import StoreUnavailable
-from routekeeper.broker.files import Disk, write_state
+from routekeeper.broker.files import Disk, make_directories, write_state
+from routekeeper.broker.journal import (
+    Change,
+    Journal,
+    Table,
+    begin_journal,
+    clear_journals,
+    encode_line,
+    journal_of,
+)
 from routekeeper.broker.state import BrokerState
 from routekeeper.broker.steps import Steps
 from routekeeper.broker.store import MessageStore
@@ -41,7 +51,6 @@ class StateFile:
         snapshot: Returns what encodes the table as it is now, later in a thread.
         before: What must have succeeded, in that thread, before the file may say so.
         saved: Called as a write begins; its result is called when that write is on disk.
-        backup_too: Returns, as a write begins, whether the backup must not stay as it is.
 
     Attributes:
         failure: Why the last write failed.
@@ -56,7 +65,6 @@ class StateFile:
         snapshot: Callable[[], Callable[[], bytes]],
         before: Callable[[], object] = lambda: None,
         saved: Callable[[], Callable[[], None]] = lambda: lambda: None,
-        backup_too: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = path.name
         self.failure: Failure = None
@@ -66,7 +74,6 @@ class StateFile:
         self._snapshot = snapshot
         self._before = before
         self._saved = saved
-        self._backup_too = backup_too
         self._on_disk: object = None
         self._waiting: list[Done] = []
 
@@ -78,16 +85,19 @@ class StateFile:
         """Call ``done`` when what the table holds now is on disk, or could not be written."""
         self._waiting.append(done)
 
-    def save(self) -> Steps:
-        """Write the table if it has changed; the outcome is told to those who wait, and kept."""
+    def save(self, *, whole: bool = False) -> Steps:
+        """Write the table if it has changed; the outcome is told to those who wait, and kept.
+
+        Args:
+            whole: The file itself shall hold everything, without a journal.
+        """
         version = self._version()
         waiting, self._waiting = self._waiting, []
         self.failure = None
-        if version != self._on_disk:
+        if version != self._on_disk or (whole and self._has_journal):
             try:
                 saved = self._saved()
-                encode, backup_too = self._snapshot(), self._backup_too()
-                yield lambda: self._write(encode, backup_too=backup_too)
+                yield self._prepare(whole=whole)
             except (OSError, StoreUnavailable) as error:
                 self.failure = error
             except Exception as error:  # one entry that cannot be encoded must not end the broker
@@ -98,9 +108,71 @@ class StateFile:
         for done in waiting:
             done(self.failure)
 
-    def _write(self, encode: Callable[[], bytes], *, backup_too: bool) -> None:
-        self._before()
-        write_state(self._disk, self._path, encode(), backup_too=backup_too)
+    @property
+    def _has_journal(self) -> bool:
+        return False
+
+    def _prepare(self, *, whole: bool) -> Callable[[], None]:
+        """Return what writes the table as it is now, later in a thread."""
+        encode = self._snapshot()
+
+        def write() -> None:
+            self._before()
+            write_state(self._disk, self._path, encode())
+
+        return write
+
+
+class JournaledFile(StateFile):
+    """A file with a journal: what a change costs does not grow with the table.
+
+    File and backup hold the same, so that the journal goes with either of them.
+
+    Args:
+        damaged: Names of journals that were found damaged; they are set aside.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        table: Table,
+        *,
+        saved: Callable[[], Callable[[], None]] = lambda: lambda: None,
+        damaged: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(disk, path, version=lambda: table.data_version, snapshot=table.snapshot, saved=saved)
+        self._table = table
+        self._damaged = damaged
+        self._journal: Journal | None = None
+
+    @property
+    def _has_journal(self) -> bool:
+        return self._journal is not None
+
+    def _prepare(self, *, whole: bool) -> Callable[[], None]:
+        changes, journal = self._table.changes.take(), self._journal
+        self._journal = None  # until this is written nobody knows where it ends
+        if journal is not None and changes is not None and not whole and not journal.is_full:
+            return partial(self._append, journal, changes)
+        counter = None if whole else self._table.data_version.counter
+        return partial(self._rewrite, self._table.snapshot(journaled=not whole), counter)
+
+    def _append(self, journal: Journal, changes: tuple[Change, ...]) -> None:
+        journal.append(encode_line(changes))
+        self._journal = journal
+
+    def _rewrite(self, encode: Callable[[], bytes], counter: int | None) -> None:
+        """Write the whole table, with an empty journal if ``counter`` says of which version."""
+        data = encode()
+        make_directories(self._disk, self._path.parent)
+        path = None if counter is None else journal_of(self._path, counter)
+        if path is not None:
+            # Before the file, which says that there is one. An earlier one of that name has no line.
+            begin_journal(self._disk, path)
+        write_state(self._disk, self._path, data, backup_too=True)
+        clear_journals(self._disk, self._path, keep=path, damaged=self._damaged)
+        self._journal = None if path is None else Journal(self._disk, path, size_max=len(data))
 
 
 class LogFlush:
@@ -148,8 +220,8 @@ class LogFlush:
 class StateFiles:
     """All files of one broker besides its store's."""
 
-    topics: StateFile
-    groups: StateFile
+    topics: JournaledFile
+    groups: JournaledFile
     offsets: StateFile
     delays: StateFile
     settings: StateFile
@@ -158,17 +230,19 @@ class StateFiles:
         return iter((self.topics, self.groups, self.offsets, self.delays, self.settings))
 
 
-def state_files(disk: Disk, directory: Path, state: BrokerState) -> StateFiles:
-    """Return the files of a broker's tables in their directory."""
+def state_files(
+    disk: Disk, directory: Path, state: BrokerState, *, damaged: frozenset[str] = frozenset()
+) -> StateFiles:
+    """Return the files of a broker's tables in their directory.
+
+    Args:
+        damaged: Names of journals that were found damaged.
+    """
     store = state.store
 
     def topics_saved() -> Callable[[], None]:
         version, deletions = state.topics.data_version, store.deletions
         return lambda: state.topics_saved(version, deletions)
-
-    def offsets() -> Callable[[], bytes]:
-        data = state.offsets.to_table().encode()
-        return lambda: data
 
     def delays() -> Callable[[], bytes]:
         table = DelayOffsetTable(offsets=dict(state.delay_offsets))
@@ -179,27 +253,14 @@ def state_files(disk: Disk, directory: Path, state: BrokerState) -> StateFiles:
         return lambda: data
 
     return StateFiles(
-        StateFile(
-            disk,
-            directory / TOPICS,
-            version=lambda: state.topics.data_version,
-            snapshot=state.topics.snapshot,
-            saved=topics_saved,
-            # With an older backup their topics would come back.
-            backup_too=lambda: store.has_unconfirmed_deletions,
-        ),
-        StateFile(
-            disk,
-            directory / GROUPS,
-            version=lambda: state.groups.data_version,
-            snapshot=state.groups.snapshot,
-        ),
+        JournaledFile(disk, directory / TOPICS, state.topics, saved=topics_saved, damaged=damaged),
+        JournaledFile(disk, directory / GROUPS, state.groups, damaged=damaged),
         # What was consumed, sent back or delivered is in the log before these say that it is done with.
         StateFile(
             disk,
             directory / OFFSETS,
             version=lambda: state.offsets.changed,
-            snapshot=offsets,
+            snapshot=state.offsets.snapshot,
             before=store.flush_log,
         ),
         StateFile(

@@ -497,14 +497,6 @@ class MessageStore:
         self.deletions += 1
         self._doomed[topic] = self.deletions
 
-    @property
-    def has_unconfirmed_deletions(self) -> bool:
-        """Whether the log holds messages that the topic tables on disk do not know to be void.
-
-        They are those of topics deleted since, and after a start those that the recovery passed over.
-        """
-        return self.deletions > self._confirmed
-
     def confirm_topics(self, counter: int, deletions: int) -> None:
         """Note which topic table is on disk.
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_TAGS, parse_subscription, tag_hash
 
 _MARK = f"{PROPERTY_TAGS}{NAME_END}"
 
-cached_tag_hash = lru_cache(maxsize=4096)(tag_hash)
+#: Characters of a tag, or of an expression, that is remembered; strangers choose both.
+_REMEMBERED_MAX: Final = 1024
+_remembered_hash = lru_cache(maxsize=4096)(tag_hash)
+
+
+def cached_tag_hash(tag: str) -> int:
+    """Return the hash of a tag, see :func:`routekeeper.remoting.message.tag_hash`."""
+    return _remembered_hash(tag) if len(tag) <= _REMEMBERED_MAX else tag_hash(tag)
 
 
 def tags_of(properties: str) -> str:
@@ -33,15 +41,22 @@ def tags_code(properties: str) -> int:
     return cached_tag_hash(tags) if tags else 0
 
 
-@lru_cache(maxsize=1024)
 def subscription_codes(expression: str) -> frozenset[int] | None:
     """Return the codes that ``A || B`` wants; None for everything.
 
     Raises:
         ValueError: If the expression names no tag.
     """
+    short = len(expression) <= _REMEMBERED_MAX
+    return _remembered_codes(expression) if short else _codes(expression)
+
+
+def _codes(expression: str) -> frozenset[int] | None:
     try:
         tags = parse_subscription(expression)
     except LocalProtocolError as error:
         raise ValueError(str(error)) from None
     return frozenset(cached_tag_hash(tag) for tag in tags) or None
+
+
+_remembered_codes = lru_cache(maxsize=1024)(_codes)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
+from routekeeper.broker.journal import Change, Changes
 from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
 from routekeeper.remoting.codes import DEFAULT_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from routekeeper.remoting.errors import RemoteProtocolError
@@ -130,13 +131,19 @@ class TopicConfigs:
 
     Attributes:
         unknown_from: Log offset from which on messages count whose topic the table lacks; None if none do.
+        changes: Those since the file or its journal was last written.
+        is_journaled: Whether the file that was loaded has a journal.
     """
 
     def __init__(self, start: StartTopics) -> None:
         self._start = {config.topic_name: config for config in start.configs()}
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
+        self._deaths: dict[str, int] = {}  # of topics that a journal deletes
         self._known_until = 0
+        self._lacks_changes = False
+        self.changes = Changes()
+        self.is_journaled = False
         self.unknown_from: int | None = None
         self._log_end: Callable[[], int] = lambda: 0
         self._version = DataVersion()
@@ -164,7 +171,11 @@ class TopicConfigs:
 
     def born_at(self, topic: str) -> int | None:
         """Return the log offset from which on messages of a topic count; None if none of them does."""
-        return self._births.get(topic, 0) if topic in self._configs else self.unknown_from
+        if topic in self._configs:
+            return self._births.get(topic, 0)
+        if self.unknown_from is None:
+            return None
+        return max(self.unknown_from, self._deaths.get(topic, 0))
 
     def expect_unknown(self, *, trusted: bool) -> None:
         """Have the log count for topics that the table lacks, until :meth:`follow_log`.
@@ -187,19 +198,20 @@ class TopicConfigs:
         corrected = births != self._births or self._known_until > log_end()
         self._births = births
         if self.unknown_from is not None:
-            self._take_found(queue_counts, born=min(self.unknown_from, log_end()), now_ms=now_ms)
+            self._take_found(queue_counts, now_ms=now_ms)
             self.unknown_from = None
             corrected = True
+        self._deaths.clear()
         return corrected
 
-    def _take_found(self, queue_counts: Mapping[str, int], *, born: int, now_ms: int) -> None:
+    def _take_found(self, queue_counts: Mapping[str, int], *, now_ms: int) -> None:
         """Take topics that the log has and the table lacks, and queues likewise."""
         found, widened = [], []
         for topic, needed in queue_counts.items():
             count = min(needed, QUEUE_NUMS_MAX)
             config = self._configs.get(topic)
             if config is None:
-                self._births[topic] = born
+                self._births[topic] = min(self.born_at(topic) or 0, self._log_end())
                 config = TopicConfig(topic_name=topic, read_queue_nums=0, write_queue_nums=0)
                 found.append(topic)
             elif topic not in self._start and config.read_queue_nums < count:
@@ -216,7 +228,7 @@ class TopicConfigs:
         if widened:
             logger.warning("queues found in the log count=%s topics=%s", len(widened), _names(widened))
         if found or widened:
-            self._bump(now_ms)
+            self._bump(now_ms, put=(*found, *widened))
 
     def is_older_than(self, counter: int) -> bool:
         """Say whether a table with this counter has been on disk since; versions to come are younger."""
@@ -247,7 +259,7 @@ class TopicConfigs:
         if config.topic_name not in self._configs:
             self._births[config.topic_name] = self._log_end()
         self._configs[config.topic_name] = config
-        self._bump(now_ms)
+        self._bump(now_ms, put=(config.topic_name,))
         return True
 
     def delete(self, topic: str, *, now_ms: int) -> bool:
@@ -255,7 +267,7 @@ class TopicConfigs:
         if self._configs.pop(topic, None) is None:
             return False
         self._births.pop(topic, None)
-        self._bump(now_ms)
+        self._bump(now_ms, delete=(topic,))
         return True
 
     def create_for_send(
@@ -317,25 +329,28 @@ class TopicConfigs:
 
     def set_order(self, ordered: Iterable[str], *, now_ms: int) -> bool:
         """Mark the named topics as ordered, as the answer to a registration asks (5.x: only ever sets)."""
-        changed = False
+        changed = []
         for topic in ordered:
             config = self._configs.get(topic)
             if config is not None and not config.order:
                 self._configs[topic] = replace(config, order=True)
-                changed = True
+                changed.append(topic)
         if changed:
-            self._bump(now_ms)
-        return changed
+            self._bump(now_ms, put=changed)
+        return bool(changed)
 
     def to_json(self) -> bytes:
         """Return the answer to request 21."""
         return _encode(self._configs.values(), self._version)
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
         """Return what encodes ``topics.json`` as it is now, at any later time and in any thread."""
         configs, version, births = tuple(self._configs.values()), self._version, dict(self._births)
         log_end = self._log_end()
-        return lambda: _encode(configs, version, bornAt=births, logEnd=log_end)
+        more: dict[str, object] = {"bornAt": births, "logEnd": log_end}
+        if journaled:
+            more["journal"] = True
+        return lambda: _encode(configs, version, **more)
 
     def load(self, text: str) -> None:
         """Take over a stored ``topics.json``; topics of the start that it lacks stay.
@@ -356,6 +371,7 @@ class TopicConfigs:
             }
             births = {name: as_int(value, "bornAt", limit=INT64_MAX) for name, value in born.items()}
             known_until = as_int(members.get("logEnd") or 0, "logEnd", limit=INT64_MAX)
+            journaled = members.get("journal") is True
         except (RemoteProtocolError, AttributeError) as error:
             raise ValueError(f"topics.json: {error}") from None
         if DEFAULT_TOPIC not in self._start:
@@ -365,9 +381,47 @@ class TopicConfigs:
         self._births = {name: offset for name, offset in births.items() if name in self._configs}
         self._known_until = known_until
         self._version = version
+        self.is_journaled = journaled
 
-    def _bump(self, now_ms: int) -> None:
+    def apply(self, change: Mapping[str, Any]) -> bool:
+        """Make a change of the journal again, unless the table has it; return False if one is missing before.
+
+        Raises:
+            ValueError: If it is none; nothing has changed then.
+        """
+        try:
+            version = DataVersion.from_json(change.get("dataVersion"))
+            put = [_within_bounds(TopicConfig.from_json(value)) for value in change["put"]]
+            births = {
+                name: as_int(value, "bornAt", limit=INT64_MAX) for name, value in change["bornAt"].items()
+            }
+            log_end = as_int(change["logEnd"], "logEnd", limit=INT64_MAX)
+            delete: list[str] = change["delete"]
+        except (RemoteProtocolError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"a change of topics: {error!r}") from None
+        if version.counter <= self._version.counter:
+            return True
+        follows = version.counter == self._version.counter + 1
+        for config in put:
+            if config.topic_name in self._start or config.topic_name != DEFAULT_TOPIC:
+                self._configs[config.topic_name] = config
+                self._births[config.topic_name] = births.get(config.topic_name, 0)
+        for name in delete:
+            self._configs.pop(name, None)
+            self._births.pop(name, None)
+            self._deaths[name] = log_end
+        self._lacks_changes |= not follows
+        if not self._lacks_changes:
+            self._known_until = log_end
+        self._version = version
+        return follows
+
+    def _bump(self, now_ms: int, *, put: Sequence[str] = (), delete: Sequence[str] = ()) -> None:
         self._version = self._version.advanced(now_ms=now_ms)
+        births = {name: self._births.get(name, 0) for name in put}
+        more = {"bornAt": births, "logEnd": self._log_end()}
+        configs = tuple(self._configs[name] for name in put)
+        self.changes.note(Change(self._version, configs, tuple(delete), more))
 
 
 def _encode(configs: Iterable[TopicConfig], version: DataVersion, **more: object) -> bytes:

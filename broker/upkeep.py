@@ -72,7 +72,8 @@ class Upkeep:
         self._flush_wanted = asyncio.Event()
         self._clean_wanted = False
         self._file_wanted = {file.name: asyncio.Event() for file in files}
-        self._file_wanted[files.topics.name].set()
+        for file in (files.topics, files.groups):  # the disk may have refused at the start
+            self._file_wanted[file.name].set()
         self._file_threads = {file.name: DiskThreads(file.name) for file in files}
         self._unsynced: deque[_Waiting] = deque()
         self._give_up: asyncio.Handle | None = None
@@ -320,12 +321,12 @@ def _nothing() -> Steps:
 
 
 def _saved(file: StateFile) -> Steps:
-    """Write a file, if its table has changed.
+    """Have a file hold all of its table.
 
     Raises:
         OSError, StoreUnavailable: If it could not be written.
     """
-    yield from file.save()
+    yield from file.save(whole=True)
     if file.failure is not None:
         raise file.failure
 

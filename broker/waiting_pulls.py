@@ -45,7 +45,12 @@ class WaitingPulls:
     def park(self, pull: Pull, *, deadline: float) -> bool:
         """Hold a pull until a deadline (loop time); return False if too many are held."""
         if not self._parked.park(
-            pull, owner=pull.connection, topic=pull.topic, queue_id=pull.queue_id, deadline=deadline
+            pull,
+            owner=pull.connection,
+            topic=pull.topic,
+            queue_id=pull.queue_id,
+            deadline=deadline,
+            size=pull.size,
         ):
             return False
         if deadline < self._expiry_at:

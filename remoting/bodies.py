@@ -395,14 +395,20 @@ class SubscriptionGroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupTable:
-    """Answer to 201, and the content of ``subscriptionGroup.json``."""
+    """Answer to 201, and the content of ``subscriptionGroup.json``.
+
+    Attributes:
+        journal: Whether changes since are in a journal beside the file.
+    """
 
     data_version: DataVersion = field(default_factory=DataVersion)
     groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    journal: bool = False
 
     def encode(self) -> bytes:
         table = {name: config.to_json() for name, config in self.groups.items()}
-        return orjson.dumps({"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": table})
+        members = {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": table}
+        return orjson.dumps(members | ({"journal": True} if self.journal else {}))
 
     @classmethod
     def decode(cls, body: bytes, limits: Limits = ANSWER) -> Self:
@@ -411,6 +417,7 @@ class SubscriptionGroupTable:
         return cls(
             data_version=DataVersion.from_json(members.get("dataVersion")),
             groups={name: SubscriptionGroupConfig.from_json(value) for name, value in table.items()},
+            journal=members.get("journal") is True,
         )
 
 

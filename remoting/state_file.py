@@ -209,6 +209,8 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
             storage.discard(scratch)
         raise
     storage.sync_directory(path.parent)
+    if backup_too:
+        _write_sums(storage, path, _digest(data), _digest(data))
 
 
 def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,9 @@ def test_offsets_are_written_as_rocketmq_writes_them() -> None:
     offsets = ConsumerOffsets()
     offsets.commit("T", "G", 0, 5)
     offsets.commit("T", "G", 1, 7)
-    assert offsets.to_table().encode() == b'{"offsetTable":{"T@G":{0:5,1:7}}}'
+    assert offsets.to_json() == b'{"offsetTable":{"T@G":{0:5,1:7}}}'
     again = ConsumerOffsets()
-    again.load(offsets.to_table().encode().decode())
+    again.load(offsets.to_json().decode())
     assert again.get("T", "G", 1) == 7
     assert again.get("T", "G", 2) is None
 
@@ -44,7 +45,25 @@ def test_offsets_are_dropped_by_topic_and_by_group() -> None:
     offsets.drop_topic("T")
     assert offsets.topics_of("G") == ("U",)
     offsets.drop_group("G")
-    assert offsets.to_table().encode() == b'{"offsetTable":{}}'
+    assert offsets.to_json() == b'{"offsetTable":{}}'
+
+
+def test_offsets_that_did_not_change_are_not_encoded_again() -> None:
+    offsets = ConsumerOffsets()
+    for number in range(60_000):
+        offsets.commit(f"T{number // 4}", "G", number % 4, number)
+    began = time.process_time()
+    offsets.to_json()
+    all_s = time.process_time() - began
+    began = time.process_time()
+    for number in range(5):
+        offsets.commit("T0", "G", 0, 1_000_000 + number)
+        text = offsets.to_json()
+    assert time.process_time() - began < all_s
+    assert text.startswith(b'{"offsetTable":{"T0@G":{0:1000004,1:1,2:2,3:3},"T1@G":')
+    offsets.drop_group("G")
+    offsets.commit("T", "H", 1, 2)
+    assert offsets.to_json() == b'{"offsetTable":{"T@H":{1:2}}}'
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"offsetTable":{"T":{0:1}}}', '{"offsetTable":{"T@G":5}}'])
@@ -99,6 +118,20 @@ def test_parking_is_bounded() -> None:
     parked: ParkedPulls[str] = ParkedPulls(limit=1)
     assert parked.park("a", owner=1, topic="T", queue_id=0, deadline=10.0)
     assert not parked.park("b", owner=1, topic="T", queue_id=0, deadline=10.0)
+
+
+def test_bytes_of_parked_pulls_are_bounded_until_some_leave() -> None:
+    parked: ParkedPulls[str] = ParkedPulls(bytes_max=100)
+    for name, owner in (("a", 1), ("b", 2)):
+        assert parked.park(name, owner=owner, topic="T", queue_id=owner, deadline=10.0, size=45)
+    assert not parked.park("c", owner=3, topic="T", queue_id=3, deadline=10.0, size=11)
+    assert parked.park("d", owner=3, topic="T", queue_id=3, deadline=11.0, size=10)
+    assert parked.drop(1) == 1
+    assert parked.park("e", owner=3, topic="T", queue_id=3, deadline=12.0, size=45)
+    assert [pull for pull, _ in parked.wake("T", 2)] == ["b"]
+    assert parked.expire(11.0) == ["d"]
+    assert parked.park("f", owner=3, topic="T", queue_id=3, deadline=12.0, size=55)
+    assert not parked.park("g", owner=3, topic="T", queue_id=3, deadline=12.0, size=1)
 
 
 @given(

@@ -385,7 +385,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     ):
         wire.send(request)
     deadline = time.monotonic() + 60
-    hung = ("topics.json.tmp", "subscriptionGroup.json.tmp", "broker.properties.tmp", "/commitlog/")
+    hung = ("topics-", "subscriptionGroup-", "broker.properties.tmp", "/commitlog/")
     while not all(name in hanging.read_text() for name in hung):
         assert time.monotonic() < deadline, hanging.read_text()
         time.sleep(0.01)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from routekeeper.broker.groups import CLIENT_EXPIRY_S, Client, ClientTable
 from routekeeper.broker.locks import QueueLocks
@@ -121,3 +123,57 @@ def test_locks_have_a_bound_and_those_held_are_renewed(monkeypatch: pytest.Monke
     assert locks.lock("G", "c", queues, now=2.0) == tuple(queues[:3])
     locks.unlock("G", "c", queues[:1])
     assert locks.lock("H", "c", queues, now=3.0) == tuple(queues[:1])
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_size_of_the_table_is_that_of_what_is_in_it(data: st.DataObject) -> None:
+    """Also after any course of heartbeats and farewells; a heartbeat grows it by no more than was said."""
+    table, names = ClientTable(), st.sampled_from(("A", "B", "Long" * 20))
+    versions = st.integers(0, 2)
+    subscription = st.builds(SubscriptionData, topic=names, sub_string=names, sub_version=versions)
+    consumer = st.builds(
+        ConsumerData, group_name=names, subscriptions=st.lists(subscription, max_size=3).map(tuple)
+    )
+    heartbeat = st.builds(
+        HeartbeatData,
+        client_id=names,
+        consumers=st.lists(consumer, max_size=2).map(tuple),
+        producer_groups=st.lists(names, max_size=3).map(tuple),
+    )
+    for turn in range(data.draw(st.integers(1, 8))):
+        connection = data.draw(st.integers(1, 3))
+        match data.draw(st.sampled_from(("beat", "beat", "beat", "closed", "unregister", "expire"))):
+            case "beat":
+                beat = data.draw(heartbeat)
+                speaker = client(connection, beat.client_id)
+                most = table.size + table.growth(speaker, beat)
+                table.heartbeat(speaker, beat, now=turn * 30.0)
+                assert table.size <= most
+            case "closed":
+                table.closed(connection)
+            case "unregister":
+                table.unregister(connection, producer_group=data.draw(names), consumer_group=data.draw(names))
+            case "expire":
+                table.expire(turn * 30.0)
+        assert table.size >= 0
+    for connection in (1, 2, 3):
+        table.closed(connection)
+    assert table.size == 0
+
+
+def test_heartbeat_that_says_nothing_new_needs_no_room() -> None:
+    table = ClientTable()
+    subscription = SubscriptionData(topic="T", sub_string="a || b", tags=("a", "b"), codes=(97, 98))
+    data = HeartbeatData(
+        client_id="c1",
+        consumers=(ConsumerData(group_name="G", subscriptions=(subscription, subscription)),),
+        producer_groups=("P",),
+    )
+    assert table.growth(client(1), data) > 1000
+    table.heartbeat(client(1), data, now=0.0)
+    size = table.size
+    assert table.growth(client(1), data) == 0
+    table.heartbeat(client(1), data, now=1.0)
+    assert table.size == size
+    assert 0 < table.growth(client(2), data) < 1000

@@ -246,7 +246,7 @@ def known(state: BrokerState) -> dict[str, Any]:
         "births": {topic.topic_name: state.topics.born_at(topic.topic_name) for topic in state.topics},
         "groups": {group.group_name: group for group in state.groups},
         "group version": state.groups.data_version,
-        "offsets": state.offsets.to_table().offsets,
+        "offsets": {pair: dict(state.offsets.queues(*pair)) for pair in state.offsets.pairs()},
         "delays": dict(state.delay_offsets),
         "settings": state.config.to_properties(),
         "changed": dict(state.changed_settings),

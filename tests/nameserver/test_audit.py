@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from routekeeper.nameserver.types import Answer, Request
-from routekeeper.nameserver.wire.audit_log import LINES_PER_HOST, AuditLog, result_of
+from routekeeper.nameserver.wire.audit_log import AuditLog, result_of
+from routekeeper.remoting.audit_log import LINES_PER_HOST
 from tests.nameserver.http.test_server_http import running
 
 

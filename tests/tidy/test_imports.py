@@ -21,6 +21,7 @@ IMPURE = {
 }
 #: Modules that do so, or name such a type. Everything else in the packages is pure.
 IO_MODULES = {
+    "remoting/audit_log.py",
     "remoting/disk_threads.py",
     "remoting/interrupt.py",
     "remoting/output.py",
@@ -37,7 +38,6 @@ IO_MODULES = {
     "nameserver/wire/server.py",
     "nameserver/http/app.py",
     "nameserver/http/reads.py",
-    "nameserver/wire/audit_log.py",
     "nameserver/http/admin.py",
     "nameserver/modes/independent.py",
     "nameserver/replicated/contact.py",

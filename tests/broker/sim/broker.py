@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -247,7 +248,7 @@ class Simulation:
         """End as the broker does: everything is written."""
         self._depth = 1
         for file in self.files:
-            run_here(file.save())
+            run_here(file.save(whole=True))
         try:
             self.state.store.close()
         except (OSError, StoreUnavailable):
@@ -264,8 +265,9 @@ class Simulation:
         if self._ages:
             kinds["age"] = lambda: store.remove_old_files(before=self.now_ms / 1000 - 20)
             kinds["oldest"] = lambda: store.remove_old_files(before=math.inf, count_max=1)
-        name = self.rng.choice([*kinds, "flush", "topics.json"])
-        lane = "store" if name in ("age", "oldest") else name
+        kinds["topics.json whole"] = partial(self.files.topics.save, whole=True)
+        name = self.rng.choice([*kinds, "flush", "topics.json", "topics.json"])
+        lane = "store" if name in ("age", "oldest") else name.removesuffix(" whole")
         if lane in self._busy or store.log._flushing.locked():
             return
         self._busy.add(lane)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from routekeeper.broker.files import write_state
+from routekeeper.broker.journal import Journal, begin_journal, clear_journals, journal_of
 from routekeeper.remoting.message import StoredMessage
 
 from .broker import ROOT, Simulation
@@ -18,6 +20,7 @@ SYNCS: dict[str, Forgets] = {
     "content of the log": lambda kind, path: kind == "data" and LOG in path.parents,
     "names of log files": lambda kind, path: kind == "names" and path == LOG,
     "content of tables": lambda kind, path: kind == "whole" and TABLES in path.parents,
+    "content of journals": lambda kind, path: kind == "data" and TABLES in path.parents,
     "names of tables": lambda kind, path: kind == "names" and path == TABLES,
     "content of index files": lambda kind, path: kind == "whole" and INDEX in path.parents,
     "names of index files": lambda kind, path: kind == "names" and path == INDEX,
@@ -34,8 +37,30 @@ def _deletions_before_the_table(simulation: Simulation) -> None:
     simulation.state.store._confirmed = 1 << 30
 
 
-def _deletions_before_the_backup(simulation: Simulation) -> None:
-    simulation.files.topics._backup_too = lambda: False
+def _rewrite(simulation: Simulation, *, backup_too: bool, journal_first: bool) -> None:
+    """Have the topic table rewritten in another way."""
+    file, disk = simulation.files.topics, simulation.disk
+
+    def rewrite(encode: Callable[[], bytes], counter: int | None) -> None:
+        path = None if counter is None else journal_of(file._path, counter)
+        if path is not None:
+            begin_journal(disk, path)
+        if journal_first:
+            clear_journals(disk, file._path, keep=path, damaged=frozenset())
+        data = encode()
+        write_state(disk, file._path, data, backup_too=backup_too)
+        clear_journals(disk, file._path, keep=path, damaged=frozenset())
+        file._journal = None if path is None else Journal(disk, path, size_max=len(data))
+
+    file._rewrite = rewrite  # type: ignore[method-assign]
+
+
+def _backup_without_journal(simulation: Simulation) -> None:
+    _rewrite(simulation, backup_too=False, journal_first=False)
+
+
+def _journal_before_the_file(simulation: Simulation) -> None:
+    _rewrite(simulation, backup_too=True, journal_first=True)
 
 
 def _topics_not_waited_for(simulation: Simulation) -> None:
@@ -64,7 +89,8 @@ class _Nothing(dict[str, int]):
 SPOILS: dict[str, Callable[[Simulation], None]] = {
     "delays are saved before what was delivered": _delays_before_the_log,
     "files of a deleted topic go before the table says so": _deletions_before_the_table,
-    "the backup of the table does not know of a deletion": _deletions_before_the_backup,
+    "the backup of the table is one that its journal does not go with": _backup_without_journal,
+    "a journal goes before the file has its changes": _journal_before_the_file,
     "senders do not wait for their topic": _topics_not_waited_for,
     "what the disk does not give once counts as unreadable": _unread_is_dropped,
 }

@@ -1,0 +1,60 @@
+"""Who changed what, and what came of it, in one line a change.
+
+Lines are a bounded number for each host and for all of them, and how many were left out is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from routekeeper.remoting.line_limit import LineLimit
+
+LINES_PER_HOST: Final = 20
+"""Lines about one host in a window."""
+LINES_OVERALL: Final = 200
+"""Lines about all hosts in a window."""
+WINDOW_S: Final = 10.0
+
+_PLAIN: Final = re.compile(r"[^\s=\"\\]+")
+_WORD_MAX: Final = 128  # characters of each word that a stranger chose
+
+
+class AuditLog:
+    """The audit of one process.
+
+    Args:
+        log: Its name ends in ``.audit``, so that the limit on repeated events passes it over.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._limit = LineLimit(per_peer=LINES_PER_HOST, overall=LINES_OVERALL, window_s=WINDOW_S)
+        self._loop = asyncio.get_running_loop()
+        self._turn: asyncio.TimerHandle | None = None
+
+    def note(self, peer: str, change: str, result: str, fields: Mapping[str, str]) -> None:
+        """Note a change; ``peer`` is the ``host:port`` of who asked."""
+        if self._turn is None:
+            self._turn = self._loop.call_later(WINDOW_S, self.close)
+        if self._limit.allow(peer.rpartition(":")[0] or peer):
+            about = "".join(f" {name}={_word(text[:_WORD_MAX])}" for name, text in fields.items())
+            self._log.info("audit peer=%s change=%s%s result=%s", peer, change, about, result)
+
+    def close(self) -> None:
+        """End the window if there is one, and say what was left out in it."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+            if suppressed := self._limit.turn(math.inf):  # when it is over, the timer says
+                self._log.info("audit lines left out suppressed=%d", suppressed)
+
+
+def _word(text: str) -> str:
+    """Return a stranger's text so that it cannot pass for other fields of the line."""
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
