@@ -8,8 +8,9 @@ from typing import Final, Protocol
 
 #: Seconds that requests may hold the loop, but for the last of them, before whatever else waits for it.
 TURN_S: Final = 0.005
-#: Seconds without a request after which the loop has surely come round.
-_PAUSE_S: Final = 0.001
+#: Seconds of work after which a turn, once it is over, is followed by another one only when the loop has come
+#: round. For less a callback would cost too much: lone requests would each pay for one.
+_UNCHECKED_S: Final = 0.000_5
 #: What a request is taken to cost whose handler waits, in seconds, until some were measured.
 _TASK_S: Final = 0.000_2
 #: What each byte of its body is taken to cost, up to a size: as the dearest bodies do, since a cheap one
@@ -49,9 +50,10 @@ class Turns:
     """Shares one loop's time between those whose requests are dispatched; without IO.
 
     A turn is over :data:`TURN_S` after it began. Who is not done by then, or has its requests arrive later,
-    waits until the loop has come round. Then those go first that have cost least, so that one who asks
-    little waits for one turn however many ask much; of those who have cost the same, as when all are new, who
-    has sent least. Answers of one connection keep their order: it waits with
+    waits until the loop has come round: until a callback ran that was scheduled when the turn had worked for
+    a while. No clock can tell that: reading many sockets takes long, too. Then those go first that have cost
+    least, so that one who asks little waits for one turn however many ask much; of those who have cost the
+    same, as when all are new, who has sent least. Answers of one connection keep their order: it waits with
     all that it has sent. What is held while nobody waits is counted against nobody. Who comes again begins
     where its host's connections that are gone have left off, or each new one would go first.
 
@@ -80,8 +82,9 @@ class Turns:
         self._idle = idle
         self._call_soon = call_soon
         self._until = 0.0
-        self._ended = 0.0
         self._began = 0.0
+        self._worked_s = 0.0  # since the loop came round
+        self._serving = False  # those who wait, in a turn that has begun
         self._task_began = 0.0
         self._task_s = _TASK_S
         self._waiting: list[tuple[float, bool, int, int, Worker]] = []
@@ -117,8 +120,8 @@ class Turns:
     def begin(self) -> bool:
         """Say whether requests may be dispatched now; if so, :meth:`end` follows."""
         now = self._clock()
-        if now >= self._until:
-            if self._called or now - self._ended < _PAUSE_S:
+        if now >= self._until and not self._serving:
+            if self._called:
                 return False
             self._until = now + self._turn_s
         self._began = now
@@ -138,10 +141,13 @@ class Turns:
 
     def end(self, worker: Worker) -> None:
         """Account for what was dispatched since :meth:`begin`."""
-        self._ended = now = self._clock()
+        took_s = self._clock() - self._began
         if not self._waiting:
             self._least_s = max(self._least_s, worker.cost_s)
-        worker.cost_s += now - self._began
+        worker.cost_s += took_s
+        self._worked_s += took_s
+        if self._worked_s >= _UNCHECKED_S and not self._called:
+            self._come_round()
 
     def wait(self, worker: Worker) -> None:
         """Have a worker go on in a later turn; not if it waits already."""
@@ -153,7 +159,9 @@ class Turns:
 
     def task(self, body_bytes: int) -> None:
         """Take into account that a request is handed to a task, which runs when the loop has come round."""
-        self._until -= max(self._task_s, min(body_bytes, _TASK_BYTES_MAX) * _TASK_BYTE_S)
+        took_s = max(self._task_s, min(body_bytes, _TASK_BYTES_MAX) * _TASK_BYTE_S)
+        self._until -= took_s
+        self._worked_s += took_s
 
     def task_begins(self) -> None:
         """Called right before such a task runs for the first time."""
@@ -161,8 +169,7 @@ class Turns:
 
     def task_ends(self, worker: Worker) -> None:
         """Called right after it has run for the first time."""
-        self._ended = now = self._clock()
-        took_s = now - self._task_began
+        took_s = self._clock() - self._task_began
         worker.cost_s += took_s
         if worker.host in self._gone:  # perhaps with this one
             self.left(worker)
@@ -182,10 +189,17 @@ class Turns:
             return
         self._came = False
         self._let_in = 0
+        self._worked_s = 0.0
+        if not self._waiting:
+            return
         self.renew()
-        while self._waiting and not self.over():
-            self._least_s, _, _, _, worker = heapq.heappop(self._waiting)
-            worker.go_on()
+        self._serving = True
+        try:
+            while self._waiting and not self.over():
+                self._least_s, _, _, _, worker = heapq.heappop(self._waiting)
+                worker.go_on()
+        finally:
+            self._serving = False
         if self._waiting:
             self._come_round()
         elif self._idle is not None:

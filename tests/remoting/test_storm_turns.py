@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
@@ -67,9 +65,6 @@ class Peer:
             turns.wait(self)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a pause of 1 ms between two frames begins a new turn in the same poll"
-)
 def test_requests_of_one_poll_share_one_turn_however_long_reading_takes_between_them() -> None:
     poll, seen = Poll(), list[str]()
     for number in range(53):
