@@ -152,7 +152,10 @@ def test_those_who_come_without_end_do_not_keep_others_from_their_turns() -> Non
 def test_who_comes_again_and_again_does_not_go_first_each_time() -> None:
     """A connection for each request is served no sooner than one for all of them."""
     loop, turns, seen, _ = made()
-    stays = [Asker(loop, turns, "stays", seen, takes_s=2 * TURN_S, host=f"h{n}") for n in range(4)]
+    stays = [
+        Asker(loop, turns, "stays", seen, takes_s=2 * TURN_S, host=f"h{n}", request_bytes=40)
+        for n in range(4)
+    ]
     for one in stays:
         one.ask(100)
     for _ in range(100):
