@@ -586,7 +586,6 @@ def test_shapes_that_routes_have_no_more_are_forgotten() -> None:
     assert cache.held_bytes < 2 * len(in_full(table, request("T"))) + 5_000
 
 
-@pytest.mark.xfail(strict=True, reason="any change of the table sends each known query to the queue once")
 @pytest.mark.parametrize("codec", HeaderCodec)
 @pytest.mark.parametrize("count", [1, 2])
 def test_known_query_is_answered_at_once_while_other_topics_change(codec: HeaderCodec, count: int) -> None:
