@@ -7,7 +7,8 @@ but for the opaque. Two tables follow from that:
   encoded once for all topics whose routes are made of the same;
 - **lanes**: a request's bytes around its opaque, to the answer's pieces, in two generations. What stands here
   was read by the full parser, twice even: a header is learnt only if the parser reads the same header with
-  another opaque in the same place. A look-up therefore equals a parse; a property test holds it to that.
+  another opaque in the same place, however it is spelt. A look-up therefore equals a parse; a property test
+  holds it to that.
 
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
 is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
@@ -61,8 +62,12 @@ BYTES_MAX: Final = 128 * 1024 * 1024
 
 _OPAQUE: Final = b'"opaque":'
 _OPAQUE_SIZE: Final = len(_OPAQUE)
-_START: Final = b'{"code":105,'
 _BINARY_START: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC.to_bytes(2, "big")
+#: Most clients write the code first; Python's json.dumps puts a blank behind each colon.
+_STARTS: Final = (b'{"code":105,', b'{"code": 105,', _BINARY_START)
+#: Headers that begin with another member. The code stands somewhere behind it.
+_OTHER_STARTS: Final = tuple(b'{"%c' % first for first in b"eflorsv")
+_CODE: Final = re.compile(rb'"code": ?105[,}]')
 _DIGITS: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _LENGTHS: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
@@ -154,8 +159,8 @@ class RouteReader:
 
     __slots__ = ("_cache", "_lane")
 
-    starts: Final = (_START, _BINARY_START)
-    """What the headers of route queries start with, in JSON and in binary."""
+    starts: Final = (*_STARTS, *_OTHER_STARTS)
+    """What the headers of route queries may start with, in JSON and in binary."""
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
@@ -225,11 +230,18 @@ class RouteReader:
                 break
             kind: _Kind = None
             if data[position + 4] == HeaderCodec.JSON:
-                if not data.startswith(_START, position + 8):
-                    self._lane = None  # a registration, say: what is learnt starts like this
+                found = data.find(_OPAQUE, position, min(stop, position + HEADER_MAX))
+                if found < 0 or not _is_query(data, position):
+                    self._lane = None  # a registration, say
                     break
-                opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
-                rest_at = data.find(b",", opaque_at, stop)
+                opaque_at = found + _OPAQUE_SIZE
+                if data.startswith(b" ", opaque_at):
+                    opaque_at += 1
+                # The parser takes no leading zeros, and 0 itself goes the full way.
+                digits = _DIGITS.match(data, opaque_at, stop)
+                if digits is None:
+                    break
+                rest_at = digits.end()
                 kind = rest_at - opaque_at, data[rest_at:stop]
                 key = data[position:opaque_at]
             else:
@@ -239,9 +251,6 @@ class RouteReader:
             lane = cache.binary if kind is None else self._lane
             opaque = data[opaque_at:rest_at]
             known = None if lane is None else lane.starts.get(key) or cache.again(lane, key)
-            # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
-            if kind is not None and known is not None and (not opaque.isdigit() or opaque < b"1"):
-                break
             if known is None:
                 known = cache.learn(data[position:stop], key, kind, len(opaque), view)
                 if known is None:
@@ -269,8 +278,17 @@ class RouteReader:
 
         Only of frames that :meth:`leading` has left.
         """
-        is_query = data.startswith(self.starts, position + 8)
-        return self._cache.gate() if is_query else 0
+        return self._cache.gate() if _is_query(data, position) else 0
+
+
+def _is_query(data: bytes, position: int) -> bool:
+    """Whether the frame at ``position`` looks like a route query, as far as it is there."""
+    if data.startswith(_STARTS, position + 8):
+        return True
+    if not data.startswith(_OTHER_STARTS, position + 8):
+        return False
+    (word,) = _LENGTH.unpack_from(data, position + 4)
+    return word <= HEADER_MAX and _CODE.search(data, position + 8, position + 8 + word) is not None
 
 
 def _json_batch(data: bytes, lane: _Lane, view: RouteView) -> list[bytes] | None:
@@ -378,7 +396,7 @@ class RouteCache:
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
             return None
-        asked = _read(frame[8:], word >> 24)
+        asked = _read(frame[8:], word >> 24, len(key) - 8, opaque_size)
         if asked is None:
             return None
         known = _Known(asked, _KNOWN_COST + len(frame))
@@ -481,7 +499,7 @@ class RouteCache:
         self._old, self._young, self._young_bytes = self._young, 0, 0
 
 
-def _read(header_bytes: bytes, codec: int) -> _Asked | None:
+def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> _Asked | None:
     """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
@@ -492,21 +510,20 @@ def _read(header_bytes: bytes, codec: int) -> _Asked | None:
         return None
     if fields.topic is None or fields.zone_mode:
         return None
-    if codec == HeaderCodec.JSON and not _opaque_is_where_it_seems(header_bytes, header):
+    if codec == HeaderCodec.JSON and not _is_opaque(header_bytes, header, opaque_at, opaque_at + opaque_size):
         return None
     dialect = dialect_for(header.version, accept_standard_json_only=fields.accept_standard_json_only)
     return _Asked(fields.topic, dialect, HeaderCodec(codec))
 
 
-def _opaque_is_where_it_seems(header_bytes: bytes, header: Header) -> bool:
-    """Whether exchanging the digits after the first ``"opaque":`` exchanges the opaque and nothing else."""
-    before, mark, after = header_bytes.partition(_OPAQUE)
-    digits, comma, rest = after.partition(b",")
-    if not comma or not _DIGITS.fullmatch(digits) or header.opaque != int(digits):
+def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> bool:
+    """Whether exchanging the digits from ``start`` to ``end`` exchanges the opaque and nothing else."""
+    digits = header_bytes[start:end]
+    if header.opaque != int(digits):
         return False
     other = (b"1" if digits[:1] != b"1" else b"2") + digits[1:]
     try:
-        changed = decode_header(before + mark + other + comma + rest, HeaderCodec.JSON)
+        changed = decode_header(header_bytes[:start] + other + header_bytes[end:], HeaderCodec.JSON)
     except RemoteProtocolError:
         return False
     return changed == replace(header, opaque=int(other))
