@@ -19,6 +19,7 @@ from routekeeper.remoting.transport.server import Connection, RemotingServer, Se
 
 MIB = 1024 * 1024
 CONDITION_S = 30.0
+BOUNDS = {"received_max": 10 * MIB, "large_frames_max": 3 * MIB, "large_frame_s": 0.02}
 LENGTH = struct.Struct(">I")
 
 
@@ -88,10 +89,9 @@ def run(request: pytest.FixtureRequest) -> Run:
     return on_loop
 
 
-@pytest.mark.xfail(strict=True, reason="above the bound the largest are cut off")
 def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> None:
     async def main() -> None:
-        async with serving(received_max=8 * MIB) as (server, addr), contextlib.AsyncExitStack() as stack:
+        async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
             peers = [await stack.enter_async_context(Peer.dial(addr)) for _ in range(24)]
             for number, peer in enumerate(peers):
                 peer.send(frame(number, MIB)[:-1])
@@ -103,5 +103,42 @@ def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> N
                 assert (answer.opaque, answer.remark) == (number, str(MIB))
             assert server.stats.connections_shed == 0
             assert server.received.total == 0
+
+    run(main)
+
+
+def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long(run: Run) -> None:
+    """They have all the places and all that may be read at once, and send nothing more."""
+
+    async def main() -> None:
+        async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
+            for _ in range(8):
+                stranger = await stack.enter_async_context(Peer.dial(addr, host="127.0.0.2"))
+                stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
+            await until(lambda: server.received.total == 8 * 100_004)
+            for number in range(4):
+                broker = await stack.enter_async_context(Peer.dial(addr))
+                broker.send(frame(number, MIB))
+                assert (await broker.answer()).remark == str(MIB)
+            assert server.stats.connections_shed == 0
+
+    run(main)
+
+
+def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle(run: Run) -> None:
+    async def main() -> None:
+        limits = {"large_frames_max": MIB, "large_frame_s": 60.0, "idle_s": 0.2}
+        async with serving(**limits) as (server, addr), Peer.dial(addr) as broker:
+            async with Peer.dial(addr, host="127.0.0.2") as stranger:
+                stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
+                await until(lambda: server.received.total == 100_004)
+                broker.send(frame(5, MIB))
+                await until(lambda: server.received.total > 100_004)
+                async with Peer.dial(addr):
+                    await until(lambda: len(server.connections) == 3)
+                    while len(server.connections) == 3:  # until the third one was idle for long enough
+                        stranger.send(bytes(1))
+                        await asyncio.sleep(0.005)
+            assert (await broker.answer()).remark == str(MIB)
 
     run(main)
