@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from routekeeper.nameserver.modes import independent
 from routekeeper.nameserver.modes.independent import Independent
@@ -13,7 +18,7 @@ from routekeeper.nameserver.registration import Registration, decode_registratio
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
-from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.registration import RegisterBody, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
@@ -44,6 +49,7 @@ def registration(
     counter: int = 1,
     broker_id: int = 0,
     zone: str = "",
+    lease_ms: int = 120_000,
 ) -> Request:
     body = RegisterBody(
         data_version=DataVersion(counter=counter),
@@ -56,7 +62,8 @@ def registration(
         "brokerId": str(broker_id),
         "haServerAddr": "h:1",
         "enableActingMaster": "true",
-        "zoneName": zone,
+        "__ZONE_NAME": zone,
+        "heartbeatTimeoutMillis": str(lease_ms),
     }
     return Request(
         code=RequestCode.REGISTER_BROKER,
@@ -81,7 +88,6 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     return decoded
 
 
-@pytest.mark.xfail(strict=True, reason="independent mode decodes and decides each of them")
 @pytest.mark.parametrize("topics", [2, 2_000])
 def test_repeated_registration_is_not_decoded_and_renews_the_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int
@@ -99,7 +105,6 @@ def test_repeated_registration_is_not_decoded_and_renews_the_lease(
     assert contact.heard_at == server._liveness.clock == 3.0
 
 
-@pytest.mark.xfail(strict=True, reason="independent mode decodes and decides each of them")
 def test_repeated_registration_is_not_decoded_although_other_brokers_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,3 +152,139 @@ def test_the_same_registration_over_another_connection_is_decoded(
     before = len(decoded)
     register(server, registration(), over=2)
     assert len(decoded) == before + 1
+
+
+def change(server: Independent, code: int, **ext: str) -> None:
+    """Have a request served that is no registration."""
+    answer = asyncio.run(
+        server.execute(Request(code=code, ext_fields=ext, body=b""), ConnectionId(9), deadline=1e9)
+    )
+    assert answer.code == ResponseCode.SUCCESS
+
+
+Step = tuple[str, Request | None, int]
+
+
+def play(folder: Path, script: Sequence[Step]) -> None:
+    """Hold a server to another one that forgets what registrations it has seen."""
+    remembers, forgets = server_in(folder / "a"), server_in(folder / "b")
+    last: dict[int, Request] = {}
+    for at, (kind, request, over) in enumerate(script):
+        answers = []
+        for server in (remembers, forgets):
+            server.tick(float(at * 3))
+            match kind:
+                case "register" | "again":
+                    again = last.get(over) if request is None else request
+                    if again is None:
+                        continue
+                    last[over] = again
+                    if server is forgets:
+                        server._repeats.clear()
+                    for _ in range(2):
+                        answers.append(register(server, again, over))
+                        if server is forgets:
+                            server._repeats.clear()
+                case "wipe":
+                    change(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="n")
+                case "add":
+                    change(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="n")
+                case "delete":
+                    change(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="t0")
+                case "unregister":
+                    change(
+                        server,
+                        RequestCode.UNREGISTER_BROKER,
+                        brokerName="n",
+                        brokerAddr="a:1",
+                        clusterName="c",
+                        brokerId="0",
+                    )
+                case "close":
+                    server.closed(ConnectionId(over), by_us=False)
+                case "wait":
+                    for second in range(130):
+                        server.tick(float(at * 3) + second)
+                case "order":
+                    change(
+                        server,
+                        RequestCode.PUT_KV_CONFIG,
+                        namespace="ORDER_TOPIC_CONFIG",
+                        key="t1",
+                        value=str(at),
+                    )
+                case "settings":
+                    current = server.settings.current
+                    enabled = not current.return_order_topic_config_to_broker
+                    after = replace(current, return_order_topic_config_to_broker=enabled)
+                    server.settings.change(after, {})
+        assert answers[: len(answers) // 2] == answers[len(answers) // 2 :]
+        views = [server.view(Freshness.STALE) for server in (remembers, forgets)]
+        assert len({view.state_digest() for view in views}) == 1
+        contacts = [server._liveness._contacts for server in (remembers, forgets)]
+        assert contacts[0] == contacts[1]
+
+
+A = registration()
+ONE_TOPIC = registration(topics=1)
+MEANWHILE: dict[str, tuple[Step, ...]] = {
+    "removed by an admin": (("register", A, 1), ("unregister", None, 1)),
+    "a slave brings another zone": (
+        ("register", A, 1),
+        ("register", registration("b", broker_id=1, zone="z"), 2),
+    ),
+    "another address takes its place": (("register", A, 1), ("register", registration("b"), 2)),
+    "a newer version over another connection": (("register", A, 1), ("register", registration(counter=2), 2)),
+    "another lease over another connection": (
+        ("register", A, 1),
+        ("register", registration(lease_ms=60_000), 2),
+    ),
+    "write permission taken": (("register", A, 1), ("wipe", None, 1)),
+    "topic deleted": (("register", A, 1), ("delete", None, 1)),
+    "its only topic deleted": (("register", ONE_TOPIC, 1), ("delete", None, 1)),
+    "write permission of its only topic taken": (("register", ONE_TOPIC, 1), ("wipe", None, 1)),
+    "order of a topic": (("register", A, 1), ("order", None, 1)),
+    "order of a topic, not told": (("settings", None, 1), ("register", A, 1), ("order", None, 1)),
+    "settings": (("order", None, 1), ("register", A, 1), ("settings", None, 1)),
+    "connection closed": (("register", A, 1), ("close", None, 1)),
+    "lease ran out": (("register", A, 1), ("wait", None, 1)),
+}
+
+
+@pytest.mark.parametrize("script", MEANWHILE.values(), ids=MEANWHILE)
+def test_repeated_registration_counts_as_if_it_was_decoded_whatever_changed_meanwhile(
+    tmp_path: Path, script: tuple[Step, ...]
+) -> None:
+    play(tmp_path, (*script, ("again", None, 1)))
+
+
+steps = st.one_of(
+    st.tuples(
+        st.just("register"),
+        st.builds(
+            registration,
+            st.sampled_from("ab"),
+            name=st.sampled_from(["n", "m"]),
+            topics=st.integers(1, 3),
+            counter=st.integers(1, 2),
+            broker_id=st.sampled_from([0, 0, 1]),
+            zone=st.sampled_from(["", "", "z"]),
+        ),
+        st.integers(1, 2),
+    ),
+    st.tuples(st.just("again"), st.none(), st.integers(1, 2)),
+    st.tuples(
+        st.sampled_from(["wipe", "add", "delete", "unregister", "close", "wait", "order", "settings"]),
+        st.none(),
+        st.integers(1, 2),
+    ),
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
+@given(st.lists(steps, min_size=2, max_size=25))
+def test_repeated_registrations_count_as_if_each_was_decoded(
+    tmp_path_factory: pytest.TempPathFactory, script: list[Step]
+) -> None:
+    play(tmp_path_factory.mktemp("server"), script)
