@@ -652,3 +652,63 @@ def test_other_request_in_any_spelling_is_left_to_the_parser(
     assert reader.whole(data) is None
     inbox.receive(data)
     assert isinstance(inbox.next([]), RemotingCommand)
+
+
+@pytest.mark.xfail(strict=True, reason="each of them is parsed, decided and encoded")
+@pytest.mark.parametrize("codec", HeaderCodec)
+@pytest.mark.parametrize("version", [317, 479])
+@pytest.mark.parametrize("topic", ["gone", "Ünï", 'quo"te', "back\\slash", "%RETRY%g", "T" * 400])
+def test_query_for_a_topic_that_nobody_has_is_answered_from_its_bytes(
+    codec: HeaderCodec, version: int, topic: str
+) -> None:
+    table = table_of("another")
+    cache = cache_of(table)
+    reader = cache.reader()
+    for opaque in (100, 101):
+        data = request(topic, opaque, version=version, codec=codec)
+        answers: list[bytes] = []
+        assert lead(reader, data, answers) == len(data)
+        assert b"".join(answers) == in_full(table, data)
+    assert cache.learnt == 1
+    assert reader.whole(data) == in_full(table, data)
+    batch = b"".join(request(topic, 100 + i, version=version, codec=codec) for i in range(3))
+    answered = b"".join(
+        in_full(table, request(topic, 100 + i, version=version, codec=codec)) for i in range(3)
+    )
+    assert reader.whole(batch) == answered
+
+
+@pytest.mark.xfail(strict=True, reason="each of them is parsed, decided and encoded")
+def test_answer_that_a_topic_is_unknown_is_forgotten_when_it_comes() -> None:
+    table = table_of("another")
+    cache = cache_of(table)
+    reader = cache.reader()
+    data = request("T")
+    for name in ("b2", "b3!"):
+        lead(reader, data, [])
+        assert reader.whole(data) == in_full(table, data)
+        register(table, name, ("U" + name,))
+        assert reader.whole(data) == in_full(table, data), "other topics do not matter"
+        register(table, name + "?", ("T",))
+        assert reader.whole(data) is None
+        assert check(cache, table, [data]) == 1
+        table.apply(DeleteTopic(topic="T", cluster_name=None, topic_revision=table.revision))
+        assert reader.whole(data) is None
+        assert check(cache, table, [data]) == 1
+    assert cache.entries == 1
+
+
+@pytest.mark.xfail(strict=True, reason="none is known")
+def test_names_that_strangers_make_up_push_no_known_topic_out() -> None:
+    table = table_of("T")
+    cache = cache_of(table, requests_max=1_000)
+    check(cache, table, [request("T", 100)])
+    learnt = cache.learnt
+    for number in range(5_000):
+        reader = cache.reader()
+        data = request(f"made up {number}", 100)
+        assert lead(reader, data, []) == len(data)
+    assert check(cache, table, [request("T", 101)]) == 1
+    assert cache.learnt == learnt + 5_000, "T was not learnt anew"
+    assert cache.entries <= 1 + 1_000
+    assert cache.held_bytes < 5_000_000
