@@ -29,12 +29,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from routekeeper.nameserver.handlers import route_of
+from routekeeper.nameserver.handlers import no_route, route_of
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.remoting.codes import (
     FLAG_RESPONSE,
     VERSION,
+    VERSION_5_0_0,
     HeaderCodec,
     LanguageCode,
     RequestCode,
@@ -57,6 +58,8 @@ _LEARNING: Final = 16
 TAIL_MAX: Final = 1024 * 1024
 #: Requests of one generation; two are kept.
 REQUESTS_MAX: Final = 50_000
+#: Requests for topics that nobody has, whose names strangers can make up. The oldest is forgotten first.
+MISSES_MAX: Final = 4096
 #: Bytes held in all: answers, and what is known of requests.
 BYTES_MAX: Final = 128 * 1024 * 1024
 
@@ -89,6 +92,7 @@ class _Asked(NamedTuple):
     topic: str
     dialect: RouteDialect
     codec: HeaderCodec
+    is_5: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +118,7 @@ class _Known:
     Attributes:
         topic_revision: That of the topic which they show.
         revision: That of the table at which they were last found to be right.
+        missing: Where it is kept, if the answer is that nobody has the topic.
     """
 
     asked: _Asked
@@ -123,6 +128,7 @@ class _Known:
     revision: int = -1
     head: bytes = b""
     tail: bytes = b""
+    missing: tuple[_Lane, bytes] | None = None
 
     def holds(self, view: RouteView) -> bool:
         """Whether the topic is as the pieces show it; asked once for each revision of the table."""
@@ -212,8 +218,8 @@ class RouteReader:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
         One by one: any mixture, new ones, and those whose topic has changed. Stops at the first frame that is
-        anything else, is not whole, or cannot be answered from the table at once (unknown topic, no contact):
-        that one goes the full way. Stops also after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; the second
+        anything else, is not whole, or cannot be answered from the table at once (no contact): that one goes
+        the full way. Stops also after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; the second
         value says that it did.
         """
         cache = self._cache
@@ -251,16 +257,20 @@ class RouteReader:
             lane = cache.binary if kind is None else self._lane
             opaque = data[opaque_at:rest_at]
             known = None if lane is None else lane.starts.get(key) or cache.again(lane, key)
+            if (
+                known is not None
+                and known.revision != revision
+                and not cache.refresh(known, view, len(opaque))
+            ):
+                assert lane is not None
+                cache.forget(lane, key)  # the topic came, or is gone
+                known = None
             if known is None:
                 known = cache.learn(data[position:stop], key, kind, len(opaque), view)
                 if known is None:
                     break
                 work += _LEARNING
                 self._lane = cache.lanes.get(kind)
-            elif known.revision != revision and not cache.refresh(known, view, len(opaque)):
-                assert lane is not None
-                cache.forget(lane, key)  # the topic is gone
-                break
             answers += (known.head, opaque, known.tail)
             position = stop
             count += 1
@@ -350,6 +360,7 @@ class RouteCache:
     settings: Callable[[], NamesrvSettings]
     gate: Callable[[], int]
     requests_max: int = REQUESTS_MAX
+    misses_max: int = MISSES_MAX
     bytes_max: int = BYTES_MAX
 
     def __post_init__(self) -> None:
@@ -359,6 +370,7 @@ class RouteCache:
         self.lanes: dict[_Kind, _Lane] = {}
         # By what they are made of, so that what many topics share is encoded once per change of it.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
+        self._missing: dict[_Known, None] = {}  # those whose topic nobody has, the oldest first
         self._young = self._old = 0  # requests of each generation
         self._young_bytes = 0  # what they are counted as, but for what was forgotten alone
         #: Bytes held: answers, also such as only a request that is not asked any more still knows, and what
@@ -383,6 +395,7 @@ class RouteCache:
     def clear(self) -> None:
         """Forget everything."""
         self._shared.clear()
+        self._missing.clear()
         for lane in (self.binary, *self.lanes.values()):
             lane.starts.clear()  # readers remember lanes
             lane.old.clear()
@@ -400,7 +413,9 @@ class RouteCache:
         if asked is None:
             return None
         known = _Known(asked, _KNOWN_COST + len(frame))
-        if not self.refresh(known, view, opaque_size):
+        if view.topic(asked.topic) is None:
+            self._miss(known, view, opaque_size)
+        elif not self.refresh(known, view, opaque_size):
             return None
         if self._young >= self.requests_max or self._young_bytes > self.bytes_max // 4:
             self._next_generation()
@@ -411,13 +426,33 @@ class RouteCache:
         lane.size_max = max(lane.size_max, len(frame))
         self._young += 1
         self.learnt += 1
+        if known.shared is None:
+            known.missing = lane, key
+            self._missing[known] = None
+            if len(self._missing) > self.misses_max:
+                oldest = next(iter(self._missing)).missing
+                assert oldest is not None
+                self.forget(*oldest)
         return known
 
+    def _miss(self, known: _Known, view: RouteView, opaque_size: int) -> None:
+        """Make an answer say that nobody has the topic."""
+        asked = known.asked
+        answer = no_route(asked.topic, is_5=asked.is_5)
+        before, known.tail = _split_answer_header(asked.codec, answer.code, answer.remark)
+        header_size = len(before) + opaque_size + len(known.tail)
+        known.head = _LENGTHS.pack(4 + header_size, asked.codec << 24 | header_size) + before
+        known.cost += len(known.head) + len(known.tail)
+        known.topic_revision = view.topic_revision(asked.topic)
+        known.revision = view.revision
+
     def refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
-        """Make an answer what the table now says; False if it must be answered the full way."""
+        """Make an answer what the table now says; False if it is to be learnt anew, or takes the full way."""
         asked = known.asked
         topic_revision = view.topic_revision(asked.topic)
         if known.topic_revision != topic_revision:
+            if known.missing is not None:
+                return False
             shared = self._share(asked, view)
             if shared is None:
                 return False
@@ -480,12 +515,17 @@ class RouteCache:
 
     def forget(self, lane: _Lane, key: bytes) -> None:
         """Drop what is known of a request."""
-        known = lane.starts.pop(key)
+        if key in lane.starts:
+            known = lane.starts.pop(key)
+            self._young -= 1
+            self._young_bytes -= known.cost
+        else:
+            known = lane.old.pop(key)
+            self._old -= 1
         if not lane.starts and not lane.old:
             self.lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
-        self._young -= 1
-        self._young_bytes -= known.cost
         self.held_bytes -= known.cost
+        self._missing.pop(known, None)
         self._release(known)
 
     def _next_generation(self) -> None:
@@ -493,6 +533,7 @@ class RouteCache:
         for lane in (self.binary, *self.lanes.values()):
             for known in lane.old.values():
                 self.held_bytes -= known.cost
+                self._missing.pop(known, None)
                 self._release(known)
             lane.old, lane.starts = lane.starts, {}
         self.lanes = {kind: lane for kind, lane in self.lanes.items() if lane.old}
@@ -513,7 +554,7 @@ def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> 
     if codec == HeaderCodec.JSON and not _is_opaque(header_bytes, header, opaque_at, opaque_at + opaque_size):
         return None
     dialect = dialect_for(header.version, accept_standard_json_only=fields.accept_standard_json_only)
-    return _Asked(fields.topic, dialect, HeaderCodec(codec))
+    return _Asked(fields.topic, dialect, HeaderCodec(codec), header.version >= VERSION_5_0_0)
 
 
 def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> bool:
@@ -529,10 +570,10 @@ def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> boo
     return changed == replace(header, opaque=int(other))
 
 
-def _split_answer_header(codec: HeaderCodec) -> tuple[bytes, bytes]:
-    """Return the header of a successful answer, before and after its opaque."""
+def _split_answer_header(codec: HeaderCodec, code: int, remark: str | None) -> tuple[bytes, bytes]:
+    """Return the header of an answer, before and after its opaque."""
     whole = encode_header(
-        Header(ResponseCode.SUCCESS, LanguageCode.PYTHON.name, VERSION, 1, FLAG_RESPONSE, None, None), codec
+        Header(code, LanguageCode.PYTHON.name, VERSION, 1, FLAG_RESPONSE, remark, None), codec
     )
     if codec is HeaderCodec.JSON:
         before, mark, after = whole.partition(_OPAQUE)
@@ -540,4 +581,6 @@ def _split_answer_header(codec: HeaderCodec) -> tuple[bytes, bytes]:
     return whole[:_BINARY_HEADER_OPAQUE], whole[_BINARY_HEADER_OPAQUE + 4 :]
 
 
-_ANSWER_HEADERS: Final = {codec: _split_answer_header(codec) for codec in HeaderCodec}
+_ANSWER_HEADERS: Final = {
+    codec: _split_answer_header(codec, ResponseCode.SUCCESS, None) for codec in HeaderCodec
+}

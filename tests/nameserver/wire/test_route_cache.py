@@ -240,8 +240,8 @@ def test_topics_alike_share_one_answer_and_none_stays_unused() -> None:
     assert cache.held_bytes < 2 * size + 2_000 + 20 * (400 + 600 + 200)
     for i in range(20):
         table.apply(DeleteTopic(topic=f"T{i}", cluster_name=None, topic_revision=table.revision))
-        assert check(cache, table, [request(f"T{i}", 100)]) == 0
-    assert cache.held_bytes == 0
+        assert check(cache, table, [request(f"T{i}", 100)]) == 1
+    assert not cache._shared
 
 
 def test_answer_that_topics_share_is_encoded_once_per_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,8 +388,8 @@ def test_answer_follows_every_change_of_the_topic() -> None:
     assert check(cache, table, frames) == 3
     assert cache.learnt == learnt
     table.apply(DeleteTopic(topic="T", cluster_name=None, topic_revision=table.revision))
-    assert check(cache, table, frames) == 0
-    assert check(cache, table, [request("U", 127), request("T", 128)]) == 1
+    assert check(cache, table, frames) == 3
+    assert check(cache, table, [request("U", 127), request("T", 128)]) == 2
     register(table, "b3", ("T",))
     assert check(cache, table, frames) == 3
 
@@ -419,10 +419,10 @@ def test_settings_show_after_clear() -> None:
     assert cache.entries == 1
 
 
-def test_zone_mode_and_missing_topic_go_the_full_way() -> None:
+def test_zone_mode_and_query_without_a_topic_go_the_full_way() -> None:
     table = table_of("T")
     cache = cache_of(table)
-    for data in (request("T", __ZONE_MODE="true", __ZONE_NAME="z"), request(None), request("gone")):
+    for data in (request("T", __ZONE_MODE="true", __ZONE_NAME="z"), request(None)):
         assert lead(cache.reader(), data, []) == 0
     assert cache.entries == 0
 
@@ -465,18 +465,19 @@ def test_tables_stay_within_their_bounds() -> None:
             assert cache.held_bytes <= 100_000 + 5_000
 
 
-def test_what_is_known_of_vanished_topics_does_not_stay() -> None:
+def test_of_vanished_topics_only_the_last_ones_stay_known() -> None:
     table = RouteTable()
     register(table, "b", ("keep",))
-    cache = cache_of(table)
+    cache = cache_of(table, misses_max=10)
     for i in range(30):
         register(table, "b", ("keep", f"T{i}"), counter=i + 2)
         for codec in HeaderCodec:
             assert check(cache, table, [request(f"T{i}", 100, codec=codec)]) == 1
         table.apply(DeleteTopic(topic=f"T{i}", cluster_name=None, topic_revision=table.revision))
         for codec in HeaderCodec:
-            assert check(cache, table, [request(f"T{i}", 100, codec=codec)]) == 0
-    assert cache.entries == 0
+            assert check(cache, table, [request(f"T{i}", 100, codec=codec)]) == 1
+    assert cache.entries == 10
+    assert not cache._shared
 
 
 def wide(names: int, topic: str = "T", table: RouteTable | None = None) -> RouteTable:
@@ -654,10 +655,9 @@ def test_other_request_in_any_spelling_is_left_to_the_parser(
     assert isinstance(inbox.next([]), RemotingCommand)
 
 
-@pytest.mark.xfail(strict=True, reason="each of them is parsed, decided and encoded")
 @pytest.mark.parametrize("codec", HeaderCodec)
 @pytest.mark.parametrize("version", [317, 479])
-@pytest.mark.parametrize("topic", ["gone", "Ünï", 'quo"te', "back\\slash", "%RETRY%g", "T" * 400])
+@pytest.mark.parametrize("topic", ["gone", "Ünï", 'quo"te', "back\\slash", "%RETRY%g", "T" * 200])
 def test_query_for_a_topic_that_nobody_has_is_answered_from_its_bytes(
     codec: HeaderCodec, version: int, topic: str
 ) -> None:
@@ -678,7 +678,6 @@ def test_query_for_a_topic_that_nobody_has_is_answered_from_its_bytes(
     assert reader.whole(batch) == answered
 
 
-@pytest.mark.xfail(strict=True, reason="each of them is parsed, decided and encoded")
 def test_answer_that_a_topic_is_unknown_is_forgotten_when_it_comes() -> None:
     table = table_of("another")
     cache = cache_of(table)
@@ -692,16 +691,16 @@ def test_answer_that_a_topic_is_unknown_is_forgotten_when_it_comes() -> None:
         register(table, name + "?", ("T",))
         assert reader.whole(data) is None
         assert check(cache, table, [data]) == 1
+        assert not cache._missing
         table.apply(DeleteTopic(topic="T", cluster_name=None, topic_revision=table.revision))
         assert reader.whole(data) is None
         assert check(cache, table, [data]) == 1
     assert cache.entries == 1
 
 
-@pytest.mark.xfail(strict=True, reason="none is known")
 def test_names_that_strangers_make_up_push_no_known_topic_out() -> None:
     table = table_of("T")
-    cache = cache_of(table, requests_max=1_000)
+    cache = cache_of(table, misses_max=1_000)
     check(cache, table, [request("T", 100)])
     learnt = cache.learnt
     for number in range(5_000):
