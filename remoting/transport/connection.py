@@ -282,6 +282,10 @@ class ServerProtocol(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.pause_reading()
 
+    def lose_place(self) -> None:
+        """Ask anew for a place to read a large frame once more of it comes."""
+        self._large = 0
+
     def _read_on(self) -> None:
         may_read = not self._paused and not self._full and not self._held_back
         if may_read and self._transport is not None and not self._transport.is_closing():

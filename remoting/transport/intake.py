@@ -12,8 +12,9 @@ class Intake(Generic[Holder]):
     """Gives connections places to read large frames; the others wait, unread.
 
     The frames of those that have places are within the bound together, or there is one of them alone: some
-    frame can always be completed. Hosts take turns, and within a host who has waited longest comes first. Who
-    does not complete its frame gives its place up while others wait, and keeps what was read.
+    frame can always be completed. Hosts take turns, and within a host who has waited longest comes first.
+    While others wait, who does not complete its frame goes to the end of its host's line, and who sends
+    nothing loses its place until it sends again. What was read of their frames is kept.
 
     Args:
         bytes_max: The bound.
@@ -25,7 +26,7 @@ class Intake(Generic[Holder]):
         self._host = host
         self._reading: dict[Holder, int] = {}  # with the sizes of their frames
         self._total = 0
-        self._before: set[Holder] = set()  # those of them that had places at the last look already
+        self._before: dict[Holder, int] = {}  # what was read of those that had places at the last look
         self._waiting: dict[str, dict[Holder, int]] = {}  # by host, in the order of their turns
 
     @property
@@ -48,7 +49,7 @@ class Intake(Generic[Holder]):
     def leave(self, holder: Holder) -> None:
         """Take a connection out, whether it has a place or waits for one."""
         self._total -= self._reading.pop(holder, 0)
-        self._before.discard(holder)
+        self._before.pop(holder, None)
         host = self._host(holder)
         line = self._waiting.get(host)
         if line is not None:
@@ -71,24 +72,32 @@ class Intake(Generic[Holder]):
             chosen.append(holder)
         return chosen
 
-    def give_up(self, waits_for_peer: Callable[[Holder], bool]) -> list[Holder]:
-        """Take the places of connections that have had them since the last call, if others wait.
+    def look(
+        self, waits_for_peer: Callable[[Holder], bool], received: Callable[[Holder], int]
+    ) -> tuple[list[Holder], list[Holder]]:
+        """Take the places of connections that have had them since the last look, if others wait.
 
         Args:
             waits_for_peer: Whether the peer of a connection is to send or to read, before it can leave.
+            received: Bytes that are there of its frame.
 
         Returns:
-            Who waits again now, behind all others of its host.
+            Those that have sent something since, and wait again now. Those that have not: they are out.
         """
         slow: list[Holder] = []
+        silent: list[Holder] = []
         if self._waiting:
-            slow = [each for each in self._reading if each in self._before and waits_for_peer(each)]
+            for holder in self._reading:
+                if holder in self._before and waits_for_peer(holder):
+                    (silent if received(holder) == self._before[holder] else slow).append(holder)
+        for holder in silent:
+            self._total -= self._reading.pop(holder)
         for holder in slow:
             size = self._reading.pop(holder)
             self._total -= size
             self._waiting.setdefault(self._host(holder), {})[holder] = size
-        self._before = set(self._reading)
-        return slow
+        self._before = {holder: received(holder) for holder in self._reading}
+        return slow, silent
 
     def _fits(self, size: int) -> bool:
         return not self._reading or self._total + size <= self._bytes_max
@@ -96,4 +105,4 @@ class Intake(Generic[Holder]):
     def _give(self, holder: Holder, size: int) -> None:
         self._reading[holder] = size
         self._total += size
-        self._before.discard(holder)
+        self._before.pop(holder, None)

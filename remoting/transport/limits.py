@@ -30,7 +30,7 @@ class ServerLimits:
     connections_max: int = 16_384
     frame_size_max: int = FRAME_SIZE_MAX
     large_frames_max: int = 32 * 1024 * 1024
-    large_frame_s: float = 0.5
+    large_frame_s: float = 0.1
     received_max: int = 256 * 1024 * 1024
     unanswered_max: int = 4096
     unread_max: int = 64 * 1024 * 1024

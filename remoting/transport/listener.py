@@ -252,8 +252,11 @@ class RemotingServer:
 
     def _look_at_intake(self) -> None:
         self._intake_look = None
-        for connection in self._intake.give_up(operator.attrgetter("waits_for_peer")):
+        slow, silent = self._intake.look(operator.attrgetter("waits_for_peer"), operator.attrgetter("size"))
+        for connection in slow:
             connection.hold_back(held_back=True)
+        for connection in silent:
+            connection.lose_place()
         self._read_large()
         if self._intake.waiting:
             self._intake_look = self._loop.call_later(self.limits.large_frame_s, self._look_at_intake)

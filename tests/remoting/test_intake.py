@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from routekeeper.remoting.transport.intake import Intake
 
-ALL = lambda peer: True  # noqa: E731
-NONE = lambda peer: False  # noqa: E731
-
 
 def intake(bytes_max: int = 100) -> Intake[str]:
     """Make one whose connections are called HOST/NUMBER."""
@@ -59,17 +56,38 @@ def test_hosts_take_turns_however_many_connections_one_has() -> None:
     assert order == ["a/1", "b/0", "c/0", "a/2", "a/3"]
 
 
-def test_who_does_not_finish_gives_its_place_up_while_others_wait() -> None:
+def test_who_does_not_finish_goes_to_the_end_of_the_line_while_others_wait() -> None:
+    places, received = intake(), {"a/0": 1, "a/1": 1, "b/0": 1}
+
+    def look(*, waits_for_peer: bool = True) -> tuple[list[str], list[str]]:
+        return places.look(lambda peer: waits_for_peer, received.__getitem__)
+
+    assert places.enter("a/0", 100)
+    assert look() == ([], []), "nobody waits"
+    assert not places.enter("a/1", 100)
+    assert not places.enter("b/0", 100)
+    received["a/0"] = 2
+    assert look() == (["a/0"], [])
+    assert places.next() == ["a/1"]
+    assert places.waits("a/0")
+    assert look() == ([], []), "it has had its place for a moment only"
+    received["a/1"] = 2
+    assert look(waits_for_peer=False) == ([], [])
+    received["a/1"] = 3
+    assert look() == (["a/1"], [])
+    assert places.next() == ["b/0"]
+
+
+def test_who_sends_nothing_is_out_and_comes_again_once_it_sends() -> None:
     places = intake()
     assert places.enter("a/0", 100)
-    assert places.give_up(ALL) == [], "nobody waits"
     assert not places.enter("b/0", 100)
-    assert places.give_up(ALL) == ["a/0"]
+    places.look(lambda peer: True, lambda peer: 7)
+    assert places.look(lambda peer: True, lambda peer: 7) == ([], ["a/0"])
     assert places.next() == ["b/0"]
-    assert places.waits("a/0")
-    assert places.give_up(ALL) == [], "it has had its place for a moment only"
-    assert places.give_up(NONE) == [], "it waits for us, not for its peer"
-    assert places.give_up(ALL) == ["b/0"]
+    assert not places.waits("a/0")
+    assert not places.enter("a/0", 100)
+    places.leave("b/0")
     assert places.next() == ["a/0"]
 
 
