@@ -286,13 +286,18 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings) -> Deci
     fields = ext.GetRouteFields.parse(request.ext_fields)
     route = None if fields.topic is None else route_of(view, fields.topic, settings)
     if route is None:
-        faq = FAQ_5 if request.version >= VERSION_5_0_0 else FAQ_4
-        remark = f"No topic route info in name server for the topic: {_shown(fields.topic)}\n"
-        return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"{remark}See {faq} for further details.")
+        return no_route(fields.topic, is_5=request.version >= VERSION_5_0_0)
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)
     return Answer(body=encode_route(route, dialect))
+
+
+def no_route(topic: str | None, *, is_5: bool) -> Answer:
+    """Return the answer to 105 for a topic that nobody has, to a client of 5.x or an older one."""
+    remark = f"No topic route info in name server for the topic: {_shown(topic)}\n"
+    faq = FAQ_5 if is_5 else FAQ_4
+    return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"{remark}See {faq} for further details.")
 
 
 def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRouteData | None:

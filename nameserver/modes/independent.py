@@ -27,6 +27,7 @@ from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, Fre
 from .kept_file import KeptFile
 from .local import Local
 from .notes import note_change
+from .repeats import Repeats
 from .serving import decide_received, serve
 
 
@@ -48,6 +49,7 @@ class Independent(Local):
         self._kv_path = Path(settings.current.kv_path)
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._kept_files.append(self._kv_file)
+        self._repeats = Repeats()
         self._timer: asyncio.TimerHandle | None = None
         self._scan_at: float = FIRST_SCAN_S
         if kv := load_kv_file(self._kv_path):
@@ -93,13 +95,20 @@ class Independent(Local):
         answered: Callable[[Answer], None],
         host: str = "",
     ) -> Answer:
+        settings, table = self.settings.current, self._table
+        repeat = self._repeats.find(request, origin, table, settings)
+        if repeat is not None:
+            broker = repeat.renewal.record.broker
+            self._liveness.registering(broker, origin, lease_s=repeat.lease_ms / 1000)
+            self._liveness.note_current(broker)
+            self._liveness.registered(broker, origin, revision=repeat.renewal.record.revision)
+            return repeat.renewal.answer
         decoded = decode_registration(request)
         if isinstance(decoded, Answer):
             return decoded
-        settings = self.settings.current
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
         decision = decide_received(
-            self._table,
+            table,
             self._liveness,
             decoded,
             origin,
@@ -110,11 +119,12 @@ class Independent(Local):
         revision: int | None
         if isinstance(decision, Renewal):
             answer, revision = decision.answer, decision.record.revision
+            self._repeats.remember(request, decoded, decision, origin, table, settings)
         else:
             verdict = self._apply(decision)
             answer = answer_for(decision, verdict, settings)
             if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
-                revision = self._table.present("record", decoded.broker)
+                revision = table.present("record", decoded.broker)
             else:
                 assert isinstance(verdict, Applied | NoChange), "it applies to the table it was decided on"
                 assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
@@ -131,6 +141,7 @@ class Independent(Local):
         return await serve(self, request, origin, deadline=deadline, host=host)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        self._repeats.forget(origin)
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
             self._evict(broker, LeaveReason.CONNECTION_CLOSED)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
 
 from routekeeper.nameserver.commands import (
     UPDATE_FORMAT,
@@ -18,9 +17,9 @@ from routekeeper.nameserver.commands import (
 )
 from routekeeper.nameserver.handlers import Renewal, answer_for, decide_registration, table_limits
 from routekeeper.nameserver.modes.interface import ConsistencyError
+from routekeeper.nameserver.modes.repeats import Repeats
 from routekeeper.nameserver.modes.serving import decide_received, refusal_of
 from routekeeper.nameserver.registration import Registration, decode_registration
-from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Moved, Verdict
 
@@ -30,24 +29,6 @@ from .surroundings import Part, Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
-
-REPEAT_BYTES_MAX: Final = 64 * 1024
-REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bodies of registrations that changed nothing are kept up to this size, and this much of them in all."""
-
-
-class _Repeat(NamedTuple):
-    """A registration that changed nothing, and how it was decided.
-
-    The decision on one that states the record's data version depends on the request, the table and the
-    settings alone. So the same bytes on a table of the same revision need not be decoded, checked and
-    compared with the record once more; what depends on this process is asked anew each time. A late copy is
-    not kept: when it comes again, it may show that the broker went back.
-    """
-
-    decided_on: tuple[int, NamesrvSettings, int, Mapping[str, str], bytes]
-    lease_ms: int
-    renewal: Renewal
 
 
 @dataclass(slots=True)
@@ -79,8 +60,9 @@ class Registrations(Part):
         self._reporter = reports.reporter
         self._reports = reports
         self._in_flight: Counter[Sender] = Counter()
-        self._repeats: dict[ConnectionId, _Repeat] = {}
-        self._repeats_bytes = 0
+        self._repeats = Repeats()
+        self.forget_repeat = self._repeats.forget
+        self.forget_repeats = self._repeats.clear
 
     def register(
         self,
@@ -92,8 +74,8 @@ class Registrations(Part):
         host: str = "",
     ) -> Answer | None:
         """Answer a registration, see :meth:`Consistency.register`."""
-        repeat = self._repeats.get(origin)
-        if repeat is not None and repeat.decided_on == self._decides_on(request):
+        repeat = self._repeats.find(request, origin, self._table, self._settings.current)
+        if repeat is not None:
             self._reports.hear(repeat.renewal.record.broker, origin, lease_ms=repeat.lease_ms)
             renewed = self.renew(repeat.renewal, origin, registration=True)
             if isinstance(renewed, Answer):
@@ -110,8 +92,9 @@ class Registrations(Part):
         answer = self._decide(registering)
         if answer is None:
             self._in_flight[decoded.broker, origin] += 1
-        elif registering.renewal is not None and registering.renewal.is_current:
-            self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
+        elif registering.renewal is not None:
+            settings = self._settings.current
+            self._repeats.remember(request, decoded, registering.renewal, origin, self._table, settings)
         return answer
 
     def renew(
@@ -138,17 +121,6 @@ class Registrations(Part):
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
         """Whether a registration of this broker over this connection has no answer yet."""
         return (broker, origin) in self._in_flight
-
-    def forget_repeat(self, origin: ConnectionId) -> None:
-        """Forget what a connection sent that changed nothing."""
-        repeat = self._repeats.pop(origin, None)
-        if repeat is not None:
-            self._repeats_bytes -= len(repeat.decided_on[-1])
-
-    def forget_repeats(self) -> None:
-        """Forget it of all connections: another table may have the same revision."""
-        self._repeats.clear()
-        self._repeats_bytes = 0
 
     def _decide(self, on: Registering) -> Answer | None:
         """Decide on the table as it is; None if that is proposed and the answer comes later."""
@@ -213,15 +185,3 @@ class Registrations(Part):
             if not self._in_flight[who]:
                 del self._in_flight[who]
             on.answered(answer)
-
-    def _remember(self, request: Request, renewal: Renewal, origin: ConnectionId, *, lease_ms: int) -> None:
-        """Keep a registration that changed nothing: the next one over this connection will be the same."""
-        self.forget_repeat(origin)
-        size = len(request.body)
-        if size <= REPEAT_BYTES_MAX and self._repeats_bytes + size <= REPEATS_BYTES_MAX:
-            self._repeats_bytes += size
-            self._repeats[origin] = _Repeat(self._decides_on(request), lease_ms, renewal)
-
-    def _decides_on(self, request: Request) -> tuple[int, NamesrvSettings, int, Mapping[str, str], bytes]:
-        settings = self._settings.current
-        return self._table.revision, settings, request.version, request.ext_fields, request.body

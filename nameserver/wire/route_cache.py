@@ -7,7 +7,8 @@ but for the opaque. Two tables follow from that:
   encoded once for all topics whose routes are made of the same;
 - **lanes**: a request's bytes around its opaque, to the answer's pieces, in two generations. What stands here
   was read by the full parser, twice even: a header is learnt only if the parser reads the same header with
-  another opaque in the same place. A look-up therefore equals a parse; a property test holds it to that.
+  another opaque in the same place, however it is spelt. A look-up therefore equals a parse; a property test
+  holds it to that.
 
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
 is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
@@ -28,12 +29,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from routekeeper.nameserver.handlers import route_of
+from routekeeper.nameserver.handlers import no_route, route_of
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.remoting.codes import (
     FLAG_RESPONSE,
     VERSION,
+    VERSION_5_0_0,
     HeaderCodec,
     LanguageCode,
     RequestCode,
@@ -56,13 +58,19 @@ _LEARNING: Final = 16
 TAIL_MAX: Final = 1024 * 1024
 #: Requests of one generation; two are kept.
 REQUESTS_MAX: Final = 50_000
+#: Requests for topics that nobody has, whose names strangers can make up. The oldest is forgotten first.
+MISSES_MAX: Final = 4096
 #: Bytes held in all: answers, and what is known of requests.
 BYTES_MAX: Final = 128 * 1024 * 1024
 
 _OPAQUE: Final = b'"opaque":'
 _OPAQUE_SIZE: Final = len(_OPAQUE)
-_START: Final = b'{"code":105,'
 _BINARY_START: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC.to_bytes(2, "big")
+#: Most clients write the code first; Python's json.dumps puts a blank behind each colon.
+_STARTS: Final = (b'{"code":105,', b'{"code": 105,', _BINARY_START)
+#: Headers that begin with another member. The code stands somewhere behind it.
+_OTHER_STARTS: Final = tuple(b'{"%c' % first for first in b"eflorsv")
+_CODE: Final = re.compile(rb'"code": ?105[,}]')
 _DIGITS: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _LENGTHS: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
@@ -84,6 +92,7 @@ class _Asked(NamedTuple):
     topic: str
     dialect: RouteDialect
     codec: HeaderCodec
+    is_5: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -104,10 +113,12 @@ class _Shared:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """The pieces of one answer, right at one table revision; brought up to date in place.
+    """The pieces of one answer, brought up to date in place.
 
     Attributes:
         topic_revision: That of the topic which they show.
+        revision: That of the table at which they were last found to be right.
+        missing: Where it is kept, if the answer is that nobody has the topic.
     """
 
     asked: _Asked
@@ -117,6 +128,14 @@ class _Known:
     revision: int = -1
     head: bytes = b""
     tail: bytes = b""
+    missing: tuple[_Lane, bytes] | None = None
+
+    def holds(self, view: RouteView) -> bool:
+        """Whether the topic is as the pieces show it; asked once for each revision of the table."""
+        if view.topic_revision(self.asked.topic) != self.topic_revision:
+            return False
+        self.revision = view.revision
+        return True
 
 
 class _Lane:
@@ -146,8 +165,8 @@ class RouteReader:
 
     __slots__ = ("_cache", "_lane")
 
-    starts: Final = (_START, _BINARY_START)
-    """What the headers of route queries start with, in JSON and in binary."""
+    starts: Final = (*_STARTS, *_OTHER_STARTS)
+    """What the headers of route queries may start with, in JSON and in binary."""
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
@@ -168,20 +187,24 @@ class RouteReader:
         if lane is None:
             if len(data) < _BINARY_SIZE_MAX:
                 known = cache.binary.starts.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
-                if known is not None and known.revision == revision:
+                if known is not None and (known.revision == revision or known.holds(view)):
                     cache.hits += 1
                     return known.head + data[_BINARY_OPAQUE:_BINARY_REST] + known.tail
-            pieces = _binary_batch(data, cache.binary.starts, revision)
+            pieces = _binary_batch(data, cache.binary.starts, view)
         else:
             if len(data) <= lane.size_max:
                 known = lane.starts.get(data[: lane.opaque_at])
-                if known is not None and known.revision == revision and data.endswith(lane.rest):
+                if (
+                    known is not None
+                    and (known.revision == revision or known.holds(view))
+                    and data.endswith(lane.rest)
+                ):
                     opaque = data[lane.opaque_at : lane.rest_at]
                     # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
                     if opaque.isdigit() and opaque >= b"1":
                         cache.hits += 1
                         return known.head + opaque + known.tail
-            pieces = _json_batch(data, lane, revision)
+            pieces = _json_batch(data, lane, view)
         if pieces is None:
             return None
         count = len(pieces) // 3
@@ -195,8 +218,8 @@ class RouteReader:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
         One by one: any mixture, new ones, and those whose topic has changed. Stops at the first frame that is
-        anything else, is not whole, or cannot be answered from the table at once (unknown topic, no contact):
-        that one goes the full way. Stops also after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; the second
+        anything else, is not whole, or cannot be answered from the table at once (no contact): that one goes
+        the full way. Stops also after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; the second
         value says that it did.
         """
         cache = self._cache
@@ -213,11 +236,18 @@ class RouteReader:
                 break
             kind: _Kind = None
             if data[position + 4] == HeaderCodec.JSON:
-                if not data.startswith(_START, position + 8):
-                    self._lane = None  # a registration, say: what is learnt starts like this
+                found = data.find(_OPAQUE, position, min(stop, position + HEADER_MAX))
+                if found < 0 or not _is_query(data, position):
+                    self._lane = None  # a registration, say
                     break
-                opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
-                rest_at = data.find(b",", opaque_at, stop)
+                opaque_at = found + _OPAQUE_SIZE
+                if data.startswith(b" ", opaque_at):
+                    opaque_at += 1
+                # The parser takes no leading zeros, and 0 itself goes the full way.
+                digits = _DIGITS.match(data, opaque_at, stop)
+                if digits is None:
+                    break
+                rest_at = digits.end()
                 kind = rest_at - opaque_at, data[rest_at:stop]
                 key = data[position:opaque_at]
             else:
@@ -227,19 +257,20 @@ class RouteReader:
             lane = cache.binary if kind is None else self._lane
             opaque = data[opaque_at:rest_at]
             known = None if lane is None else lane.starts.get(key) or cache.again(lane, key)
-            # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
-            if kind is not None and known is not None and (not opaque.isdigit() or opaque < b"1"):
-                break
+            if (
+                known is not None
+                and known.revision != revision
+                and not cache.refresh(known, view, len(opaque))
+            ):
+                assert lane is not None
+                cache.forget(lane, key)  # the topic came, or is gone
+                known = None
             if known is None:
                 known = cache.learn(data[position:stop], key, kind, len(opaque), view)
                 if known is None:
                     break
                 work += _LEARNING
                 self._lane = cache.lanes.get(kind)
-            elif known.revision != revision and not cache.refresh(known, view, len(opaque)):
-                assert lane is not None
-                cache.forget(lane, key)  # the topic is gone
-                break
             answers += (known.head, opaque, known.tail)
             position = stop
             count += 1
@@ -257,11 +288,20 @@ class RouteReader:
 
         Only of frames that :meth:`leading` has left.
         """
-        is_query = data.startswith(self.starts, position + 8)
-        return self._cache.gate() if is_query else 0
+        return self._cache.gate() if _is_query(data, position) else 0
 
 
-def _json_batch(data: bytes, lane: _Lane, revision: int) -> list[bytes] | None:
+def _is_query(data: bytes, position: int) -> bool:
+    """Whether the frame at ``position`` looks like a route query, as far as it is there."""
+    if data.startswith(_STARTS, position + 8):
+        return True
+    if not data.startswith(_OTHER_STARTS, position + 8):
+        return False
+    (word,) = _LENGTH.unpack_from(data, position + 4)
+    return word <= HEADER_MAX and _CODE.search(data, position + 8, position + 8 + word) is not None
+
+
+def _json_batch(data: bytes, lane: _Lane, view: RouteView) -> list[bytes] | None:
     """Return the pieces of the answers to a batch of one lane; None if it is none, or not all are known."""
     *requests, last = data.split(lane.rest, BATCH_MAX + 1)
     if last or len(requests) > BATCH_MAX:
@@ -270,9 +310,10 @@ def _json_batch(data: bytes, lane: _Lane, revision: int) -> list[bytes] | None:
     known_of = lane.starts.get
     cut = lane.opaque_at - lane.rest_at
     pieces: list[bytes] = []
+    revision = view.revision
     for request in requests:
         known = known_of(request[:cut])
-        if known is None or known.revision != revision:
+        if known is None or not (known.revision == revision or known.holds(view)):
             return None
         pieces += (known.head, request[cut:], known.tail)
     opaques = pieces[1::3]
@@ -281,10 +322,11 @@ def _json_batch(data: bytes, lane: _Lane, revision: int) -> list[bytes] | None:
     return pieces
 
 
-def _binary_batch(data: bytes, all_known: dict[bytes, _Known], revision: int) -> list[bytes] | None:
+def _binary_batch(data: bytes, all_known: dict[bytes, _Known], view: RouteView) -> list[bytes] | None:
     """Return the pieces of the answers to a batch of binary requests; None if not all are known ones."""
     known_of = all_known.get
     pieces: list[bytes] = []
+    revision = view.revision
     position, end = 0, len(data)
     while end - position > _BINARY_REST:
         # The lowest byte of the length is all of it in known requests but very long ones. The whole of it is
@@ -293,7 +335,7 @@ def _binary_batch(data: bytes, all_known: dict[bytes, _Known], revision: int) ->
         opaque_at = position + _BINARY_OPAQUE
         rest_at = position + _BINARY_REST
         known = known_of(data[position:opaque_at] + data[rest_at:stop])
-        if known is None or known.revision != revision:
+        if known is None or not (known.revision == revision or known.holds(view)):
             return None
         pieces += (known.head, data[opaque_at:rest_at], known.tail)
         position = stop
@@ -318,6 +360,7 @@ class RouteCache:
     settings: Callable[[], NamesrvSettings]
     gate: Callable[[], int]
     requests_max: int = REQUESTS_MAX
+    misses_max: int = MISSES_MAX
     bytes_max: int = BYTES_MAX
 
     def __post_init__(self) -> None:
@@ -327,6 +370,7 @@ class RouteCache:
         self.lanes: dict[_Kind, _Lane] = {}
         # By what they are made of, so that what many topics share is encoded once per change of it.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
+        self._missing: dict[_Known, None] = {}  # those whose topic nobody has, the oldest first
         self._young = self._old = 0  # requests of each generation
         self._young_bytes = 0  # what they are counted as, but for what was forgotten alone
         #: Bytes held: answers, also such as only a request that is not asked any more still knows, and what
@@ -351,6 +395,7 @@ class RouteCache:
     def clear(self) -> None:
         """Forget everything."""
         self._shared.clear()
+        self._missing.clear()
         for lane in (self.binary, *self.lanes.values()):
             lane.starts.clear()  # readers remember lanes
             lane.old.clear()
@@ -364,11 +409,13 @@ class RouteCache:
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
             return None
-        asked = _read(frame[8:], word >> 24)
+        asked = _read(frame[8:], word >> 24, len(key) - 8, opaque_size)
         if asked is None:
             return None
         known = _Known(asked, _KNOWN_COST + len(frame))
-        if not self.refresh(known, view, opaque_size):
+        if view.topic(asked.topic) is None:
+            self._miss(known, view, opaque_size)
+        elif not self.refresh(known, view, opaque_size):
             return None
         if self._young >= self.requests_max or self._young_bytes > self.bytes_max // 4:
             self._next_generation()
@@ -379,13 +426,33 @@ class RouteCache:
         lane.size_max = max(lane.size_max, len(frame))
         self._young += 1
         self.learnt += 1
+        if known.shared is None:
+            known.missing = lane, key
+            self._missing[known] = None
+            if len(self._missing) > self.misses_max:
+                oldest = next(iter(self._missing)).missing
+                assert oldest is not None
+                self.forget(*oldest)
         return known
 
+    def _miss(self, known: _Known, view: RouteView, opaque_size: int) -> None:
+        """Make an answer say that nobody has the topic."""
+        asked = known.asked
+        answer = no_route(asked.topic, is_5=asked.is_5)
+        before, known.tail = _split_answer_header(asked.codec, answer.code, answer.remark)
+        header_size = len(before) + opaque_size + len(known.tail)
+        known.head = _LENGTHS.pack(4 + header_size, asked.codec << 24 | header_size) + before
+        known.cost += len(known.head) + len(known.tail)
+        known.topic_revision = view.topic_revision(asked.topic)
+        known.revision = view.revision
+
     def refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
-        """Make an answer what the table now says; False if it must be answered the full way."""
+        """Make an answer what the table now says; False if it is to be learnt anew, or takes the full way."""
         asked = known.asked
         topic_revision = view.topic_revision(asked.topic)
         if known.topic_revision != topic_revision:
+            if known.missing is not None:
+                return False
             shared = self._share(asked, view)
             if shared is None:
                 return False
@@ -448,12 +515,17 @@ class RouteCache:
 
     def forget(self, lane: _Lane, key: bytes) -> None:
         """Drop what is known of a request."""
-        known = lane.starts.pop(key)
+        if key in lane.starts:
+            known = lane.starts.pop(key)
+            self._young -= 1
+            self._young_bytes -= known.cost
+        else:
+            known = lane.old.pop(key)
+            self._old -= 1
         if not lane.starts and not lane.old:
             self.lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
-        self._young -= 1
-        self._young_bytes -= known.cost
         self.held_bytes -= known.cost
+        self._missing.pop(known, None)
         self._release(known)
 
     def _next_generation(self) -> None:
@@ -461,13 +533,14 @@ class RouteCache:
         for lane in (self.binary, *self.lanes.values()):
             for known in lane.old.values():
                 self.held_bytes -= known.cost
+                self._missing.pop(known, None)
                 self._release(known)
             lane.old, lane.starts = lane.starts, {}
         self.lanes = {kind: lane for kind, lane in self.lanes.items() if lane.old}
         self._old, self._young, self._young_bytes = self._young, 0, 0
 
 
-def _read(header_bytes: bytes, codec: int) -> _Asked | None:
+def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> _Asked | None:
     """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
@@ -478,30 +551,29 @@ def _read(header_bytes: bytes, codec: int) -> _Asked | None:
         return None
     if fields.topic is None or fields.zone_mode:
         return None
-    if codec == HeaderCodec.JSON and not _opaque_is_where_it_seems(header_bytes, header):
+    if codec == HeaderCodec.JSON and not _is_opaque(header_bytes, header, opaque_at, opaque_at + opaque_size):
         return None
     dialect = dialect_for(header.version, accept_standard_json_only=fields.accept_standard_json_only)
-    return _Asked(fields.topic, dialect, HeaderCodec(codec))
+    return _Asked(fields.topic, dialect, HeaderCodec(codec), header.version >= VERSION_5_0_0)
 
 
-def _opaque_is_where_it_seems(header_bytes: bytes, header: Header) -> bool:
-    """Whether exchanging the digits after the first ``"opaque":`` exchanges the opaque and nothing else."""
-    before, mark, after = header_bytes.partition(_OPAQUE)
-    digits, comma, rest = after.partition(b",")
-    if not comma or not _DIGITS.fullmatch(digits) or header.opaque != int(digits):
+def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> bool:
+    """Whether exchanging the digits from ``start`` to ``end`` exchanges the opaque and nothing else."""
+    digits = header_bytes[start:end]
+    if header.opaque != int(digits):
         return False
     other = (b"1" if digits[:1] != b"1" else b"2") + digits[1:]
     try:
-        changed = decode_header(before + mark + other + comma + rest, HeaderCodec.JSON)
+        changed = decode_header(header_bytes[:start] + other + header_bytes[end:], HeaderCodec.JSON)
     except RemoteProtocolError:
         return False
     return changed == replace(header, opaque=int(other))
 
 
-def _split_answer_header(codec: HeaderCodec) -> tuple[bytes, bytes]:
-    """Return the header of a successful answer, before and after its opaque."""
+def _split_answer_header(codec: HeaderCodec, code: int, remark: str | None) -> tuple[bytes, bytes]:
+    """Return the header of an answer, before and after its opaque."""
     whole = encode_header(
-        Header(ResponseCode.SUCCESS, LanguageCode.PYTHON.name, VERSION, 1, FLAG_RESPONSE, None, None), codec
+        Header(code, LanguageCode.PYTHON.name, VERSION, 1, FLAG_RESPONSE, remark, None), codec
     )
     if codec is HeaderCodec.JSON:
         before, mark, after = whole.partition(_OPAQUE)
@@ -509,4 +581,6 @@ def _split_answer_header(codec: HeaderCodec) -> tuple[bytes, bytes]:
     return whole[:_BINARY_HEADER_OPAQUE], whole[_BINARY_HEADER_OPAQUE + 4 :]
 
 
-_ANSWER_HEADERS: Final = {codec: _split_answer_header(codec) for codec in HeaderCodec}
+_ANSWER_HEADERS: Final = {
+    codec: _split_answer_header(codec, ResponseCode.SUCCESS, None) for codec in HeaderCodec
+}

@@ -27,7 +27,7 @@ from routekeeper.remoting.errors import (
 )
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.transport.holdings import Holdings
-from routekeeper.remoting.transport.inbox import FastPath, Inbox, Stop
+from routekeeper.remoting.transport.inbox import KEPT_MAX, FastPath, Inbox, Stop
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
 from routekeeper.remoting.transport.turns import Turns
 
@@ -79,6 +79,10 @@ class Owner(Protocol):
     def closed(self, connection: Connection, *, by_us: bool) -> None: ...
 
     def park(self, connection: Connection, number: int) -> None: ...
+
+    def begin_large(self, connection: Connection, size: int) -> bool: ...
+
+    def end_large(self, connection: Connection) -> None: ...
 
     def spawn(self, connection: Connection, work: Coroutine[Any, Any, None], body_bytes: int) -> None: ...
 
@@ -141,7 +145,10 @@ class ServerProtocol(asyncio.Protocol):
         "_counted",
         "_finishing",
         "_full",
+        "_held_back",
         "_inbox",
+        "_large",
+        "_large_unanswered",
         "_paused",
         "_pending",
         "_queued",
@@ -179,6 +186,9 @@ class ServerProtocol(asyncio.Protocol):
         self._counted = 0  # bytes in the inbox as the server knows them
         self._transport: asyncio.Transport | None = None
         self._full = False  # not read from because of what is in the inbox
+        self._large = 0  # bytes of the large frame for which it has a place, or waits for one
+        self._held_back = False  # it waits for one
+        self._large_unanswered = 0  # requests with large bodies whose answers come later
         self._queued = False  # waits for a turn
         self._backed_up = False  # the peer has left bytes unread that are counted
         self._paused = False  # so many that nothing more is done for it
@@ -259,8 +269,25 @@ class ServerProtocol(asyncio.Protocol):
         if self._transport is not None and not self._finishing:
             self._look()
 
+    @property
+    def waits_for_peer(self) -> bool:
+        """Whether nothing goes on here before the peer has sent or read something."""
+        return not self._queued and not self._large_unanswered
+
+    def hold_back(self, *, held_back: bool) -> None:
+        """Stop to read, or read on, in a large frame."""
+        self._held_back = held_back
+        if not held_back:
+            self._read_on()
+        elif self._transport is not None:
+            self._transport.pause_reading()
+
+    def lose_place(self) -> None:
+        """Ask anew for a place to read a large frame once more of it comes."""
+        self._large = 0
+
     def _read_on(self) -> None:
-        may_read = not self._paused and not self._full
+        may_read = not self._paused and not self._full and not self._held_back
         if may_read and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -270,6 +297,9 @@ class ServerProtocol(asyncio.Protocol):
         self._transport = None
         self._inbox.clear()
         self._account()
+        if self._large:
+            self._large = 0
+            self.server.end_large(self)
         self.server.unread.set(self, 0)
         self.server.release(self)
         for future in self._pending.values():
@@ -310,6 +340,9 @@ class ServerProtocol(asyncio.Protocol):
         self.unanswered -= 1
         server = self.server
         server.deferred -= 1
+        if len(request.body) > KEPT_MAX:
+            self._large_unanswered -= 1
+            self._place()
         if server.all_sent is not None:
             server.deferred_sent()
         if answer is not None:
@@ -501,10 +534,23 @@ class ServerProtocol(asyncio.Protocol):
                 self._read_on()
             elif self._transport is not None:
                 self._transport.pause_reading()
+        if inbox.large != self._large:
+            self._place()
         if inbox.size != self._counted:
             self._account()
             if self.server.received.exceeded:
                 self.server.shed_received()
+
+    def _place(self) -> None:
+        """Ask for a place to read a large frame, or give it up once that was answered."""
+        size = self._inbox.large
+        if self._transport is None or (not size and (self._inbox.more or self._large_unanswered)):
+            return
+        if self._large != size:
+            if self._large:
+                self.server.end_large(self)
+            self._large = size
+            self.hold_back(held_back=size > 0 and not self.server.begin_large(self, size))
 
     def _account(self) -> None:
         size = self._inbox.size
@@ -574,6 +620,8 @@ class ServerProtocol(asyncio.Protocol):
                 if isinstance(result, DeferredReply):
                     self.unanswered += 1
                     server.deferred += 1
+                    if len(request.body) > KEPT_MAX:
+                        self._large_unanswered += 1
                     return None
                 if result is None or isinstance(result, RemotingCommand):
                     answer = result

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 from routekeeper.remoting.command import RemotingCommand, read_command
 from routekeeper.remoting.errors import RemoteProtocolError
 
-#: Bytes of one connection that wait to be looked at, above which no more are read from it.
+#: Bytes of one connection that wait to be looked at, above which no more are read from it. A larger frame is
+#: read only when it is its turn.
 KEPT_MAX: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_SIZE: Final = 4
@@ -139,6 +140,11 @@ class Inbox:
     def full(self) -> bool:
         """Whether no more should be read from this peer before something here was answered."""
         return len(self._data) - self._position + self._waiting > KEPT_MAX
+
+    @property
+    def large(self) -> int:
+        """Bytes that the unfinished frame will have, if it is large; else 0."""
+        return self._missing if self._unfinished and self._missing > KEPT_MAX else 0
 
     def receive(self, data: bytes) -> bool:
         """Take bytes that arrived; return whether :meth:`next` has something new to look at."""

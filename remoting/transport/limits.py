@@ -15,6 +15,10 @@ class ServerLimits:
     Attributes:
         connections_max: Open connections; further ones are closed at once.
         frame_size_max: Bytes of one frame, length word included.
+        large_frames_max: Bytes of large frames that are read at once, over all connections; a single one may
+            have more. Connections with further ones are not read meanwhile.
+        large_frame_s: Seconds after which a connection whose large frame is not complete gives way to others
+            that wait; at most twice as many.
         received_max: Bytes that were received and not looked at yet, over all connections: unfinished frames,
             and what waits for its turn. Above it the largest are cut off.
         unanswered_max: Requests of one connection whose answers are still being worked on.
@@ -25,6 +29,8 @@ class ServerLimits:
 
     connections_max: int = 16_384
     frame_size_max: int = FRAME_SIZE_MAX
+    large_frames_max: int = 32 * 1024 * 1024
+    large_frame_s: float = 0.1
     received_max: int = 256 * 1024 * 1024
     unanswered_max: int = 4096
     unread_max: int = 64 * 1024 * 1024

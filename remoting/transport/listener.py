@@ -16,6 +16,7 @@ from routekeeper.remoting.transport.connection import Connection, Handler, Serve
 from routekeeper.remoting.transport.descriptors import fit_descriptors
 from routekeeper.remoting.transport.holdings import Holdings
 from routekeeper.remoting.transport.inbox import FastPath
+from routekeeper.remoting.transport.intake import Intake
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
 from routekeeper.remoting.transport.turns import TURN_S, Turns
 
@@ -62,6 +63,8 @@ class RemotingServer:
         #: What was received and not looked at; what was sent and not read.
         self.received: Holdings[Connection] = Holdings(bytes_max=self.limits.received_max, host=host)
         self.unread: Holdings[Connection] = Holdings(bytes_max=self.limits.unread_all_max, host=host)
+        self._intake: Intake[Connection] = Intake(bytes_max=self.limits.large_frames_max, host=host)
+        self._intake_look: asyncio.TimerHandle | None = None  # while somebody waits for a place
         self._lines = LineLimit()
         self._parked: dict[int, list[Connection]] = {}
         self._parking = 0  # what was waited for last
@@ -131,6 +134,8 @@ class RemotingServer:
         self._stopping = True
         if self._sweep is not None:
             self._sweep.cancel()
+        if self._intake_look is not None:
+            self._intake_look.cancel()
         if self._server is not None:
             await stop_accepting(self._server)
         if self._parked:
@@ -231,6 +236,33 @@ class RemotingServer:
         if self._unparked is not None and not self._parked:
             self._unparked.set()
 
+    def begin_large(self, connection: Connection, size: int) -> bool:
+        """Say whether a connection may read on in a frame of so many bytes; if not, it is told later."""
+        may_read = self._intake.enter(connection, size)
+        if not may_read and self._intake_look is None and not self._stopping:
+            self._intake_look = self._loop.call_later(self.limits.large_frame_s, self._look_at_intake)
+        return may_read
+
+    def end_large(self, connection: Connection) -> None:
+        """Let others read: a connection has no large frame any more."""
+        self._intake.leave(connection)
+        self._read_large()
+
+    def _read_large(self) -> None:
+        for connection in self._intake.next():
+            connection.hold_back(held_back=False)
+
+    def _look_at_intake(self) -> None:
+        self._intake_look = None
+        slow, silent = self._intake.look(operator.attrgetter("waits_for_peer"), operator.attrgetter("size"))
+        for connection in slow:
+            connection.hold_back(held_back=True)
+        for connection in silent:
+            connection.lose_place()
+        self._read_large()
+        if self._intake.waiting:
+            self._intake_look = self._loop.call_later(self.limits.large_frame_s, self._look_at_intake)
+
     def take_opaque(self) -> int:
         """Return the next correlation id for requests to peers."""
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
@@ -300,7 +332,7 @@ class RemotingServer:
         self._schedule_sweep(loop)
         self._tell_suppressed()
         for connection in list(self.connections.values()):
-            if connection.active:
+            if connection.active or self._intake.waits(connection):
                 connection.active = False
                 connection.idle_ticks = 0
             else:

@@ -8,8 +8,11 @@ from typing import Final, Protocol
 
 #: Seconds that requests may hold the loop, but for the last of them, before whatever else waits for it.
 TURN_S: Final = 0.005
-#: Seconds without a request after which the loop has surely come round.
-_PAUSE_S: Final = 0.001
+#: Seconds of work after which a turn, once it is over, is followed by another one only when the loop has come
+#: round. For less a callback would cost too much: lone requests would each pay for one.
+_UNCHECKED_S: Final = 0.000_5
+#: Bytes that wait on a connection below which it is served before those with more.
+SMALL_BYTES: Final = 4096
 #: What a request is taken to cost whose handler waits, in seconds, until some were measured.
 _TASK_S: Final = 0.000_2
 #: What each byte of its body is taken to cost, up to a size: as the dearest bodies do, since a cheap one
@@ -45,15 +48,47 @@ class Worker(Protocol):
         """Look at what is left, as far as the turn goes."""
 
 
+class _Line:
+    """Workers that wait, those first that have cost least.
+
+    Attributes:
+        least_s: Cost of the last one to go on; a worker that comes anew leads no further.
+    """
+
+    __slots__ = ("_count", "_waiting", "least_s")
+
+    def __init__(self) -> None:
+        self.least_s = 0.0
+        self._waiting: list[tuple[float, bool, int, int, Worker]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def push(self, worker: Worker, size: int) -> None:
+        comes_anew = worker.cost_s < self.least_s
+        worker.cost_s = max(worker.cost_s, self.least_s)
+        self._count += 1
+        heapq.heappush(self._waiting, (worker.cost_s, not comes_anew, size, self._count, worker))
+
+    def pop(self) -> Worker:
+        self.least_s, _, _, _, worker = heapq.heappop(self._waiting)
+        return worker
+
+
 class Turns:
     """Shares one loop's time between those whose requests are dispatched; without IO.
 
     A turn is over :data:`TURN_S` after it began. Who is not done by then, or has its requests arrive later,
-    waits until the loop has come round. Then those go first that have cost least, so that one who asks
-    little waits for one turn however many ask much; of those who have cost the same, as when all are new, who
-    has sent least. Answers of one connection keep their order: it waits with
-    all that it has sent. What is held while nobody waits is counted against nobody. Who comes again begins
-    where its host's connections that are gone have left off, or each new one would go first.
+    waits until the loop has come round: until a callback ran that was scheduled when the turn had worked for
+    a while. No clock can tell that: reading many sockets takes long, too.
+
+    Then those go first on whose connections little waits (:data:`SMALL_BYTES`). While others wait they have
+    half of the turn, and of the others at least one goes on in each turn. Among alike those go first that
+    have cost least, so that one who asks little waits for one turn however many ask much; of those who have
+    cost the same, as when all are new, who has sent least. Answers of one connection keep their order: it
+    waits with all that it has sent. What is held while nobody waits is counted against nobody. Who comes
+    again begins where its host's connections that are gone have left off, or each new one would go first.
 
     A turn begins only when nobody new came while the loop came round: a listener lets one in each time, and
     who asks little would otherwise wait for a turn of each of those who came before.
@@ -80,22 +115,26 @@ class Turns:
         self._idle = idle
         self._call_soon = call_soon
         self._until = 0.0
-        self._ended = 0.0
         self._began = 0.0
+        self._worked_s = 0.0  # since the loop came round
+        self._serving = False  # those who wait, in a turn that has begun
         self._task_began = 0.0
         self._task_s = _TASK_S
-        self._waiting: list[tuple[float, bool, int, int, Worker]] = []
-        self._count = 0
+        self._small = _Line()
+        self._large = _Line()
         self._called = False
         self._came = False
         self._let_in = 0  # since the last turn
-        self._least_s = 0.0  # what the last one to go on had cost; who comes anew leads no further
         self._gone: dict[str, float] = {}  # by host: what those that are gone had cost, if above that
 
     @property
     def waiting(self) -> int:
         """Workers that wait for their turn."""
-        return len(self._waiting)
+        return len(self._small) + len(self._large)
+
+    @property
+    def _least_s(self) -> float:
+        return min(self._small.least_s, self._large.least_s)
 
     def came(self, worker: Worker) -> None:
         """Take a new worker in."""
@@ -117,8 +156,8 @@ class Turns:
     def begin(self) -> bool:
         """Say whether requests may be dispatched now; if so, :meth:`end` follows."""
         now = self._clock()
-        if now >= self._until:
-            if self._called or now - self._ended < _PAUSE_S:
+        if now >= self._until and not self._serving:
+            if self._called:
                 return False
             self._until = now + self._turn_s
         self._began = now
@@ -138,22 +177,26 @@ class Turns:
 
     def end(self, worker: Worker) -> None:
         """Account for what was dispatched since :meth:`begin`."""
-        self._ended = now = self._clock()
-        if not self._waiting:
-            self._least_s = max(self._least_s, worker.cost_s)
-        worker.cost_s += now - self._began
+        took_s = self._clock() - self._began
+        if not self._small and not self._large:
+            for line in (self._small, self._large):
+                line.least_s = max(line.least_s, worker.cost_s)
+        worker.cost_s += took_s
+        self._worked_s += took_s
+        if self._worked_s >= _UNCHECKED_S and not self._called:
+            self._come_round()
 
     def wait(self, worker: Worker) -> None:
         """Have a worker go on in a later turn; not if it waits already."""
-        comes_anew = worker.cost_s < self._least_s
-        worker.cost_s = max(worker.cost_s, self._least_s)
-        self._count += 1
-        heapq.heappush(self._waiting, (worker.cost_s, not comes_anew, worker.size, self._count, worker))
+        size = worker.size
+        (self._small if size < SMALL_BYTES else self._large).push(worker, size)
         self._come_round()
 
     def task(self, body_bytes: int) -> None:
         """Take into account that a request is handed to a task, which runs when the loop has come round."""
-        self._until -= max(self._task_s, min(body_bytes, _TASK_BYTES_MAX) * _TASK_BYTE_S)
+        took_s = max(self._task_s, min(body_bytes, _TASK_BYTES_MAX) * _TASK_BYTE_S)
+        self._until -= took_s
+        self._worked_s += took_s
 
     def task_begins(self) -> None:
         """Called right before such a task runs for the first time."""
@@ -161,8 +204,7 @@ class Turns:
 
     def task_ends(self, worker: Worker) -> None:
         """Called right after it has run for the first time."""
-        self._ended = now = self._clock()
-        took_s = now - self._task_began
+        took_s = self._clock() - self._task_began
         worker.cost_s += took_s
         if worker.host in self._gone:  # perhaps with this one
             self.left(worker)
@@ -182,11 +224,23 @@ class Turns:
             return
         self._came = False
         self._let_in = 0
+        self._worked_s = 0.0
+        small, large = self._small, self._large
+        if not small and not large:
+            return
         self.renew()
-        while self._waiting and not self.over():
-            self._least_s, _, _, _, worker = heapq.heappop(self._waiting)
-            worker.go_on()
-        if self._waiting:
+        half = self._until - self._turn_s / 2
+        self._serving = True
+        try:
+            while small and not self.over() and not (large and self._clock() >= half):
+                small.pop().go_on()
+            if large:
+                large.pop().go_on()
+            while large and not self.over():
+                large.pop().go_on()
+        finally:
+            self._serving = False
+        if small or large:
             self._come_round()
         elif self._idle is not None:
             self._idle()

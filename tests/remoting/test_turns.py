@@ -89,7 +89,7 @@ def test_one_who_asks_much_gives_the_loop_back_after_each_turn() -> None:
     per_turn = [len(seen)]
     while loop.come_round():
         per_turn.append(len(seen) - sum(per_turn))
-    assert per_turn == [4, 4, 2]
+    assert per_turn == [4, 4, 2, 0], "nobody waits any more when the loop comes round last"
     assert len(idle_at) == 1
     assert turns.waiting == 0
 
@@ -152,7 +152,10 @@ def test_those_who_come_without_end_do_not_keep_others_from_their_turns() -> Non
 def test_who_comes_again_and_again_does_not_go_first_each_time() -> None:
     """A connection for each request is served no sooner than one for all of them."""
     loop, turns, seen, _ = made()
-    stays = [Asker(loop, turns, "stays", seen, takes_s=2 * TURN_S, host=f"h{n}") for n in range(4)]
+    stays = [
+        Asker(loop, turns, "stays", seen, takes_s=2 * TURN_S, host=f"h{n}", request_bytes=40)
+        for n in range(4)
+    ]
     for one in stays:
         one.ask(100)
     for _ in range(100):
@@ -171,6 +174,7 @@ def test_what_was_asked_in_quiet_times_is_held_against_nobody() -> None:
     old = Asker(loop, turns, "old", seen, takes_s=TURN_S / 10)
     for _ in range(10_000):
         old.ask(1)
+        loop.come_round()
         loop.now += 1.0
     for number in range(16):
         Asker(loop, turns, "new", seen, takes_s=2 * TURN_S, host=f"h{number}").ask(50)
@@ -208,10 +212,22 @@ def test_who_comes_after_a_pause_is_served_at_once() -> None:
     loop, turns, seen, _ = made()
     asker = Asker(loop, turns, "a", seen, takes_s=2 * TURN_S)
     asker.ask(1)
-    loop.now += 1.0
+    assert loop.come_round()
+    assert not loop.come_round()
     asker.ask(1)
     assert seen == ["a", "a"]
-    assert not loop.come_round()
+
+
+def test_short_lone_requests_cost_no_callback_each() -> None:
+    loop, turns, seen, _ = made()
+    asker = Asker(loop, turns, "a", seen, takes_s=TURN_S / 100)
+    callbacks = 0
+    for _ in range(100):
+        asker.ask(1)
+        loop.now += 1.0
+        callbacks += loop.come_round()
+    assert len(seen) == 100
+    assert 0 < callbacks <= 10
 
 
 def test_no_more_tasks_are_begun_in_a_turn_than_it_can_hold_of_what_they_cost() -> None:
@@ -220,6 +236,7 @@ def test_no_more_tasks_are_begun_in_a_turn_than_it_can_hold_of_what_they_cost() 
 
     def begun_in_one_turn(body_bytes: int = 0) -> int:
         count = 0
+        loop.come_round()
         loop.now += 1.0
         assert turns.begin()
         while not turns.over() and count < 1000:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,15 @@ def test_shortage_of_descriptors_is_named_and_survived(tmp_path: Path) -> None:
 def test_unfinished_frames_and_garbage_leave_memory_bounded(tmp_path: Path) -> None:
     chooser = random.Random(3)
     with nameserver(tmp_path) as (pid, wire, http, log), contextlib.ExitStack() as held:
-        for connection in connect(wire, 60, held):
+        part = (16_000_000).to_bytes(4, "big") + bytes(8_000_000)
+
+        def send_part(connection: socket.socket) -> None:
             connection.setblocking(True)
             with contextlib.suppress(ConnectionError):
-                connection.sendall((16_000_000).to_bytes(4, "big") + bytes(8_000_000))
+                connection.sendall(part)
+
+        with ThreadPoolExecutor(60) as pool:  # they are read in turns
+            list(pool.map(send_part, connect(wire, 60, held)))
         for addr in (wire, http):
             for connection in connect(addr, 200, held):
                 with contextlib.suppress(ConnectionError):

@@ -1,0 +1,290 @@
+"""Registrations that come again unchanged: not decoded again, and answered as if they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from routekeeper.nameserver.modes import independent
+from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
+
+
+class Effects:
+    """A server that does nothing of what the mode asks for."""
+
+    def close_connection(self, origin: ConnectionId) -> None:
+        """Leave it open."""
+
+    def notify_min_broker(self, change: MinBrokerChange) -> None:
+        """Tell nobody."""
+
+
+def never(answer: Answer) -> None:
+    raise AssertionError("nothing waits in this mode")
+
+
+def server_in(folder: Path) -> Independent:
+    return Independent(LiveSettings(NamesrvSettings(data_dir=str(folder))), Effects(), boot_id=7)
+
+
+def registration(
+    broker: str = "a",
+    *,
+    name: str = "n",
+    topics: int = 2,
+    counter: int = 1,
+    broker_id: int = 0,
+    zone: str = "",
+    lease_ms: int = 120_000,
+) -> Request:
+    body = RegisterBody(
+        data_version=DataVersion(counter=counter),
+        topic_configs=tuple(TopicConfig(topic_name=f"t{number}") for number in range(topics)),
+    )
+    ext = {
+        "brokerName": name,
+        "brokerAddr": f"{broker}:1",
+        "clusterName": "c",
+        "brokerId": str(broker_id),
+        "haServerAddr": "h:1",
+        "enableActingMaster": "true",
+        "__ZONE_NAME": zone,
+        "heartbeatTimeoutMillis": str(lease_ms),
+    }
+    return Request(
+        code=RequestCode.REGISTER_BROKER,
+        ext_fields=ext,
+        body=encode_register_body(body, compressed=False, version=479),
+    )
+
+
+def register(server: Independent, request: Request, over: int = 1) -> Answer:
+    return server.register(request, ConnectionId(over), deadline=0.0, answered=never)
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """Return the list of requests decoded from now on."""
+    decoded: list[Request] = []
+
+    def counted(request: Request) -> Registration | Answer:
+        decoded.append(request)
+        return decode_registration(request)
+
+    monkeypatch.setattr(independent, "decode_registration", counted)
+    return decoded
+
+
+@pytest.mark.parametrize("topics", [2, 2_000])
+def test_repeated_registration_is_not_decoded_and_renews_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int
+) -> None:
+    decoded = counting(monkeypatch)
+    server = server_in(tmp_path)
+    request = registration(topics=topics)
+    for seconds in range(4):
+        server.tick(float(seconds))
+        register(server, request)
+    assert len(decoded) == 2, "once to be listed, and once more to find that it changes nothing"
+    (listed,) = server.view(Freshness.STALE).records()
+    contact = server._liveness.contact(listed.broker)
+    assert contact is not None
+    assert contact.heard_at == server._liveness.clock == 3.0
+
+
+def test_repeated_registration_is_not_decoded_although_other_brokers_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = counting(monkeypatch)
+    server = server_in(tmp_path)
+    for _ in range(2):
+        register(server, registration())
+    for counter in range(5):
+        register(server, registration("b", name="other", counter=counter), over=2)
+    before = len(decoded)
+    register(server, registration())
+    assert len(decoded) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        registration(counter=2),
+        registration(zone="z"),
+        registration(topics=3),
+        registration(broker_id=1),
+        registration("b"),
+    ],
+    ids=["version", "header", "topics", "id", "broker"],
+)
+def test_other_registration_over_the_same_connection_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Request
+) -> None:
+    decoded = counting(monkeypatch)
+    server = server_in(tmp_path)
+    for _ in range(3):
+        register(server, registration())
+    before = len(decoded)
+    register(server, other)
+    assert len(decoded) == before + 1
+
+
+def test_the_same_registration_over_another_connection_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = counting(monkeypatch)
+    server = server_in(tmp_path)
+    for _ in range(3):
+        register(server, registration())
+    before = len(decoded)
+    register(server, registration(), over=2)
+    assert len(decoded) == before + 1
+
+
+def change(server: Independent, code: int, **ext: str) -> None:
+    """Have a request served that is no registration."""
+    answer = asyncio.run(
+        server.execute(Request(code=code, ext_fields=ext, body=b""), ConnectionId(9), deadline=1e9)
+    )
+    assert answer.code == ResponseCode.SUCCESS
+
+
+Step = tuple[str, Request | None, int]
+
+
+def play(folder: Path, script: Sequence[Step]) -> None:
+    """Hold a server to another one that forgets what registrations it has seen."""
+    remembers, forgets = server_in(folder / "a"), server_in(folder / "b")
+    last: dict[int, Request] = {}
+    for at, (kind, request, over) in enumerate(script):
+        answers = []
+        for server in (remembers, forgets):
+            server.tick(float(at * 3))
+            match kind:
+                case "register" | "again":
+                    again = last.get(over) if request is None else request
+                    if again is None:
+                        continue
+                    last[over] = again
+                    if server is forgets:
+                        server._repeats.clear()
+                    for _ in range(2):
+                        answers.append(register(server, again, over))
+                        if server is forgets:
+                            server._repeats.clear()
+                case "wipe":
+                    change(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="n")
+                case "add":
+                    change(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="n")
+                case "delete":
+                    change(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="t0")
+                case "unregister":
+                    change(
+                        server,
+                        RequestCode.UNREGISTER_BROKER,
+                        brokerName="n",
+                        brokerAddr="a:1",
+                        clusterName="c",
+                        brokerId="0",
+                    )
+                case "close":
+                    server.closed(ConnectionId(over), by_us=False)
+                case "wait":
+                    for second in range(130):
+                        server.tick(float(at * 3) + second)
+                case "order":
+                    change(
+                        server,
+                        RequestCode.PUT_KV_CONFIG,
+                        namespace="ORDER_TOPIC_CONFIG",
+                        key="t1",
+                        value=str(at),
+                    )
+                case "settings":
+                    current = server.settings.current
+                    enabled = not current.return_order_topic_config_to_broker
+                    after = replace(current, return_order_topic_config_to_broker=enabled)
+                    server.settings.change(after, {})
+        assert answers[: len(answers) // 2] == answers[len(answers) // 2 :]
+        views = [server.view(Freshness.STALE) for server in (remembers, forgets)]
+        assert len({view.state_digest() for view in views}) == 1
+        contacts = [server._liveness._contacts for server in (remembers, forgets)]
+        assert contacts[0] == contacts[1]
+
+
+A = registration()
+ONE_TOPIC = registration(topics=1)
+MEANWHILE: dict[str, tuple[Step, ...]] = {
+    "removed by an admin": (("register", A, 1), ("unregister", None, 1)),
+    "a slave brings another zone": (
+        ("register", A, 1),
+        ("register", registration("b", broker_id=1, zone="z"), 2),
+    ),
+    "another address takes its place": (("register", A, 1), ("register", registration("b"), 2)),
+    "a newer version over another connection": (("register", A, 1), ("register", registration(counter=2), 2)),
+    "another lease over another connection": (
+        ("register", A, 1),
+        ("register", registration(lease_ms=60_000), 2),
+    ),
+    "write permission taken": (("register", A, 1), ("wipe", None, 1)),
+    "topic deleted": (("register", A, 1), ("delete", None, 1)),
+    "its only topic deleted": (("register", ONE_TOPIC, 1), ("delete", None, 1)),
+    "write permission of its only topic taken": (("register", ONE_TOPIC, 1), ("wipe", None, 1)),
+    "order of a topic": (("register", A, 1), ("order", None, 1)),
+    "order of a topic, not told": (("settings", None, 1), ("register", A, 1), ("order", None, 1)),
+    "settings": (("order", None, 1), ("register", A, 1), ("settings", None, 1)),
+    "connection closed": (("register", A, 1), ("close", None, 1)),
+    "lease ran out": (("register", A, 1), ("wait", None, 1)),
+}
+
+
+@pytest.mark.parametrize("script", MEANWHILE.values(), ids=MEANWHILE)
+def test_repeated_registration_counts_as_if_it_was_decoded_whatever_changed_meanwhile(
+    tmp_path: Path, script: tuple[Step, ...]
+) -> None:
+    play(tmp_path, (*script, ("again", None, 1)))
+
+
+steps = st.one_of(
+    st.tuples(
+        st.just("register"),
+        st.builds(
+            registration,
+            st.sampled_from("ab"),
+            name=st.sampled_from(["n", "m"]),
+            topics=st.integers(1, 3),
+            counter=st.integers(1, 2),
+            broker_id=st.sampled_from([0, 0, 1]),
+            zone=st.sampled_from(["", "", "z"]),
+        ),
+        st.integers(1, 2),
+    ),
+    st.tuples(st.just("again"), st.none(), st.integers(1, 2)),
+    st.tuples(
+        st.sampled_from(["wipe", "add", "delete", "unregister", "close", "wait", "order", "settings"]),
+        st.none(),
+        st.integers(1, 2),
+    ),
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
+@given(st.lists(steps, min_size=2, max_size=25))
+def test_repeated_registrations_count_as_if_each_was_decoded(
+    tmp_path_factory: pytest.TempPathFactory, script: list[Step]
+) -> None:
+    play(tmp_path_factory.mktemp("server"), script)

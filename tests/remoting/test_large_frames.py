@@ -1,0 +1,144 @@
+"""Large frames of many connections at once: read in turns, and nobody is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.server import Connection, RemotingServer, ServerLimits
+
+MIB = 1024 * 1024
+CONDITION_S = 30.0
+BOUNDS = {"received_max": 10 * MIB, "large_frames_max": 3 * MIB, "large_frame_s": 0.02}
+LENGTH = struct.Struct(">I")
+
+
+def frame(opaque: int, size: int) -> bytes:
+    return RemotingCommand.request(1, body=bytes(size)).with_opaque(opaque).encode()
+
+
+def length(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    return command.reply(remark=str(len(command.body)))
+
+
+@contextlib.asynccontextmanager
+async def serving(**limits: Any) -> AsyncIterator[tuple[RemotingServer, str]]:
+    async with asyncio.TaskGroup() as group:
+        server = RemotingServer(handlers={1: length}, group=group, limits=ServerLimits(**limits))
+        addr = await server.start("127.0.0.1", 0)
+        try:
+            yield server, addr
+        finally:
+            await server.close(drain_s=0.5)
+
+
+class Peer:
+    """A connection from a host of its choice."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def dial(cls, addr: str, *, host: str = "127.0.0.1") -> AsyncIterator[Peer]:
+        dialled = socket.create_connection(split_address(addr), source_address=(host, 0))
+        reader, writer = await asyncio.open_connection(sock=dialled)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def answer(self) -> RemotingCommand:
+        async with asyncio.timeout(CONDITION_S):
+            size = await self._reader.readexactly(LENGTH.size)
+            (found,) = FrameDecoder().feed(size + await self._reader.readexactly(*LENGTH.unpack(size)))
+            return decode_command(found)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(CONDITION_S):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run a body on both loops."""
+
+    def on_loop(body: Callable[[], Awaitable[None]]) -> None:
+        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(body())  # type: ignore[arg-type]  # it is a coroutine
+
+    return on_loop
+
+
+def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> None:
+    async def main() -> None:
+        async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(Peer.dial(addr)) for _ in range(24)]
+            for number, peer in enumerate(peers):
+                peer.send(frame(number, MIB)[:-1])
+            await until(lambda: server.received.total > 4 * MIB)
+            for peer in peers:
+                peer.send(bytes(1))
+            for number, peer in enumerate(peers):
+                answer = await peer.answer()
+                assert (answer.opaque, answer.remark) == (number, str(MIB))
+            assert server.stats.connections_shed == 0
+            assert server.received.total == 0
+
+    run(main)
+
+
+def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long(run: Run) -> None:
+    """They have all the places and all that may be read at once, and send nothing more."""
+
+    async def main() -> None:
+        async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
+            for _ in range(8):
+                stranger = await stack.enter_async_context(Peer.dial(addr, host="127.0.0.2"))
+                stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
+            await until(lambda: server.received.total == 8 * 100_004)
+            for number in range(4):
+                broker = await stack.enter_async_context(Peer.dial(addr))
+                broker.send(frame(number, MIB))
+                assert (await broker.answer()).remark == str(MIB)
+            assert server.stats.connections_shed == 0
+
+    run(main)
+
+
+def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle(run: Run) -> None:
+    async def main() -> None:
+        limits = {"large_frames_max": MIB, "large_frame_s": 60.0, "idle_s": 0.2}
+        async with serving(**limits) as (server, addr), Peer.dial(addr) as broker:
+            async with Peer.dial(addr, host="127.0.0.2") as stranger:
+                stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
+                await until(lambda: server.received.total == 100_004)
+                broker.send(frame(5, MIB))
+                await until(lambda: server.received.total > 100_004)
+                async with Peer.dial(addr):
+                    await until(lambda: len(server.connections) == 3)
+                    while len(server.connections) == 3:  # until the third one was idle for long enough
+                        stranger.send(bytes(1))
+                        await asyncio.sleep(0.005)
+            assert (await broker.answer()).remark == str(MIB)
+
+    run(main)
