@@ -116,6 +116,10 @@ class Recovery:
         """
         checkpoint = self.checkpoint
         start = self.log.min_offset
+        if checkpoint is not None and start > checkpoint.log_min:
+            # Else the next checkpoint would say that they may go, and have them removed once they are back.
+            self._refuse(f"log begins at offset {start}, it began at {checkpoint.log_min}: files are missing")
+            logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
             self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could be begun
         if checkpoint is None:

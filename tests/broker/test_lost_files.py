@@ -12,7 +12,6 @@ from tests.broker.test_store import LOG_FILE, OpenStore, bodies, log_files, numb
 __all__ = ["open_store"]  # a fixture
 
 
-@pytest.mark.xfail(strict=True, reason="a store whose first log file is missing starts, and forgets it")
 def test_store_without_its_first_log_file_refuses_to_start(open_store: OpenStore, tmp_path: Path) -> None:
     store = open_store()
     put(store, 150)
@@ -26,7 +25,6 @@ def test_store_without_its_first_log_file_refuses_to_start(open_store: OpenStore
     assert bodies(open_store()) == numbers(150)
 
 
-@pytest.mark.xfail(strict=True, reason="nothing is logged of a log file that is given up")
 def test_lost_first_log_file_can_be_given_up_with_a_line(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
