@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,19 @@ def test_lost_first_log_file_can_be_given_up_with_a_line(
     low = skipping.bounds("T", 0)[0]
     assert bodies(skipping, low) == numbers(150 - low, low)
     assert f"log files missing began=0 begins={LOG_FILE}" in caplog.text
+
+
+@pytest.mark.xfail(strict=True, reason="what a cut queue file held is passed over")
+@pytest.mark.parametrize("size", [0, 60], ids=["empty", "shorter"])
+def test_cut_file_in_the_middle_of_a_queue_hides_no_message(
+    open_store: OpenStore, tmp_path: Path, size: int
+) -> None:
+    store = open_store()
+    put(store, 45)
+    store.close()
+    files = sorted((tmp_path / "consumequeue/T/0").iterdir())
+    assert len(files) > 3
+    os.truncate(files[1], size)
+    again = open_store()
+    assert again.bounds("T", 0) == (0, 45)
+    assert bodies(again) == numbers(45)
