@@ -88,7 +88,7 @@ class ConsumeQueue:
         """Open the files of a queue and cut entries whose records are not in [log_min, log_end).
 
         Returns:
-            None if the files are of another file size, or one is missing: they must be rebuilt.
+            None if the files are of another file size, or one is missing or cut: they must be rebuilt.
         """
         queue = cls(directory, file_size=file_size, disk=disk)
         files = queue._files()
@@ -97,6 +97,8 @@ class ConsumeQueue:
         first, last = files[0], files[-1]
         if files != list(range(first, last + 1, queue._file_size)) or first % queue._file_size:
             return None
+        if any(queue._size_of(start) < queue._file_size for start in files[:-1]):
+            return None  # it was whole before the next one began
         low = first // ENTRY_SIZE
         queue.max_index = (last + min(queue._size_of(last), queue._file_size)) // ENTRY_SIZE
         queue.min_index = low

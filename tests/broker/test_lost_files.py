@@ -39,7 +39,6 @@ def test_lost_first_log_file_can_be_given_up_with_a_line(
     assert f"log files missing began=0 begins={LOG_FILE}" in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="what a cut queue file held is passed over")
 @pytest.mark.parametrize("size", [0, 60], ids=["empty", "shorter"])
 def test_cut_file_in_the_middle_of_a_queue_hides_no_message(
     open_store: OpenStore, tmp_path: Path, size: int
