@@ -111,7 +111,18 @@ def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("host", "addr", "dialled"),
-    [("10.0.0.1", "10.0.0.1:10911", True), ("10.0.0.1", "10.0.0.2:10911", False), ("10.0.0.1", "", False)],
+    [
+        ("10.0.0.1", "10.0.0.1:10911", True),
+        ("10.0.0.1", "10.0.0.2:10911", False),
+        ("10.0.0.1", "", False),
+        pytest.param(
+            "10.0.0.1",
+            "10.0.0.1:" + "1" * 1_000_000,
+            False,
+            id="much text, no port",
+            marks=pytest.mark.xfail(strict=True, reason="kept before anybody has looked at its form"),
+        ),
+    ],
 )
 def test_address_counts_if_its_connection_comes_from_there(host: str, addr: str, dialled: bool) -> None:
     notices = Notices.__new__(Notices)
@@ -133,7 +144,7 @@ def test_address_counts_however_it_is_spelt(addr: str) -> None:
 def test_one_connection_has_a_bounded_number_of_addresses_dialled() -> None:
     notices = Notices.__new__(Notices)
     notices._registered = {}
-    for port in range(1000):
+    for port in range(1, 1000):
         notices.registered(ConnectionId(1), "10.0.0.1", f"10.0.0.1:{port}")
     assert len(notices._registered[ConnectionId(1)]) == 64
 
