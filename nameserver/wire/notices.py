@@ -8,6 +8,7 @@ from typing import Final
 
 from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
 from routekeeper.remoting.addresses import canonical_host
+from routekeeper.remoting.bounds import is_address
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
@@ -48,7 +49,8 @@ class Notices:
             addr: What it gives as the broker's address.
         """
         named = addr.rpartition(":")[0]
-        if named == host or canonical_host(named) == canonical_host(host):
+        is_its_own = named == host or canonical_host(named) == canonical_host(host)
+        if is_its_own and is_address(addr):
             addrs = self._registered.setdefault(origin, set())
             if len(addrs) < _PER_CONNECTION:
                 addrs.add(addr)
