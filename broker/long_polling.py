@@ -6,6 +6,7 @@ Times are loop times in seconds.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -24,6 +25,7 @@ class _Parked(Generic[P]):
     queue: tuple[str, int]
     deadline: float
     size: int
+    number: int
     gone: bool = False
 
 
@@ -32,16 +34,20 @@ class ParkedPulls(Generic[P]):
 
     A pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls and their
     bytes are bounded; :meth:`park` says when it is full, and the caller answers at once then.
+
+    Attributes:
+        parked: Pulls that were parked so far.
     """
 
     def __init__(self, *, limit: int = PULLS_MAX, bytes_max: int = PULL_BYTES_MAX) -> None:
+        self.parked = 0
         self._limit = limit
         self._bytes_max = bytes_max
         self._held = 0
-        self._by_queue: dict[tuple[str, int], list[_Parked[P]]] = {}
+        # Keys alone count: an entry leaves from the middle at once.
+        self._by_queue: dict[tuple[str, int], dict[_Parked[P], None]] = {}
         self._by_owner: dict[int, set[_Parked[P]]] = {}
         self._deadlines: list[tuple[float, int, _Parked[P]]] = []
-        self._sequence = 0
         self._size = 0
 
     def __len__(self) -> int:
@@ -51,19 +57,29 @@ class ParkedPulls(Generic[P]):
         """Park a pull of connection ``owner`` that takes ``size`` bytes; return False at a limit."""
         if self._size >= self._limit or self._held + size > self._bytes_max:
             return False
-        entry = _Parked(pull, owner, (topic, queue_id), deadline, size)
+        self.parked += 1
+        entry = _Parked(pull, owner, (topic, queue_id), deadline, size, self.parked)
         self._held += size
-        self._by_queue.setdefault(entry.queue, []).append(entry)
+        self._by_queue.setdefault(entry.queue, {})[entry] = None
         self._by_owner.setdefault(owner, set()).add(entry)
-        self._sequence += 1
-        heapq.heappush(self._deadlines, (deadline, self._sequence, entry))
+        heapq.heappush(self._deadlines, (deadline, entry.number, entry))
         self._size += 1
         return True
 
-    def wake(self, topic: str, queue_id: int) -> list[tuple[P, float]]:
-        """Take out all pulls of a queue, with their deadlines, for the caller to run again."""
-        entries = self._by_queue.pop((topic, queue_id), [])
+    def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> list[tuple[P, float]]:
+        """Take out pulls of a queue, with their deadlines, for the caller to run again.
+
+        Args:
+            up_to: Only of those that were parked while :attr:`parked` was at most this.
+            most: How many at most, those first that wait longest.
+        """
+        entries = [
+            entry
+            for entry in itertools.islice(self._by_queue.get((topic, queue_id), ()), most)
+            if entry.number <= up_to
+        ]
         for entry in entries:
+            self._leave_queue(entry)
             self._forget(entry)
         return [(entry.pull, entry.deadline) for entry in entries]
 
@@ -93,7 +109,7 @@ class ParkedPulls(Generic[P]):
 
     def _leave_queue(self, entry: _Parked[P]) -> None:
         waiting = self._by_queue[entry.queue]
-        waiting.remove(entry)
+        del waiting[entry]
         if not waiting:
             del self._by_queue[entry.queue]
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from typing import Final
 
 from routekeeper.broker.delay import DelayService
 from routekeeper.broker.long_polling import ParkedPulls
@@ -16,6 +17,9 @@ from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 
 logger = logging.getLogger(__name__)
+
+LOOKS_MAX: Final = 256
+"""Pulls that are looked at again in one turn of the loop: one message can wake a hundred thousand."""
 
 
 class WaitingPulls:
@@ -39,7 +43,8 @@ class WaitingPulls:
         self._parked: ParkedPulls[Pull] = ParkedPulls()
         self._expiry: asyncio.Handle | None = None
         self._expiry_at = math.inf  # kept here: not every handle of uvloop knows its instant
-        self._arrived: set[tuple[str, int]] = set()
+        # By queue: up to which pull those are to be looked at again that wait there.
+        self._arrived: dict[tuple[str, int], int] = {}
         self._waking = False
 
     def park(self, pull: Pull, *, deadline: float) -> bool:
@@ -66,7 +71,7 @@ class WaitingPulls:
 
         That is done after the whole batch of requests at hand, so that they get all of it at once.
         """
-        self._arrived |= queues
+        self._arrived |= dict.fromkeys(queues, self._parked.parked)
         if not self._waking:
             self._waking = True
             asyncio.get_running_loop().call_soon(self._wake)
@@ -97,12 +102,17 @@ class WaitingPulls:
         self._arm()
 
     def _wake(self) -> None:
-        self._waking = False
-        arrived, self._arrived = self._arrived, set()
-        for topic, queue_id in arrived:
+        left = LOOKS_MAX
+        while self._arrived and left:
+            topic, queue_id = queue = next(iter(self._arrived))
+            up_to = self._arrived.pop(queue)
             if topic == SCHEDULE_TOPIC:
                 self._delay.wake()
-            for pull, deadline in self._parked.wake(topic, queue_id):
+            woken = self._parked.wake(topic, queue_id, up_to=up_to, most=left)
+            left -= len(woken)
+            if not left:  # there may be more
+                self._arrived[queue] = up_to
+            for pull, deadline in woken:
                 try:
                     found = look(self._state, pull)
                 except OSError as error:
@@ -111,6 +121,9 @@ class WaitingPulls:
                     self.park(found.pull, deadline=deadline)
                 else:
                     self._send(pull.connection, found)
+        self._waking = bool(self._arrived)
+        if self._waking:
+            asyncio.get_running_loop().call_soon(self._wake)
 
 
 def _unread(pull: Pull, error: OSError) -> RemotingCommand:
