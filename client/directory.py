@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from routekeeper.remoting.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
 
 log = logging.getLogger(__name__)
+
+#: Bytes of a page that lists nameservers.
+_PAGE_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,9 @@ class Directory:
             InvalidArgument: If it holds something else than addresses; the list stays as it is.
         """
         assert self.config.nameserver_url is not None
-        reply: FetchReply = yield Fetch(self.config.nameserver_url, self.config.call_timeout_s)
+        reply: FetchReply = yield Fetch(
+            self.config.nameserver_url, self.config.call_timeout_s, reply_max=_PAGE_MAX
+        )
         if reply.status != 200:
             raise OSError(f"HTTP status {reply.status}")
         addrs = parse_nameservers(reply.text.strip())

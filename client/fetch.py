@@ -2,27 +2,87 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
+import io
+import socket
+import time
 import urllib.error
 import urllib.request
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .operation import Fetch, FetchReply, Unreached
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+
+class _UntilDeadline(io.RawIOBase):
+    """Reads from a socket until an instant: a server that sends a byte now and then moves no timeout on."""
+
+    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._deadline_s = deadline_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_s)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Readable:
+    """A socket as http.client asks for it."""
+
+    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
+        self._sock = sock
+        self._deadline_s = deadline_s
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_UntilDeadline(self._sock, self._deadline_s))
+
 
 class _Connection(http.client.HTTPConnection):
-    """Tells a connection that was not made from one that broke."""
+    """Tells a connection that was not made from one that broke; its timeout is for all that happens on it."""
+
+    def __init__(self, host: str, *, timeout: float, **more: Any) -> None:
+        super().__init__(host, timeout=timeout, **more)
+        self._deadline_s = time.monotonic() + timeout
+        self.response_class = functools.partial(_response, self._deadline_s)  # type: ignore[assignment]
 
     def connect(self) -> None:
         try:
             super().connect()
         except OSError as error:
             raise Unreached(error.strerror or str(error)) from None
+        self.sock.settimeout(max(0.001, self._deadline_s - time.monotonic()))
+
+
+class _SecureConnection(_Connection, http.client.HTTPSConnection):
+    """The same over TLS."""
+
+
+def _response(deadline_s: float, sock: socket.socket, **more: Any) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(_Readable(sock, deadline_s), **more)  # type: ignore[arg-type]
 
 
 class _Handler(urllib.request.HTTPHandler):
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Connection, request)
+        return self.do_open(_Connection, request)  # type: ignore[arg-type]
+
+
+class _SecureHandler(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SecureConnection, request)  # type: ignore[arg-type]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -32,15 +92,16 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+_HANDLERS: Final = (_Handler(), _SecureHandler(), _NoRedirects())
 #: Nameservers are asked themselves: a proxy of the environment would be told tokens, and may see other hosts.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(), _NoRedirects())
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), *_HANDLERS)
 
 
 def http_fetch(fetch: Fetch) -> FetchReply:
     """Ask over HTTP; a status other than 200 is a reply, not an error, a redirection too.
 
     Raises:
-        OSError: If there is no reply, or one above the limit; Unreached if nothing was sent.
+        OSError: If there is no whole reply in time, or one above the limit; Unreached if nothing was sent.
         ValueError: If the URL is none or not HTTP.
     """
     url = fetch.url
@@ -52,15 +113,31 @@ def http_fetch(fetch: Fetch) -> FetchReply:
             data = reply.read(fetch.reply_max + 1)
             status = reply.status
     except urllib.error.HTTPError as error:
-        with error:
-            data = error.read(fetch.reply_max + 1)
-        status = error.code
+        status, data = error.code, _refusal(error, fetch)
     except urllib.error.URLError as error:
+        if isinstance(error.reason, TimeoutError):
+            raise _too_slow(fetch) from None
         raise error.reason if isinstance(error.reason, OSError) else error from None
+    except TimeoutError:
+        raise _too_slow(fetch) from None
     except http.client.InvalidURL as error:
         raise ValueError(f"{url!r} is no HTTP address: {error}") from None
     except http.client.HTTPException as error:
-        raise OSError(f"no HTTP reply: {type(error).__name__} {error}") from None
+        raise OSError(f"no HTTP reply: {type(error).__name__} {str(error)[:200]}") from None
     if len(data) > fetch.reply_max:
         raise OSError(f"reply of {url} is above {fetch.reply_max} bytes")
     return FetchReply(status, data)
+
+
+def _refusal(error: urllib.error.HTTPError, fetch: Fetch) -> bytes:
+    try:
+        with error:
+            return error.read(fetch.reply_max + 1)
+    except TimeoutError:
+        raise _too_slow(fetch) from None
+    except http.client.HTTPException as broken:
+        raise OSError(f"no HTTP reply: {type(broken).__name__} {str(broken)[:200]}") from None
+
+
+def _too_slow(fetch: Fetch) -> TimeoutError:
+    return TimeoutError(f"no whole reply within {fetch.timeout_s:g} s")

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+import orjson
+
 from routekeeper.remoting import state_file
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.files import read_regular
@@ -129,7 +131,7 @@ def _read(path: Path) -> dict[str, int]:
 
 
 def _parse(content: bytes) -> dict[str, int]:
-    found = json.loads(content)
+    found = orjson.loads(content)  # its errors are ValueErrors, however deep a text is nested
     if not isinstance(found, dict) or not all(type(offset) is int for offset in found.values()):
         raise ValueError("not an object of numbers")
     return found

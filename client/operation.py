@@ -56,7 +56,7 @@ class Fetch:
     Fails with :class:`Unreached` when nothing was sent, with another OSError when no reply came.
 
     Attributes:
-        timeout_s: Longest silence of the server.
+        timeout_s: For all of it, from the connection to the last byte of the reply.
         reply_max: Bytes of a reply that are accepted.
     """
 

@@ -14,12 +14,17 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from routekeeper.remoting.addresses import is_loopback, same_address
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.logs import shortened
 
 from .errors import NotApplied, OutcomeUnknown
 from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock
 
 #: Largest snapshot that is taken over HTTP, in bytes.
 SNAPSHOT_MAX: Final = 1 << 30
+#: Largest answer to any other change.
+_ANSWER_MAX: Final = 1 << 20
 #: How often the leader may turn out to be another one.
 _HOPS_MAX: Final = 5
 #: Time between two questions while no leader is known.
@@ -63,14 +68,12 @@ class Done:
     Attributes:
         http: Address of the nameserver that made it.
         reply: Its answer.
+        document: The object in it; empty if it is a file.
     """
 
     http: str
     reply: FetchReply
-
-    @property
-    def document(self) -> Mapping[str, Any]:
-        return _document(self.reply) or {}
+    document: Mapping[str, Any]
 
 
 class Group:
@@ -185,7 +188,7 @@ class Group:
                     method,
                     body,
                     headers,
-                    SNAPSHOT_MAX,
+                    SNAPSHOT_MAX if accept else _ANSWER_MAX,
                 )
             except (Unreached, ValueError) as error:
                 who = address if address in self.addresses else f"{address}, where {leader} is said to lead"
@@ -197,11 +200,19 @@ class Group:
                 ) from None
             match reply.status:
                 case 200:
-                    return Done(address, reply)
+                    done = _document(reply)
+                    if done is None and not accept:
+                        raise OutcomeUnknown(
+                            f"{address} answered status 200 without a JSON object: outcome unknown, look with"
+                            " raftStatus"
+                        )
+                    return Done(address, reply, done or {})
                 case 421:
                     hops += 1
                     refusal = _document(reply) or {}
                     leader = refusal.get("leader")
+                    if isinstance(leader, str):
+                        leader = shortened(leader)
                     found = yield from self._named(leader)
                     if found is None:
                         found = _told(address, refusal.get("leader_http"))
@@ -263,16 +274,17 @@ def _url(address: str, path: str) -> str:
 
 def _document(reply: FetchReply) -> Mapping[str, Any] | None:
     try:
-        document = json.loads(reply.text)
-    except ValueError:
+        return as_object(loads(reply.data, ANSWER), "answer")
+    except RemoteProtocolError:
         return None
-    return document if isinstance(document, dict) else None
 
 
 def _words(reply: FetchReply) -> str:
     """Return a refusal in the server's own words."""
     detail = (_document(reply) or {}).get("detail")
-    return detail if isinstance(detail, str) else f"answered status {reply.status} without saying why"
+    return (
+        shortened(detail) if isinstance(detail, str) else f"answered status {reply.status} without saying why"
+    )
 
 
 def _reason(error: Exception) -> str:

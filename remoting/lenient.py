@@ -256,6 +256,18 @@ def get_text(members: Mapping[str, Any], name: str) -> str | None:
     raise RemoteProtocolError(f"{name} is a JSON {type(value).__name__}, must be text")
 
 
+def need_text(members: Mapping[str, Any], name: str) -> str:
+    """Return a member as :func:`get_text`.
+
+    Raises:
+        RemoteProtocolError: If it is absent, null or something else.
+    """
+    value = get_text(members, name)
+    if value is None:
+        raise RemoteProtocolError(f"{name} is missing, must be text")
+    return value
+
+
 def as_texts(value: object, what: str) -> tuple[str, ...]:
     """Return a value that must be an array of texts.
 

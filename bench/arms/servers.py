@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import json
 import os
 import shutil
 import socket
@@ -26,6 +25,7 @@ from routekeeper.bench.timers import DOCUMENTED_MS, Timers, documented_timers
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 #: Jars of pyspark that ZooKeeper needs; a class path of all 250 takes longer to open.
@@ -149,7 +149,7 @@ def is_ready(http: str) -> bool:
 def status_of(http: str) -> dict[str, str]:
     """Return what a nameserver of ours says of itself; empty without an answer."""
     status, body = fetch(f"http://{http}/v1/status")
-    return dict(json.loads(body)) if status == 200 else {}
+    return as_object(loads(body, ANSWER), "status") if status == 200 else {}
 
 
 class Nameservers(StartedServers):

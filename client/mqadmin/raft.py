@@ -6,15 +6,33 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+import orjson
+
+from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.files import read_regular
+from routekeeper.remoting.lenient import (
+    ANSWER,
+    INT64_MAX,
+    as_int,
+    as_object,
+    as_texts,
+    get_bool,
+    get_list,
+    get_text,
+    loads,
+    need_text,
+)
+from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.properties import split_properties
+from routekeeper.remoting.route import decode_route
 
 from ..errors import NotApplied, describe
-from ..operation import Operation
+from ..operation import FetchReply, Operation
 from ..raft_group import ADDRESS, SNAPSHOT_MAX, Done, Group, NoAnswer, http_address
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
@@ -109,22 +127,26 @@ _TO_THE_RIGHT: Final = {"#Term", "#Applied", "#Lag", "#Contact", "#Links"}
 def _raft_status(context: Context, args: Arguments) -> int:
     as_json = args.json()
     group, missing = _group(context, args)
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, _Status] = {}
     code = 0
     for reason in missing:
         code = context.fail(reason)
     for address in group.addresses:
         try:
             general = context.run(group.read(address, "/v1/status"))
-            if general.get("mode") != "raft":
-                raise NoAnswer(f"{address}: runs in mode {general.get('mode')}, it belongs to no raft group")
-            found[address] = {**context.run(group.read(address, "/v1/raft/status")), **general}
+            mode = get_text(general, "mode")
+            if mode != "raft":
+                mode = shortened(str(mode))
+                raise NoAnswer(f"{address}: runs in mode {mode}, it belongs to no raft group")
+            found[address] = _Status.of({**context.run(group.read(address, "/v1/raft/status")), **general})
         except NoAnswer as error:
             code = context.fail(error)
+        except RemoteProtocolError as error:
+            code = context.fail(f"{address}: {error}")
     if "check" in args:
         code = _check(context, found) or code
     if as_json:
-        context.json([{"http": address, **status} for address, status in found.items()])
+        context.json([{"http": address, **status.document} for address, status in found.items()])
         return code
     if not found:
         return code
@@ -139,10 +161,10 @@ def _raft_status(context: Context, args: Arguments) -> int:
             ).rstrip()
         )
     for address, status in found.items():
-        if status.get("waiting_for") and not (status.get("reads_ready") and status.get("writes_ready")):
-            context.line(f"{address} is not ready: {status['waiting_for']}")
+        if status.waiting_for and not status.ready:
+            context.line(f"{address} is not ready: {status.waiting_for}")
     for address, status in found.items():
-        if status.get("storage_stalled"):
+        if status.stalled:
             context.line(f"{address} is hindered: its disk does not take its journal")
     for line in (*_missing_links(found), *_strength(found)):
         context.line(line)
@@ -150,62 +172,114 @@ def _raft_status(context: Context, args: Arguments) -> int:
     return code
 
 
-def _check(context: Context, found: Mapping[str, Mapping[str, Any]]) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    """A nameserver's part in its group, as it says itself.
+
+    Attributes:
+        contact_ms: Age of the last contact with the leader, or of a leader with a majority; None for never.
+        waiting_for: Why it serves not everything; empty if it does, or does not say.
+        document: All that it said.
+    """
+
+    me: str
+    role: str
+    term: int
+    leader: str
+    applied_index: int
+    commit_index: int
+    members: tuple[str, ...]
+    learners: tuple[str, ...]
+    linked: tuple[str, ...]
+    contact_ms: float | None
+    ready: bool
+    waiting_for: str
+    stalled: bool
+    document: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> _Status:
+        """Decode an answer.
+
+        Raises:
+            RemoteProtocolError: If a member is missing or of another kind.
+        """
+        contact = document.get("last_contact_ms")
+        if not isinstance(contact, int | float | None):
+            raise RemoteProtocolError("last_contact_ms must be a number")
+        return cls(
+            me=need_text(document, "me"),
+            role=need_text(document, "role"),
+            term=as_int(document.get("term"), "term", limit=INT64_MAX),
+            leader=get_text(document, "leader") or "",
+            applied_index=as_int(document.get("applied_index"), "applied_index", limit=INT64_MAX),
+            commit_index=as_int(document.get("commit_index"), "commit_index", limit=INT64_MAX),
+            members=as_texts(document.get("members"), "members"),
+            learners=as_texts(document.get("learners") or [], "learners"),
+            linked=as_texts(document.get("linked") or [], "linked"),
+            contact_ms=contact,
+            ready=get_bool(document, "reads_ready") and get_bool(document, "writes_ready"),
+            waiting_for=get_text(document, "waiting_for") or "",
+            stalled=get_bool(document, "storage_stalled"),
+            document=document,
+        )
+
+
+def _check(context: Context, found: Mapping[str, _Status]) -> int:
     """Say for each name server that serves no reads and writes why; return the exit code."""
     code = 0
     for address, status in found.items():
-        if not (status.get("leader") and status.get("reads_ready") and status.get("writes_ready")):
-            code = context.fail(f"{address} is not ready: {status.get('waiting_for') or 'no leader'}")
+        if not (status.leader and status.ready):
+            code = context.fail(f"{address} is not ready: {status.waiting_for or 'no leader'}")
     return code
 
 
-def _status_row(address: str, status: Mapping[str, Any]) -> tuple[str, ...]:
-    contact = status.get("last_contact_ms")
-    others = {member for member in status["members"] if member != status["me"]}
+def _status_row(address: str, status: _Status) -> tuple[str, ...]:
+    others = {member for member in status.members if member != status.me}
     return (
         address,
-        status["me"],
-        status["role"],
-        str(status["term"]),
-        status["leader"] or "none",
-        str(status["applied_index"]),
-        str(max(0, status["commit_index"] - status["applied_index"])),
-        "never" if contact is None else f"{contact:.0f} ms",
-        f"{len(others & set(status['linked']))} of {len(others)}",
-        "yes" if status["reads_ready"] and status["writes_ready"] else "no",
+        status.me,
+        status.role,
+        str(status.term),
+        status.leader or "none",
+        str(status.applied_index),
+        str(max(0, status.commit_index - status.applied_index)),
+        "never" if status.contact_ms is None else f"{status.contact_ms:.0f} ms",
+        f"{len(others & set(status.linked))} of {len(others)}",
+        "yes" if status.ready else "no",
     )
 
 
-def _missing_links(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _missing_links(found: Mapping[str, _Status]) -> list[str]:
     """Say which members are without a link to whom."""
     lines = []
-    for member in sorted({member for status in found.values() for member in status["members"]}):
-        others = [address for address, status in found.items() if status["me"] != member]
-        without = [address for address in others if member not in found[address]["linked"]]
+    for member in sorted({member for status in found.values() for member in status.members}):
+        others = [address for address, status in found.items() if status.me != member]
+        without = [address for address in others if member not in found[address].linked]
         if without:
             words = "is down or cut off: no" if without == others else "has no"
             lines.append(f"{member} {words} link with {', '.join(without)}")
     return lines
 
 
-def _strength(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _strength(found: Mapping[str, _Status]) -> list[str]:
     """Say how many voters the leader reaches, if some are missing, and whether that is the least it needs."""
     for status in found.values():
-        if status["role"] == "leader":
-            voters = set(status["members"]) - set(status.get("learners", ()))
-            up = voters & {status["me"], *status["linked"]}
+        if status.role == "leader":
+            voters = set(status.members) - set(status.learners)
+            up = voters & {status.me, *status.linked}
             if up != voters:
                 last = "; one more away, and nothing is served" if len(up) == len(voters) // 2 + 1 else ""
                 return [f"{len(up)} of {len(voters)} voters are up{last}"]
     return []
 
 
-def _print_members(context: Context, found: Mapping[str, Mapping[str, Any]]) -> None:
+def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
     """Say who belongs to the group; members that disagree (a change is under way) are told apart."""
     views: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for address, status in found.items():
-        learners = tuple(sorted(status.get("learners", ())))
-        voters = tuple(sorted(set(status["members"]) - set(learners)))
+        learners = tuple(sorted(status.learners))
+        voters = tuple(sorted(set(status.members) - set(learners)))
         views.setdefault((voters, learners), []).append(address)
     for (voters, learners), addresses in views.items():
         told = "" if len(views) == 1 else f" (as {', '.join(addresses)} knows it)"
@@ -230,7 +304,11 @@ def _change(
 
 
 def _members_line(done: Done) -> str:
-    return f"members: {', '.join(done.document.get('members', ()))}"
+    try:
+        members = ", ".join(as_texts(done.document.get("members"), "members"))
+    except RemoteProtocolError:  # the change is done all the same
+        members = "unknown"
+    return f"members: {members}"
 
 
 def _snapshot_save(context: Context, args: Arguments) -> int:
@@ -238,11 +316,9 @@ def _snapshot_save(context: Context, args: Arguments) -> int:
     target = None if args.get("f") is None else Path(args.text("f"))
     if target is None:
         done = context.run(group.save_snapshot(content=False))
-        info = done.document
-        context.line(
-            f"snapshot saved at {done.http}: {info['path']} index={info['index']} term={info['term']}"
-            f" bytes={info['size']}"
-        )
+        path, *figures = (_said(done, name) for name in ("path", "index", "term", "size"))
+        index, term, size = figures
+        context.line(f"snapshot saved at {done.http}: {path} index={index} term={term} bytes={size}")
         return 0
     done = context.run(group.save_snapshot(content=True))
     partial = target.with_name(f"{target.name}.tmp")
@@ -264,12 +340,17 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
     except OSError as error:
         return context.fail(f"{args.text('f')} cannot be read: {error.strerror}")
     done = context.run(_group(context, args)[0].restore_snapshot(image))
-    found = done.document
-    context.line(
-        f"snapshot restored at {done.http}: revision={found['revision']} index={found['applied_index']}"
-        f" digest={found['digest']}"
-    )
+    revision, index, digest = (_said(done, name) for name in ("revision", "applied_index", "digest"))
+    context.line(f"snapshot restored at {done.http}: revision={revision} index={index} digest={digest}")
     return 0
+
+
+def _said(done: Done, name: str) -> str:
+    """Return a member of the answer to a change, which is done whatever its answer lacks."""
+    try:
+        return get_text(done.document, name) or "unknown"
+    except RemoteProtocolError:
+        return "unknown"
 
 
 # -- reads of routes ----------------------------------------------------------------------------------------
@@ -288,8 +369,8 @@ def _explain_route(context: Context, args: Arguments) -> int:
     if reply is None:
         return context.fail("; ".join(unreached))
     try:
-        document = json.loads(reply.text)
-    except ValueError:
+        document = loads(reply.data, ANSWER)
+    except RemoteProtocolError:
         return context.fail(f"{address} answered status {reply.status} without JSON")
     if as_json:
         context.json(document)
@@ -341,9 +422,11 @@ def _route_diff(context: Context, args: Arguments) -> int:
         code = context.fail(reason)
     for address in group.addresses:
         try:
-            digests[address] = context.run(group.read(address, "/v1/digest"))["digest"]
+            digests[address] = need_text(context.run(group.read(address, "/v1/digest")), "digest")
         except NoAnswer as error:
             code = context.fail(error)
+        except RemoteProtocolError as error:
+            code = context.fail(f"{address}: {error}")
     differences: list[dict[str, Any]] = []
     compared = 0
     if len(set(digests.values())) > 1:
@@ -371,12 +454,15 @@ def _differences(
     brokers: dict[str, dict[str, object]] = {}
     topics: dict[str, set[str]] = {}
     for address in addresses:
-        listed = context.run(group.read(address, "/v1/brokers?consistency=stale"))["brokers"]
-        brokers[address] = {
-            f"{row['cluster']}/{row['broker_name']}/{row['broker_id']} {row['broker_addr']}": True
-            for row in listed
-        }
-        topics[address] = set(context.run(group.read(address, "/v1/topics?consistency=stale"))["topics"])
+        listed = context.run(group.read(address, "/v1/brokers?consistency=stale"))
+        names = ("cluster", "broker_name", "broker_id", "broker_addr")
+        brokers[address] = {}
+        for row in get_list(listed, "brokers"):
+            cluster, name, broker_id, addr = (need_text(as_object(row, "broker"), each) for each in names)
+            brokers[address][f"{cluster}/{name}/{broker_id} {addr}"] = True
+        topics[address] = set(
+            as_texts(context.run(group.read(address, "/v1/topics?consistency=stale")).get("topics"), "topics")
+        )
     differences = []
     if only is None:
         differences += _one_sided("broker", brokers)
@@ -387,7 +473,7 @@ def _differences(
         routes: dict[str, Any] = {}
         for address in addresses:
             reply = context.run(group.ask(address, path))
-            routes[address] = _canonical(json.loads(reply.text)["route"]) if reply.status == 200 else None
+            routes[address] = _canonical(reply) if reply.status == 200 else None
         if any(route != routes[addresses[0]] for route in routes.values()):
             differences.append({"kind": "route", "name": topic, "at": routes})
     return differences, min(len(common), _TOPICS_MAX)
@@ -403,12 +489,18 @@ def _one_sided(kind: str, tables: Mapping[str, Iterable[str]]) -> list[dict[str,
     ]
 
 
-def _canonical(route: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring a route into an order that does not depend on who registered first."""
+def _canonical(reply: FetchReply) -> dict[str, Any]:
+    """Return the route in an answer, in an order that does not depend on who registered first.
+
+    Raises:
+        RemoteProtocolError: If there is none.
+    """
+    route = as_object(as_object(loads(reply.data, ANSWER), "answer").get("route"), "route")
+    decode_route(orjson.dumps(route))  # refuses what is no route
     return {
         **route,
-        "brokerDatas": sorted(route.get("brokerDatas") or (), key=lambda data: str(data.get("brokerName"))),
-        "queueDatas": sorted(route.get("queueDatas") or (), key=lambda data: str(data.get("brokerName"))),
+        "brokerDatas": sorted(get_list(route, "brokerDatas"), key=lambda data: str(data.get("brokerName"))),
+        "queueDatas": sorted(get_list(route, "queueDatas"), key=lambda data: str(data.get("brokerName"))),
     }
 
 
@@ -435,10 +527,10 @@ def _print_differences(context: Context, differences: Sequence[Mapping[str, Any]
 def _route_in_words(route: Mapping[str, Any] | None) -> str:
     if route is None:
         return "no route"
-    addresses = {data["brokerName"]: data["brokerAddrs"] for data in route["brokerDatas"]}
+    addresses = {data.get("brokerName"): data.get("brokerAddrs") for data in route["brokerDatas"]}
     parts = [
-        f"{queues['brokerName']} read={queues['readQueueNums']} write={queues['writeQueueNums']}"
-        f" perm={queues['perm']} {addresses.get(queues['brokerName'], {})}"
+        f"{queues.get('brokerName')} read={queues.get('readQueueNums')} write={queues.get('writeQueueNums')}"
+        f" perm={queues.get('perm')} {addresses.get(queues.get('brokerName'), {})}"
         for queues in route["queueDatas"]
     ]
     return "; ".join(parts) or "no queues"
@@ -495,7 +587,7 @@ COMMANDS: Final = (
         ),
         run=_change(
             lambda group, args: group.transfer_leadership(args.get("m")),
-            lambda done, args: (f"leadership transferred to {done.document.get('leader')}.",),
+            lambda done, args: (f"leadership transferred to {_said(done, 'leader')}.",),
         ),
         needs_nameserver=False,
     ),

@@ -116,10 +116,7 @@ FINE = {
     **dict.fromkeys(CHANGES, OBJECTS),
 }
 
-X = pytest.mark.xfail(strict=True, reason="odd answers end in tracebacks, slow ones do not end")
 
-
-@X
 @pytest.mark.slow
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_an_odd_answer_is_one_line(command: str, stranger: Any, tmp_path: Path) -> None:
@@ -157,7 +154,6 @@ COMPARED = (
 )
 
 
-@X
 @pytest.mark.slow
 def test_an_odd_answer_to_a_comparison_is_one_line(stranger: Any) -> None:
     good = {
@@ -175,7 +171,6 @@ def test_an_odd_answer_to_a_comparison_is_one_line(stranger: Any) -> None:
         assert err.startswith("mqadmin routeDiff: "), odd
 
 
-@X
 def test_a_change_whose_answer_cannot_be_read_has_an_unknown_outcome(stranger: Any) -> None:
     code, err = run("transferLeader", "--http", stranger(whole(b"[")))
     assert code == 1
@@ -192,7 +187,6 @@ def dripping(first: bytes, drop: bytes) -> Send:
     return send
 
 
-@X
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "drop"),
@@ -214,7 +208,6 @@ def test_a_server_that_drips_holds_nobody_longer_than_the_timeout(
     assert time.monotonic() - began < 5
 
 
-@X
 def test_a_reply_of_a_change_has_a_bound_far_below_a_snapshot(stranger: Any) -> None:
     code, err = run("transferLeader", "--http", stranger(whole(b'{"leader":"' + b"a" * (2 << 20) + b'"}')))
     assert code == 1

@@ -71,6 +71,7 @@ IO_MODULES = {
     "client/aio_parts.py",
     "client/blocking.py",
     "client/blocking_parts.py",
+    "client/fetch.py",
     "client/mqadmin/addresses.py",
     "client/mqadmin/cluster.py",
     "bench/__main__.py",
