@@ -37,7 +37,7 @@ from routekeeper.nameserver.raft.types import RaftConfig, StopMember
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
-from routekeeper.nameserver.types import Answer, ConnectionId, Request
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from routekeeper.nameserver.verdicts import Applied
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LimitedLog
@@ -141,7 +141,6 @@ class Replicated(Local):
         self.join_barrier = reads.join
         self.register = registrations.register
         self.renew = registrations.renew
-        self.withdrawn = reports.withdrawn
         self.propose = writes.propose
 
     async def start(self) -> None:
@@ -186,6 +185,9 @@ class Replicated(Local):
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._registrations.forget_repeat(origin)
         self._reports.closed(origin, by_us=by_us)
+
+    async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        self._reports.withdrawn(broker, origin)
 
     def status(self) -> ConsistencyStatus:
         view, member = self._table.view, self._member

@@ -22,6 +22,7 @@ from routekeeper.nameserver.registration import Registration, decode_registratio
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Moved, Verdict
+from routekeeper.remoting.steps import finish
 
 from .proposals import WRITE_DEADLINE_S, Sender
 from .reports import Reports
@@ -152,14 +153,16 @@ class Registrations(Part):
         try:
             # As stale as it may be: it is decided again if that was too stale. Nearly all are differences,
             # once every member knows those.
-            decision = decide_received(
-                self._table,
-                self._liveness,
-                decoded,
-                on.origin,
-                settings,
-                differences=self._reporter.understood >= UPDATE_FORMAT,
-                host=on.host,
+            decision = finish(
+                decide_received(
+                    self._table,
+                    self._liveness,
+                    decoded,
+                    on.origin,
+                    settings,
+                    differences=self._reporter.understood >= UPDATE_FORMAT,
+                    host=on.host,
+                )
             )
             command: Command | Answer
             if isinstance(decision, Renewal):

@@ -77,7 +77,7 @@ class Delayed:
         meanwhile(self.table)
         return self.table.apply(command)
 
-    def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+    async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
         self.calls.append(f"part of {broker.broker_addr}")
 
     async def change_settings(self, change: SettingsChange) -> Answer:

@@ -87,7 +87,6 @@ def independent(folder: Path) -> Independent:
     return server
 
 
-@pytest.mark.xfail(strict=True, reason="a registration is decoded, decided and applied in one step")
 def test_large_registration_lets_others_be_served_and_is_seen_all_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         server = independent(tmp_path)
@@ -106,7 +105,6 @@ def test_large_registration_lets_others_be_served_and_is_seen_all_at_once(tmp_pa
     run(main)
 
 
-@pytest.mark.xfail(strict=True, reason="brokers that leave are evicted in one step")
 def test_brokers_that_leave_at_once_let_others_be_served(tmp_path: Path) -> None:
     brokers, topics = 8, TOPICS // 4
 
@@ -174,7 +172,6 @@ def test_entry_of_many_registrations_is_applied_in_parts(tmp_path: Path) -> None
     run(main)
 
 
-@pytest.mark.xfail(strict=True, reason="each broker keeps the names of its topics for itself")
 def test_brokers_with_the_same_topics_keep_their_names_once() -> None:
     table, topics, size = RouteTable(), 5_000, 0
 
