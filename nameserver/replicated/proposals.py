@@ -27,6 +27,7 @@ from routekeeper.nameserver.commands import (
     RegisterBroker,
     Update,
     format_of,
+    is_packed,
 )
 from routekeeper.nameserver.modes.interface import ConsistencyError
 from routekeeper.nameserver.types import BrokerKey, ConnectionId
@@ -45,6 +46,11 @@ RESEND_S: Final = 1.0
 
 _PROPOSAL_OVERHEAD: Final = 32  # boot id, sequence and the headers around them in msgpack
 _BATCH_OVERHEAD: Final = 64
+#: What a command counts in an entry, in bytes, beside those that it has, and each of its bytes if they are
+#: compressed. Topics compress to two or three bytes: a member that applies 5 MB of them is behind the leader
+#: for half a second, and serves no reads meanwhile. So it is some 50,000 topics, or 5,000 commands, at most.
+_COMMAND_WORK: Final = 1000
+_PACKED_WORK: Final = 40
 
 
 # -- the proposer's side --------------------------------------------------------------------------------
@@ -259,7 +265,8 @@ class _Queued(msgspec.Struct, frozen=True):
 
 
 def _size_of(queued: _Queued) -> int:
-    return len(queued.proposal.command) + _PROPOSAL_OVERHEAD
+    command = queued.proposal.command
+    return len(command) * (_PACKED_WORK if is_packed(command) else 1) + _PROPOSAL_OVERHEAD + _COMMAND_WORK
 
 
 class Sequencer:

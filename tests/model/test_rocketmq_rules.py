@@ -77,7 +77,7 @@ class Ours:
             decision = decided  # type: ignore[assignment]
         if isinstance(decision, Renewal):
             return decision.answer
-        _, command = written_and_read(decision)
+        _, command = finish(written_and_read(decision))
         verdict = self.table.apply(command)
         assert isinstance(verdict, Applied | NoChange), verdict
         return answer_for(command, verdict, SETTINGS)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import routekeeper.nameserver.modes.line
 import routekeeper.nameserver.modes.notes
 import routekeeper.nameserver.raft.consensus.engine
 import routekeeper.nameserver.raft.consensus.images
@@ -28,7 +29,9 @@ import routekeeper.nameserver.raft.storage.identity
 import routekeeper.nameserver.raft.storage.journal
 import routekeeper.nameserver.raft.storage.writer
 import routekeeper.nameserver.replicated.kv_file
+import routekeeper.remoting.steps
 from routekeeper.nameserver.raft.storage.writer import NEXT_ITEM, Item, Steps
+from routekeeper.remoting.state_file import CHECKSUM, beside
 
 from .clock import Clock, Loop
 from .disk import Crashed, Disk, DiskFiles, User
@@ -65,6 +68,7 @@ class Machine:
         for file, content in self.saved.items():
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(content)
+            beside(file, CHECKSUM).unlink(missing_ok=True)  # of what a start found: this is another content
 
 
 running: list[Machine] = []
@@ -224,7 +228,9 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
-    (routekeeper.nameserver.raft.consensus.engine, "APPLY_STEP", 7),
+    (routekeeper.nameserver.raft.consensus.engine, "APPLY_STEPS", 3),
+    (routekeeper.remoting.steps, "STEP", 2),
+    (routekeeper.nameserver.modes.line, "SLICE_S", 0.0),
     # Short, so that what a full disk has kept from being stored is sent again before a run ends.
     (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )

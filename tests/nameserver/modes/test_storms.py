@@ -8,8 +8,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from routekeeper.nameserver.commands import decode_command, encode_command
 from routekeeper.nameserver.handlers import decide_registration
 from routekeeper.nameserver.modes.independent import Independent
@@ -141,9 +139,8 @@ def test_connection_that_closes_while_its_registration_waits_leaves_no_broker(tm
     run(main)
 
 
-@pytest.mark.xfail(strict=True, reason="an entry is applied in one step")
 def test_entry_of_many_registrations_is_applied_in_parts(tmp_path: Path) -> None:
-    brokers, topics = 6, 3_000
+    brokers, topics = 5, 8_000
 
     async def main() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -166,7 +163,8 @@ def test_entry_of_many_registrations_is_applied_in_parts(tmp_path: Path) -> None
             look()
             assert pairs[-1] == brokers * topics
             parts = {after - before for before, after in pairwise(pairs)}
-            assert parts == {topics}, "one registration at a time, and all of it"
+            assert {part % topics for part in parts} == {0}, "a registration is there wholly or not at all"
+            assert max(parts) <= 2 * topics, "there is time for others within an entry"
             assert all(len(digests) == 1 for digests in states.values()), "an index has one state"
 
     run(main)
