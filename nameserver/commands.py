@@ -51,6 +51,7 @@ thousandth.
 
 _PLAIN: Final = 0
 _ZLIB: Final = 1
+_PACKED_WORK: Final = 40
 _PACK_FROM: Final = 1024  # below this, zlib costs the members more than the bytes that it saves
 _ZLIB_LEVEL: Final = 1  # topic lists repeat themselves: the highest level gains little and costs 10x
 
@@ -424,9 +425,12 @@ def format_of(command: bytes) -> int:
     return command[0] if command else 0
 
 
-def is_packed(command: bytes) -> bool:
-    """Return whether a command, given in its log form, is compressed."""
-    return command[1:2] == bytes((_ZLIB,))
+def work_of(command: bytes) -> int:
+    """Return what it takes to apply a command, given in its log form: bytes, 40 for each compressed one.
+
+    Topics compress to two or three bytes each.
+    """
+    return len(command) * (_PACKED_WORK if command[1] == _ZLIB else 1)
 
 
 def decode_command(data: bytes) -> Command:

@@ -362,7 +362,8 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
                     if len(known) < _KNOWN_MAX:
                         known[rest] = numbers
                 topics[name.decode()] = numbers
-            yield
+            if done + STEP < count:
+                yield
     except (UnicodeDecodeError, struct.error) as error:
         raise RemoteProtocolError(f"inflated registration of {end} bytes is malformed: {error}") from None
     if topics:
@@ -476,21 +477,27 @@ def _decode_words(data: bytes) -> TopicConfig:
 def _inflating(data: bytes, limit: int) -> Steps[bytes]:
     limit = min(limit, REGISTER_RATIO_MAX * (len(data) + 64))
     stream = zlib.decompressobj()
-    plain, left = bytearray(), data
+    parts: list[bytes] = []
+    left, room = data, limit + 1
     try:
-        while not stream.eof and left and len(plain) <= limit:
-            plain += stream.decompress(left, min(_INFLATED_STEP, limit + 1 - len(plain)))
+        # One byte more than allowed: at exactly the limit the end of the stream has yet to be looked at.
+        while not stream.eof and room > 0:
+            if parts:
+                yield
+            part = stream.decompress(left, min(_INFLATED_STEP, room))
             left = stream.unconsumed_tail
-            yield
-        # At exactly the limit the end of the stream has yet to be looked at.
-        plain += stream.decompress(left, 1)
+            if not part and not left:
+                break
+            parts.append(part)
+            room -= len(part)
     except zlib.error as error:
         raise RemoteProtocolError(f"registration of {len(data)} bytes is no zlib stream: {error}") from None
+    plain = parts[0] if len(parts) == 1 else b"".join(parts)
     if len(plain) > limit:
         raise RemoteProtocolError(f"registration of {len(data)} bytes inflates above the limit of {limit}")
     if not stream.eof:
         raise RemoteProtocolError(f"registration's zlib stream of {len(data)} bytes ends early")
-    return bytes(plain)
+    return plain
 
 
 class _Reader:

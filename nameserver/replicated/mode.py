@@ -7,17 +7,23 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from routekeeper.nameserver.commands import (
     Command,
     CommandFormatError,
+    DeleteKv,
+    DeleteTopic,
     Evict,
+    PutKv,
+    RegisterTopic,
+    Touch,
     Update,
     decode_batch,
     decoding_command,
+    work_of,
 )
 from routekeeper.nameserver.handlers import READS
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
@@ -39,10 +45,10 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request
-from routekeeper.nameserver.verdicts import Applied
+from routekeeper.nameserver.verdicts import Applied, Verdict
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LimitedLog
-from routekeeper.remoting.steps import Steps
+from routekeeper.remoting.steps import Steps, finish
 
 from . import peer_messages
 from .contact import ANSWER_MARGIN_S, ContactWatch
@@ -59,6 +65,12 @@ from .surroundings import Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
+
+STEP_WORK: Final = 64 * 1024
+"""An entry that takes no more is applied in one step, see :func:`.commands.work_of`: some 600 topics."""
+
+_SHORT: Final = (Update, Touch, PutKv, DeleteKv, RegisterTopic, DeleteTopic)
+"""Commands that change no more than they name; with another one all topics of a broker can go."""
 
 
 class Replicated(Local):
@@ -332,14 +344,18 @@ class Replicated(Local):
             raise StopMember(f"{error}; install the release that the other members run") from error
         # The table first, and all of it: what follows is of this process alone, and a defect there must not
         # make this member's table differ.
-        if len(commands) > 1:
+        in_steps = sum([work_of(proposal.command) for proposal in batch.proposals]) > STEP_WORK or not all(
+            isinstance(command, _SHORT) for command in commands
+        )
+        if in_steps and len(commands) > 1:
             self._before_entry = self._digests()
-        verdicts = []
+        verdicts: list[Verdict] = []
         for command in commands:
-            if verdicts:
+            if in_steps and verdicts:
                 yield
             self._observer.applying(command)
-            verdict = yield from self._table.applying(command)
+            steps = self._table.applying(command)
+            verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
         # No step ends between the last command and the end of the entry: the table is that of the index then.

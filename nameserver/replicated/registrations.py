@@ -26,7 +26,7 @@ from routekeeper.nameserver.registration import Registration, decoding_registrat
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Moved, Verdict
-from routekeeper.remoting.steps import Steps
+from routekeeper.remoting.steps import STEP, Steps
 
 from .proposals import WRITE_DEADLINE_S, Sender
 from .reports import Reports
@@ -190,11 +190,10 @@ class Registrations(Part):
                     return command
             else:
                 command = decision
-            if isinstance(command, RegisterBroker | Update):  # nobody needs its topics to answer it
-                asked: Command = replace(command, topics=())
-            else:
-                asked = command
-            told, who = partial(self._told, on, asked), (decoded.broker, on.origin)
+            kept = command
+            if isinstance(command, RegisterBroker | Update) and len(command.topics) > STEP:
+                kept = replace(command, topics=())  # an answer does not need them
+            told, who = partial(self._told, on, kept), (decoded.broker, on.origin)
             yield from self._writes.entering(command, deadline=on.deadline, told=told, registration=who)
         except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
             return refusal_of(on.request, error)

@@ -262,7 +262,7 @@ def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Shar
     if mask is None:
         return None
     topics = map(TOPIC, command.topics)
-    return (yield from store.topics.differing(command.broker_name, topics, command.topics, mask=mask))
+    return (yield from store.topics.changing(command.broker_name, topics, command.topics, mask=mask))
 
 
 def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[Rejected | None]:

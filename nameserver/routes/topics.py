@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import astuple, replace
 
@@ -16,7 +16,7 @@ from routekeeper.nameserver.commands import QueueMapping, TopicQueues
 from routekeeper.nameserver.types import BrokerName
 from routekeeper.remoting.registration import TopicNumbers
 from routekeeper.remoting.route import QueueData
-from routekeeper.remoting.steps import Steps, finish, in_chunks
+from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
 
 from .entries import (
     MASK,
@@ -34,6 +34,11 @@ from .entries import (
 )
 from .room import Ledger, size_of
 from .tombstones import Tombstones
+
+_T = TypeVar("_T")
+
+Numbers: TypeAlias = tuple[int, ...]
+"""Read queues, write queues, permission and flag of a topic at a broker."""
 
 SHARES_SPARE: Final = 1000
 """Queue data without a topic that are kept for a broker name, in case that topics have them again."""
@@ -132,44 +137,68 @@ class TopicStore:
         self,
         name: BrokerName,
         topics: Iterable[str],
-        said: Iterable[TopicNumbers | TopicQueues],
+        said: Collection[TopicNumbers | TopicQueues],
         *,
         mask: int = -1,
-    ) -> Steps[dict[str, Share]]:
+    ) -> Steps[dict[str, Numbers]]:
         """Return what a broker says otherwise than is listed of its name, as it is to be kept, by topic.
-
-        The texts of topics are interned: a hundred brokers with the same topics keep each name once.
 
         Args:
             said: What it says of each of the topics.
             mask: Bits of permissions that are stored.
         """
+        return self._differing(name, topics, said, mask, lambda numbers: numbers)
+
+    def changing(
+        self,
+        name: BrokerName,
+        topics: Iterable[str],
+        said: Collection[TopicNumbers | TopicQueues],
+        *,
+        mask: int = -1,
+    ) -> Steps[dict[str, Share]]:
+        """As :meth:`differing`, as shares; one that is new is no part of the store until a change has it."""
         pool = self.pools.get(name)
-        listed, shares = ({}, {}) if pool is None else (pool.topics, pool.shares)
-        made: dict[tuple[int, ...], Share] = {}  # no part of the store until a change has them
+        shares = {} if pool is None else pool.shares
 
-        def share_of(numbers: tuple[int, ...]) -> Share:
-            key = (*numbers[:2], numbers[2] & mask, numbers[3])
-            found = shares.get(key) or made.get(key)
-            if found is None:
-                found = made[key] = Share.of(made_of(QueueData, name, *key))
-            return found
+        def share_of(numbers: Numbers) -> Share:
+            return shares.get(numbers) or Share.of(made_of(QueueData, name, *numbers))
 
-        found: dict[str, Share] = {}
-        for chunk, numbers in zip(in_chunks(topics), in_chunks(map(_NUMBERS, said)), strict=True):
-            before, first = list(map(listed.get, chunk)), numbers[0]
-            if numbers.count(first) == len(chunk):  # most topics of a broker are alike
-                share = share_of(first)
-                if before.count(share) < len(chunk):
-                    if share in before:
-                        chunk = [t for t, was in zip(chunk, before, strict=True) if was is not share]
-                    found.update(dict.fromkeys(map(intern, chunk), share))
-            else:
-                for topic, was, each in zip(chunk, before, numbers, strict=True):
-                    share = share_of(each)
-                    if was is not share:
-                        found[intern(topic)] = share
-            yield
+        return self._differing(name, topics, said, mask, share_of)
+
+    def _differing(
+        self,
+        name: BrokerName,
+        topics: Iterable[str],
+        said: Collection[TopicNumbers | TopicQueues],
+        mask: int,
+        make: Callable[[Numbers], _T],
+    ) -> Steps[dict[str, _T]]:
+        """Return what differs, each in the form that ``make`` gives to its numbers.
+
+        The texts of topics are interned: a hundred brokers with the same topics keep each name once.
+        """
+        listed = self.of_name(name).get
+        made: dict[Numbers, _T] = {}  # most topics of a broker are alike
+        found: dict[str, _T] = {}
+        left = zip(topics, said, strict=True)
+        for done in range(0, len(said), STEP):
+            if done:
+                yield
+            for topic, of in islice(left, STEP):
+                share, perm = listed(topic), of.perm & mask
+                if (
+                    share is None
+                    or (data := share.data).read_queue_nums != of.read_queue_nums
+                    or data.write_queue_nums != of.write_queue_nums
+                    or data.perm != perm
+                    or data.topic_sys_flag != of.topic_sys_flag
+                ):
+                    numbers = of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag
+                    value = made.get(numbers)
+                    if value is None:
+                        value = made[numbers] = make(numbers)
+                    found[intern(topic)] = value
         return found
 
     def of_name(self, name: str) -> Mapping[str, Share]:
@@ -413,7 +442,6 @@ _NO_ENTRY: Final = TopicEntry(NO_QUEUES, NO_MAPPINGS, 0)
 
 _BEFORE_AND_SHARE: Final = itemgetter(0, 1)
 TOPIC: Final[Callable[[TopicQueues], str]] = attrgetter("topic")
-_NUMBERS: Final = attrgetter("read_queue_nums", "write_queue_nums", "perm", "topic_sys_flag")
 
 
 def step_of(

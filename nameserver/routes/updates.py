@@ -67,7 +67,7 @@ def shortened(
         broker_name=name_key,
         broker_addr=broker.broker_addr,
         data_version=version,
-        topics=tuple([TopicQueues(topic, *astuple(share.data)[1:]) for topic, share in changed.items()]),
+        topics=tuple([TopicQueues(topic, *numbers) for topic, numbers in changed.items()]),
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
         zone_name=name.zone_name,
@@ -100,14 +100,14 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         rejected = yield from excess_of_update(store, command)
         if rejected is not None:
             return rejected
-    topics: Iterable[str] = list(map(TOPIC, command.topics))
+    topics: Iterable[str] = tuple(map(TOPIC, command.topics))
     host = None
     if limits is not None and name.host != limits.host and new_topics(store, name_key, topics):
         host = limits.host
     draft = None
     # Nearly always it is one topic, which others have as well.
     if len(command.topics) > 1 or (command.topics and command.topics[0].topic not in kept.entries):
-        topics = taken = yield from kept.differing(name_key, topics, command.topics)
+        topics = taken = yield from kept.changing(name_key, topics, command.topics)
         draft = Draft(kept, name_key, store.revision + 1, host=host)
         yield from draft.put(taken)
     store.limited = store.limited or limits is not None

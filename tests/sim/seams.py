@@ -29,6 +29,8 @@ import routekeeper.nameserver.raft.storage.identity
 import routekeeper.nameserver.raft.storage.journal
 import routekeeper.nameserver.raft.storage.writer
 import routekeeper.nameserver.replicated.kv_file
+import routekeeper.nameserver.replicated.mode
+import routekeeper.nameserver.routes.topics
 import routekeeper.remoting.steps
 from routekeeper.nameserver.raft.storage.writer import NEXT_ITEM, Item, Steps
 from routekeeper.remoting.state_file import CHECKSUM, beside
@@ -230,6 +232,8 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
     (routekeeper.nameserver.raft.consensus.engine, "APPLY_STEPS", 3),
     (routekeeper.remoting.steps, "STEP", 2),
+    (routekeeper.nameserver.routes.topics, "STEP", 2),
+    (routekeeper.nameserver.replicated.mode, "STEP_WORK", 300),
     (routekeeper.nameserver.modes.line, "SLICE_S", 0.0),
     # Short, so that what a full disk has kept from being stored is sent again before a run ends.
     (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
