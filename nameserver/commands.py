@@ -52,6 +52,7 @@ thousandth.
 _PLAIN: Final = 0
 _ZLIB: Final = 1
 _PACKED_WORK: Final = 40
+_LONG_BYTES: Final = 2048  # compressed, some 1,000 topics
 _PACK_FROM: Final = 1024  # below this, zlib costs the members more than the bytes that it saves
 _ZLIB_LEVEL: Final = 1  # topic lists repeat themselves: the highest level gains little and costs 10x
 
@@ -416,7 +417,8 @@ def written_and_read(command: Command) -> Steps[tuple[bytes, Command]]:
         CommandFormatError: If it cannot be read back: a defect of this program.
     """
     data = encode_command(command)
-    yield
+    if len(data) > _LONG_BYTES:
+        yield
     return data, (yield from decoding_command(data))
 
 
@@ -454,7 +456,8 @@ def decoding_command(data: bytes) -> Steps[Command]:
     payload = data[2:]
     if data[1] == _ZLIB:
         payload = _inflate(payload)
-        yield
+        if len(data) > _LONG_BYTES:
+            yield
     try:
         command: Command = _command_decoder.decode(payload)
     except UNREADABLE as error:

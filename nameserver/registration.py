@@ -51,11 +51,12 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         """Make the topics as a command carries them."""
         made: list[TopicQueues] = []
         for topics, said in zip(in_chunks(self.table), in_chunks(self.table.values()), strict=True):
+            if made:
+                yield
             made += [
                 TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
                 for topic, of in zip(topics, said, strict=True)
             ]
-            yield
         return tuple(made)
 
 

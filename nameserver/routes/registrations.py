@@ -28,7 +28,7 @@ from routekeeper.nameserver.verdicts import (
 )
 from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from routekeeper.remoting.route import DataVersion
-from routekeeper.remoting.steps import Steps
+from routekeeper.remoting.steps import STEP, Steps
 
 from .entries import NameEntry, Record, Share
 from .leaving import Leaving, forget_record, note_min_change
@@ -124,7 +124,8 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
         return (yield from _fenced(store, command))
     limits = command.limits
     added = new_topics(store, name_key, differing or {})
-    yield
+    if len(added) > STEP:
+        yield
     if limits is not None:
         rejected = yield from _excess(store, command, added)
         if rejected is not None:
@@ -288,7 +289,8 @@ def _excess(store: RouteStore, command: RegisterBroker, topics: list[str]) -> St
     texts += [mapping.info for mapping in mappings]
     displaced = len(_displaced(name, command))
     more = room_for(store, topics, size=size_of(texts) - size_of(gone if command.filter_servers else ()))
-    yield
+    if len(topics) > STEP:
+        yield
     more.brokers = (record is None) - displaced
     if topics:
         more.pairs -= len(_absent(store, command))

@@ -331,13 +331,16 @@ class Draft:
             without: Topics that it has, and is to have no more. Those that nobody else has are removed.
         """
         self._shares, self._without = shares, without
+        is_first = True
         given: Iterator[Sequence[Share | None]] = chain(
             in_chunks(shares.values()), ([None] * len(topics) for topics in in_chunks(without))
         )
         for topics, to_have in zip(chain(in_chunks(shares), in_chunks(without)), given, strict=True):
+            if not is_first:
+                yield
+            is_first = False
             for before, share, run in self._runs(topics, to_have):
                 self._put_run(before, share, run)
-            yield
 
     def look(self, topic: str) -> TopicEntry | None:
         """Return a topic's entry as it is after this change."""

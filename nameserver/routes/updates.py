@@ -9,7 +9,7 @@ from msgspec.structs import astuple, replace
 from routekeeper.nameserver.commands import TableLimits, TopicQueues, Update
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
-from routekeeper.remoting.steps import Steps
+from routekeeper.remoting.steps import STEP, Steps
 
 from .registrations import (
     brings_all_perms,
@@ -135,7 +135,8 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
 def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:
     """Return why a difference may not make the table grow so much, None if it may."""
     added = new_topics(store, command.broker_name, list(map(TOPIC, command.topics)))
-    yield
+    if len(added) > STEP:
+        yield
     more = room_for(store, added)
     return excess_of(store, command.broker_name, command.limits, more, adds_topics=bool(added))
 

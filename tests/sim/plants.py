@@ -456,6 +456,7 @@ def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> Non
             part = Draft(draft._store, draft._name, draft._revision, host=draft._host)
             yield from real(part, {topic: shares[topic] for topic in chunk})
             part.commit()
+            yield
         yield from real(draft, {}, without=without)
 
     patch.setattr(Draft, "put", put)

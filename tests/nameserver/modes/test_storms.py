@@ -50,7 +50,7 @@ def registration(number: int, topics: int, *, first: int = 0) -> Request:
 
 
 class Answers:
-    """Registers, and knows how many registrations have no answer yet."""
+    """Registers, and knows how many registrations have not succeeded yet."""
 
     def __init__(self, mode: Independent | Replicated) -> None:
         self._mode = mode
@@ -58,14 +58,19 @@ class Answers:
 
     def register(self, request: Request, *, over: int) -> None:
         self.waiting += 1
-        deadline = asyncio.get_running_loop().time() + 30.0
-        answer = self._mode.register(request, ConnectionId(over), deadline=deadline, answered=self._take)
-        if answer is not None:
-            self._take(answer)
+        self._register(request, over)
 
-    def _take(self, answer: Answer) -> None:
-        assert answer.code == ResponseCode.SUCCESS, answer
-        self.waiting -= 1
+    def _register(self, request: Request, over: int) -> None:
+        def take(answer: Answer) -> None:
+            if answer.code == ResponseCode.SUCCESS:
+                self.waiting -= 1
+            else:  # a busy machine did not apply it in time: as a broker does
+                asyncio.get_running_loop().call_soon(self._register, request, over)
+
+        deadline = asyncio.get_running_loop().time() + 30.0
+        answer = self._mode.register(request, ConnectionId(over), deadline=deadline, answered=take)
+        if answer is not None:
+            take(answer)
 
 
 async def rounds_until(condition: Callable[[], bool], look: Callable[[], None] = lambda: None) -> int:
