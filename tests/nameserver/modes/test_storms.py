@@ -8,7 +8,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from routekeeper.nameserver.commands import decode_command, encode_command
+from routekeeper.nameserver.commands import (
+    Batch,
+    Proposal,
+    RegisterBroker,
+    decode_command,
+    encode_batch,
+    encode_command,
+)
 from routekeeper.nameserver.handlers import decide_registration
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.modes.interface import Freshness
@@ -171,6 +178,32 @@ def test_entry_of_many_registrations_is_applied_in_parts(tmp_path: Path) -> None
             assert {part % topics for part in parts} == {0}, "a registration is there wholly or not at all"
             assert max(parts) <= 2 * topics, "there is time for others within an entry"
             assert all(len(digests) == 1 for digests in states.values()), "an index has one state"
+
+    run(main)
+
+
+def test_status_within_an_entry_is_that_of_the_applied_index(tmp_path: Path) -> None:
+    brokers, topics = 2, 3_000
+
+    def proposed(number: int) -> Proposal:
+        decoded = decode_registration(registration(number, topics))
+        assert isinstance(decoded, Registration)
+        command = decide_registration(RouteTable().view, decoded, NamesrvSettings())
+        assert isinstance(command, RegisterBroker)
+        return Proposal(boot_id=1, sequence=number, command=encode_command(command))
+
+    async def main() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            member = group.at(0)
+            entry = encode_batch(Batch(proposals=tuple(proposed(number) for number in range(brokers))))
+            before = member.status()
+            seen = set()
+            for _ in member.apply(entry, index=before.applied_index + 1, term=1, live=True):
+                status = member.status()
+                assert (status.revision, status.state_digest) == (before.revision, before.state_digest)
+                seen.add(member.view(Freshness.STALE).held.pairs)
+            assert seen == {0, topics}, "each registration is there wholly or not at all"
+            assert member.status().state_digest != before.state_digest
 
     run(main)
 
