@@ -21,6 +21,7 @@ import msgspec
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.lenient import UNREADABLE
 from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.steps import Steps, finish
 
 FORMAT_VERSION: Final = 3
 """Newest format of commands that this program reads; it reads all older ones. 2 brought :class:`Update`."""
@@ -50,6 +51,8 @@ thousandth.
 
 _PLAIN: Final = 0
 _ZLIB: Final = 1
+_PACKED_WORK: Final = 40
+_LONG_BYTES: Final = 2048  # compressed, some 1,000 topics
 _PACK_FROM: Final = 1024  # below this, zlib costs the members more than the bytes that it saves
 _ZLIB_LEVEL: Final = 1  # topic lists repeat themselves: the highest level gains little and costs 10x
 
@@ -403,7 +406,7 @@ def _format_for(command: Command) -> int:
     return UPDATE_FORMAT if type(command) is Update else FIRST_FORMAT
 
 
-def written_and_read(command: Command) -> tuple[bytes, Command]:
+def written_and_read(command: Command) -> Steps[tuple[bytes, Command]]:
     """Return the log form of a command, and what every member reads in it.
 
     What goes into a log is only what was read back: a member that could not read it would stop, and one that
@@ -414,7 +417,9 @@ def written_and_read(command: Command) -> tuple[bytes, Command]:
         CommandFormatError: If it cannot be read back: a defect of this program.
     """
     data = encode_command(command)
-    return data, decode_command(data)
+    if len(data) > _LONG_BYTES:
+        yield
+    return data, (yield from decoding_command(data))
 
 
 def format_of(command: bytes) -> int:
@@ -422,7 +427,20 @@ def format_of(command: bytes) -> int:
     return command[0] if command else 0
 
 
+def work_of(command: bytes) -> int:
+    """Return what it takes to apply a command, given in its log form: bytes, 40 for each compressed one.
+
+    Topics compress to two or three bytes each.
+    """
+    return len(command) * (_PACKED_WORK if command[1] == _ZLIB else 1)
+
+
 def decode_command(data: bytes) -> Command:
+    """Read the log form of a command at once, see :func:`decoding_command`."""
+    return finish(decoding_command(data))
+
+
+def decoding_command(data: bytes) -> Steps[Command]:
     """Read the log form of a command; memory stays bounded.
 
     Raises:
@@ -435,7 +453,11 @@ def decode_command(data: bytes) -> Command:
         )
     if len(data) > COMMAND_BYTES_MAX:
         raise CommandFormatError(f"command of {len(data)} bytes is above the limit of {COMMAND_BYTES_MAX}")
-    payload = _inflate(data[2:]) if data[1] == _ZLIB else data[2:]
+    payload = data[2:]
+    if data[1] == _ZLIB:
+        payload = _inflate(payload)
+        if len(data) > _LONG_BYTES:
+            yield
     try:
         command: Command = _command_decoder.decode(payload)
     except UNREADABLE as error:

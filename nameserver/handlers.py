@@ -35,6 +35,7 @@ from routekeeper.remoting.route import (
     encode_cluster_info,
     encode_route,
 )
+from routekeeper.remoting.steps import Steps, finish
 
 from . import commands
 
@@ -149,7 +150,18 @@ def decide_registration(
     *,
     limits: commands.TableLimits | None = None,
 ) -> Renewal | commands.RegisterBroker:
-    """Decide a request 103, once it is decoded, on the table as it is.
+    """Decide a request 103 at once, see :func:`deciding_registration`."""
+    return finish(deciding_registration(view, decoded, settings, limits=limits))
+
+
+def deciding_registration(
+    view: RouteView,
+    decoded: Registration,
+    settings: NamesrvSettings,
+    *,
+    limits: commands.TableLimits | None = None,
+) -> Steps[Renewal | commands.RegisterBroker]:
+    """Decide a request 103, once it is decoded, on the table as it is at the first step.
 
     Args:
         limits: See :func:`table_limits`.
@@ -167,7 +179,7 @@ def decide_registration(
         broker_id=decoded.broker_id,
         ha_server_addr=decoded.ha_server_addr,
         data_version=decoded.data_version,
-        topics=decoded.topics,
+        topics=(),
         incremental=len(decoded.table) == 1,
         filter_servers=decoded.filter_servers,
         mappings=decoded.mappings,
@@ -179,8 +191,9 @@ def decide_registration(
         name_revision=view.base("name", name),
         limits=limits,
     )
+    command = msgspec.structs.replace(command, topics=(yield from decoded.topics()))
     # Without a record, what changes nothing is fenced: there is no lease to renew, a log judges it again.
-    if record is None or view.would_change(command):
+    if record is None or (yield from view.would_change(command)):
         return command
     return renewal_of(view, record, settings, is_current=record.data_version == decoded.data_version)
 

@@ -21,8 +21,9 @@ from routekeeper.remoting.bounds import LEASE_MS, LEASE_MS_MAX
 from routekeeper.remoting.errors import FieldError, RemoteProtocolError
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.lenient import canonical
-from routekeeper.remoting.registration import TopicNumbers, body_crc32, read_registration
+from routekeeper.remoting.registration import TopicNumbers, body_crc32, reading_registration
 from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,18 +47,25 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     filter_servers: tuple[str, ...] | None
     mappings: tuple[QueueMapping, ...]
 
-    @property
-    def topics(self) -> tuple[TopicQueues, ...]:
-        """The topics as a command carries them; made anew each time."""
-        return tuple(
-            [
+    def topics(self) -> Steps[tuple[TopicQueues, ...]]:
+        """Make the topics as a command carries them."""
+        made: list[TopicQueues] = []
+        for topics, said in zip(in_chunks(self.table), in_chunks(self.table.values()), strict=True):
+            if made:
+                yield
+            made += [
                 TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
-                for topic, of in self.table.items()
+                for topic, of in zip(topics, said, strict=True)
             ]
-        )
+        return tuple(made)
 
 
 def decode_registration(request: Request) -> Registration | Answer:
+    """Decode a request 103 at once, see :func:`decoding_registration`."""
+    return finish(decoding_registration(request))
+
+
+def decoding_registration(request: Request) -> Steps[Registration | Answer]:
     """Decode a request 103 once for all decisions on it; an answer if it is no good."""
     try:
         fields = RegisterBrokerFields.parse(request.ext_fields)
@@ -76,7 +84,9 @@ def decode_registration(request: Request) -> Registration | Answer:
     if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
         return refusal("crc32 not match")
     try:
-        body = read_registration(request.body, compressed=fields.compressed, version=request.version)
+        body = yield from reading_registration(
+            request.body, compressed=fields.compressed, version=request.version
+        )
         infos = body.mapping_infos
         mappings = tuple([_mapping(topic, info) for topic, info in infos.items()]) if infos else ()
     except RemoteProtocolError as error:

@@ -75,7 +75,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 class Facts(msgspec.Struct):
     """What one change did, gathered while it is made."""
 
-    topics: dict[str, None] = {}
+    topics: dict[str, object] = {}
     names: dict[str, None] = {}
     joined: BrokerKey | None = None
     left: list[BrokerLeft] = []

@@ -33,6 +33,7 @@ from routekeeper.remoting.lenient import (
     loads,
 )
 from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.steps import STEP, Steps, finish
 
 #: Topics that one registration may carry. Real brokers have tens of thousands at most.
 REGISTER_TOPICS_MAX: Final = 100_000
@@ -52,6 +53,7 @@ _LENGTH: Final = struct.Struct(">i")
 _SIZE: Final = struct.Struct(">I")
 _ZLIB_MAGIC: Final = 0x78
 _ZLIB_START: Final = bytes((_ZLIB_MAGIC,))
+_INFLATED_STEP: Final = 1024 * 1024
 _KNOWN_MAX: Final = 1000
 _USUAL_MAX: Final = 64
 _COUNT_ABOVE: Final = 4 * 1024 * 1024
@@ -192,6 +194,22 @@ def read_registration(
     topics_max: int = REGISTER_TOPICS_MAX,
     inflated_max: int = REGISTER_INFLATED_MAX,
 ) -> PlainRegistration:
+    """Read a registration at once, see :func:`reading_registration`."""
+    return finish(
+        reading_registration(
+            body, compressed=compressed, version=version, topics_max=topics_max, inflated_max=inflated_max
+        )
+    )
+
+
+def reading_registration(
+    body: bytes,
+    *,
+    compressed: bool,
+    version: int,
+    topics_max: int = REGISTER_TOPICS_MAX,
+    inflated_max: int = REGISTER_INFLATED_MAX,
+) -> Steps[PlainRegistration]:
     """Read what a nameserver needs of a registration from a sender of ``version``.
 
     What brokers usually send is read some 10 times faster than by :func:`decode_register_body`: the
@@ -203,8 +221,8 @@ def read_registration(
         RemoteProtocolError: As :func:`decode_register_body`.
     """
     if compressed or body[:1] == _ZLIB_START:
-        data = _inflate(body, inflated_max)
-        return _read_words(data, min(topics_max, _topics_of(body)))
+        data = yield from _inflating(body, inflated_max)
+        return (yield from _reading_words(data, min(topics_max, _topics_of(body))))
     return read_plain_json(body, topics_max) or as_plain(
         _decode_json(body, version=version, topics_max=topics_max)
     )
@@ -246,7 +264,7 @@ def decode_register_body(
         RemoteProtocolError: If it cannot be read, or is above a limit; memory stays within the limits.
     """
     if compressed or body[:1] == _ZLIB_START:
-        data = _inflate(body, inflated_max)
+        data = finish(_inflating(body, inflated_max))
         return _decode_plain(data, min(topics_max, _topics_of(body)))
     return _decode_json(body, version=version, topics_max=topics_max)
 
@@ -317,7 +335,7 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
     )
 
 
-def _read_words(data: bytes, topics_max: int) -> PlainRegistration:
+def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     """Read an inflated registration.
 
     Raises:
@@ -333,16 +351,19 @@ def _read_words(data: bytes, topics_max: int) -> PlainRegistration:
     # Sizes without a sign: a negative one ends behind the data too, where nothing can be read.
     position, end, size_at = reader.position, len(data), _SIZE.unpack_from
     try:
-        for _ in range(count):
-            start = position + 4
-            position = start + size_at(data, position)[0]
-            name, _, rest = data[start:position].partition(b" ")
-            numbers = known.get(rest)
-            if numbers is None:
-                numbers = _usual_words(rest) if len(rest) <= _USUAL_MAX else _words(rest)
-                if len(known) < _KNOWN_MAX:
-                    known[rest] = numbers
-            topics[name.decode()] = numbers
+        for done in range(0, count, STEP):
+            for _ in range(min(STEP, count - done)):
+                start = position + 4
+                position = start + size_at(data, position)[0]
+                name, _, rest = data[start:position].partition(b" ")
+                numbers = known.get(rest)
+                if numbers is None:
+                    numbers = _usual_words(rest) if len(rest) <= _USUAL_MAX else _words(rest)
+                    if len(known) < _KNOWN_MAX:
+                        known[rest] = numbers
+                topics[name.decode()] = numbers
+            if done + STEP < count:
+                yield
     except (UnicodeDecodeError, struct.error) as error:
         raise RemoteProtocolError(f"inflated registration of {end} bytes is malformed: {error}") from None
     if topics:
@@ -453,13 +474,25 @@ def _decode_words(data: bytes) -> TopicConfig:
     )
 
 
-def _inflate(data: bytes, limit: int) -> bytes:
+def _inflating(data: bytes, limit: int) -> Steps[bytes]:
     limit = min(limit, REGISTER_RATIO_MAX * (len(data) + 64))
     stream = zlib.decompressobj()
+    parts: list[bytes] = []
+    left, room = data, limit + 1
     try:
-        plain = stream.decompress(data, limit + 1)
+        # One byte more than allowed: at exactly the limit the end of the stream has yet to be looked at.
+        while not stream.eof and room > 0:
+            if parts:
+                yield
+            part = stream.decompress(left, min(_INFLATED_STEP, room))
+            left = stream.unconsumed_tail
+            if not part and not left:
+                break
+            parts.append(part)
+            room -= len(part)
     except zlib.error as error:
         raise RemoteProtocolError(f"registration of {len(data)} bytes is no zlib stream: {error}") from None
+    plain = parts[0] if len(parts) == 1 else b"".join(parts)
     if len(plain) > limit:
         raise RemoteProtocolError(f"registration of {len(data)} bytes inflates above the limit of {limit}")
     if not stream.eof:

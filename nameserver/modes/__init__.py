@@ -6,6 +6,7 @@ Here belongs what both modes use above the route table; what only the raft mode 
     group.py           Operations: what operators read of a raft group and do to it
     serving.py         the loop that all modes share
     repeats.py         registrations that come again unchanged, answered without decoding them
+    line.py            what changes or reads a table for long: one piece after the other, in slices
     local.py           what both modes answer by themselves; request 318, put in force and kept
     independent.py     RocketMQ's own: one process, one table
     waiters.py         who waits for a topic to change

@@ -5,20 +5,23 @@ Pure: instants are passed in (wall clock, integer ms).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from routekeeper.nameserver.types import BrokerKey, LeaveReason
 
 SUBJECTS_MAX: Final = 10_000
-"""Topics that are remembered; the longest unchanged is forgotten first."""
+"""Topics that are remembered of one change."""
 
+NAMES_MAX: Final = 100_000
+"""Names of topics in all changes that are remembered; the oldest change is forgotten first."""
 
 EVENTS_MAX: Final = 8
-"""Events that are remembered per topic."""
+"""Events that are told of a topic, the last ones."""
 
 
 class Note(StrEnum):
@@ -56,22 +59,29 @@ class Event:
 
 
 class History:
-    """The last events per topic, bounded in both directions."""
+    """The last changes, bounded in number and in names.
+
+    A change costs the same however many topics it is about: who looks for a topic, which is rare, looks
+    through all of them.
+    """
 
     def __init__(self) -> None:
-        self._topics: OrderedDict[str, deque[Event]] = OrderedDict()
+        self._changes: deque[tuple[Sequence[str], Event]] = deque()
+        self._names = 0
 
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
         """Note one event for all of these topics; of more than can be remembered, for the last ones."""
-        for topic in topics[-SUBJECTS_MAX:]:
-            self._topics.setdefault(topic, deque(maxlen=EVENTS_MAX)).append(event)
-            self._topics.move_to_end(topic)
-            if len(self._topics) > SUBJECTS_MAX:
-                self._topics.popitem(last=False)
+        kept = topics[-SUBJECTS_MAX:]
+        self._changes.append((kept, event))
+        self._names += len(kept)
+        while self._names > NAMES_MAX:
+            forgotten, _ = self._changes.popleft()
+            self._names -= len(forgotten)
 
     def of_topic(self, topic: str) -> tuple[Event, ...]:
         """Return what is remembered of a topic, the oldest first."""
-        return tuple(self._topics.get(topic, ()))
+        events = (event for topics, event in reversed(self._changes) if topic in topics)
+        return tuple(islice(events, EVENTS_MAX))[::-1]
 
 
 def in_words(reason: LeaveReason | Note) -> str:

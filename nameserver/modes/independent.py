@@ -1,20 +1,22 @@
 """``--mode independent``: each nameserver for itself, as RocketMQ documents it.
 
-The same design as a group, with one member and no log: a command is applied in the step that decided it,
+The same design as a group, with one member and no log: a command is applied right after it was decided,
 this process's own evidence is judged at once, and KV configuration is kept in RocketMQ's file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from routekeeper.nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
 from routekeeper.nameserver.handlers import Renewal, answer_for
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
-from routekeeper.nameserver.registration import decode_registration
+from routekeeper.nameserver.registration import decoding_registration
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import FIRST_SCAN_S
@@ -22,25 +24,41 @@ from routekeeper.nameserver.settings.files import load_kv_file, save_kv_file
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
 from routekeeper.nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
 from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.steps import Steps
 
 from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, FreshnessNotOffered
 from .kept_file import KeptFile
+from .line import Line
 from .local import Local
 from .notes import note_change
 from .repeats import Repeats
 from .serving import decide_received, serve
+from .waiters import resolve
+
+_T = TypeVar("_T", bound=object)
 
 
 class Independent(Local):
     """One nameserver that agrees with nobody. Implements ``Consistency`` and ``Mode``.
 
-    Nothing here waits but the writing of files, so :meth:`execute` mostly ends in its first step.
+    Nothing here waits but the writing of files, and work on the table for what came before it, so
+    :meth:`execute` mostly ends in its first step.
     """
 
     operations = None  # there is no group
 
-    def __init__(self, settings: LiveSettings, effects: Effects, *, boot_id: int) -> None:
+    def __init__(
+        self,
+        settings: LiveSettings,
+        effects: Effects,
+        *,
+        boot_id: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Make one with the KV configuration found in its file; call :meth:`start` on the loop.
+
+        Args:
+            clock: Seconds; says when work on the table has taken long enough.
 
         Raises:
             FileError: If the KV file cannot be used, or its owner has to decide.
@@ -50,6 +68,8 @@ class Independent(Local):
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._kept_files.append(self._kv_file)
         self._repeats = Repeats()
+        # All that changes the table waits in one line, in the order in which it came.
+        self._line = Line(clock=clock, call_soon=lambda call: asyncio.get_running_loop().call_soon(call))
         self._timer: asyncio.TimerHandle | None = None
         self._scan_at: float = FIRST_SCAN_S
         if kv := load_kv_file(self._kv_path):
@@ -71,7 +91,7 @@ class Independent(Local):
         if clock >= self._scan_at:
             self._scan_at = clock + interval_s
             for broker in self._liveness.silent():
-                self._evict(broker, LeaveReason.LEASE_EXPIRED)
+                self._line.run(self._expired(broker), _no_matter)
 
     # -- Consistency --------------------------------------------------------------------------------------
 
@@ -94,7 +114,10 @@ class Independent(Local):
         deadline: float,
         answered: Callable[[Answer], None],
         host: str = "",
-    ) -> Answer:
+    ) -> Answer | None:
+        return self._line.run(self._registering(request, origin, host=host), answered)
+
+    def _registering(self, request: Request, origin: ConnectionId, *, host: str) -> Steps[Answer]:
         settings, table = self.settings.current, self._table
         repeat = self._repeats.find(request, origin, table, settings)
         if repeat is not None:
@@ -103,25 +126,19 @@ class Independent(Local):
             self._liveness.note_current(broker)
             self._liveness.registered(broker, origin, revision=repeat.renewal.record.revision)
             return repeat.renewal.answer
-        decoded = decode_registration(request)
+        decoded = yield from decoding_registration(request)
         if isinstance(decoded, Answer):
             return decoded
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
-        decision = decide_received(
-            table,
-            self._liveness,
-            decoded,
-            origin,
-            settings,
-            differences=True,
-            host=host,
+        decision = yield from decide_received(
+            table, self._liveness, decoded, origin, settings, differences=True, host=host
         )
         revision: int | None
         if isinstance(decision, Renewal):
             answer, revision = decision.answer, decision.record.revision
             self._repeats.remember(request, decoded, decision, origin, table, settings)
         else:
-            verdict = self._apply(decision)
+            verdict = yield from self._applying(decision)
             answer = answer_for(decision, verdict, settings)
             if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
                 revision = table.present("record", decoded.broker)
@@ -142,9 +159,13 @@ class Independent(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._repeats.forget(origin)
+        self._line.run(self._closing(origin, by_us=by_us), _no_matter)
+
+    def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
-            self._evict(broker, LeaveReason.CONNECTION_CLOSED)
+            yield from self._evicting(broker, LeaveReason.CONNECTION_CLOSED)
+        return True
 
     def status(self) -> ConsistencyStatus:
         view = self._table.view
@@ -164,6 +185,7 @@ class Independent(Local):
         if self._timer is not None:
             self._timer.cancel()
         self._waiters.end()
+        self._line.clear()
         async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
             group.create_task(self._kv_file.close())
             group.create_task(self._settings_file.close())
@@ -180,7 +202,7 @@ class Independent(Local):
         return renewal.answer
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        verdict = self._apply(command)
+        verdict = await self._in_line(self._applying(command))
         if isinstance(command, PutKv | DeleteKv):
             if isinstance(verdict, Applied):
                 self._kv_file.changed()
@@ -193,27 +215,42 @@ class Independent(Local):
     def _write_kv(self) -> Callable[[], None]:
         return partial(save_kv_file, self._kv_path, self._table.view.kv_table())
 
-    def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+    async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        await self._in_line(self._withdrawing(broker, origin))
+
+    def _withdrawing(self, broker: BrokerKey, origin: ConnectionId) -> Steps[bool]:
         self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
-        self._evict(broker, LeaveReason.UNREGISTERED)
+        yield from self._evicting(broker, LeaveReason.UNREGISTERED)
+        return True
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _evict(self, broker: BrokerKey, reason: LeaveReason) -> None:
+    async def _in_line(self, steps: Steps[_T]) -> _T:
+        """Return what a piece of work comes to when its turn has come."""
+        ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        result = self._line.run(steps, partial(resolve, ended))
+        return await ended if result is None else result
+
+    def _expired(self, broker: BrokerKey) -> Steps[bool]:
+        if broker in self._liveness.silent():  # it may have been heard while this waited
+            yield from self._evicting(broker, LeaveReason.LEASE_EXPIRED)
+        return True
+
+    def _evicting(self, broker: BrokerKey, reason: LeaveReason) -> Steps[None]:
         """Remove a broker judged gone, and close what it registered over when its lease ran out."""
         revision = self._table.present("record", broker)
         origins: tuple[ConnectionId, ...] = ()
         if revision is not None:
             if reason is LeaveReason.LEASE_EXPIRED:
                 origins = self._liveness.connections_of(broker, up_to_revision=revision)
-            self._apply(Evict(**broker._asdict(), revision=revision, reason=reason))
+            yield from self._applying(Evict(**broker._asdict(), revision=revision, reason=reason))
         self._liveness.forget(broker)
         for origin in origins:
             self._effects.close_connection(origin)
 
-    def _apply(self, command: Command) -> Verdict:
+    def _applying(self, command: Command) -> Steps[Verdict]:
         """Apply a command, and do what it then asks for outside the table."""
-        verdict = self._table.apply(command)
+        verdict = yield from self._table.applying(command)
         if isinstance(verdict, Applied):
             note_change(self._history, command, verdict)
             for gone in verdict.left:
@@ -224,3 +261,7 @@ class Independent(Local):
                     self._effects.notify_min_broker(change)
             self._waiters.follow(verdict)
         return verdict
+
+
+def _no_matter(_: object) -> None:
+    """Nobody waits for this piece of work."""

@@ -21,18 +21,20 @@ from routekeeper.nameserver.handlers import (
     SettingsChange,
     answer_for,
     decide,
-    decide_registration,
+    deciding_registration,
     renewal_of,
     table_limits,
 )
 from routekeeper.nameserver.liveness import Liveness, Standing
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.updates import shortened
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Moved, Verdict
+from routekeeper.remoting.steps import Steps
 
 from .interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, ConsistencyError, NoQuorum, OutcomeUnknown
 from .notes import note_late_unregister
@@ -71,7 +73,7 @@ class Mode(Protocol):
             CommandFormatError: If it could not be read again.
         """
 
-    def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+    async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
         """Take a broker's goodbye over a connection of its own: evidence as a close is."""
 
     async def change_settings(self, change: SettingsChange) -> Answer:
@@ -98,7 +100,7 @@ async def serve(
             if isinstance(decision, UnregisterBroker):
                 match mode.standing(decision.broker, origin):
                     case Standing.OWNER:  # evidence as a close is
-                        mode.withdrawn(decision.broker, origin)
+                        await mode.withdrawn(decision.broker, origin)
                         return DONE
                     case Standing.OLDER:  # of a former process
                         note_late_unregister(decision.broker, origin)
@@ -123,8 +125,10 @@ def decide_received(
     *,
     differences: bool,
     host: str = "",
-) -> Renewal | RegisterBroker | Update:
+) -> Steps[Renewal | RegisterBroker | Update]:
     """Decide a registration on the table as it is, and on what this process knows of its connection.
+
+    It is decided anew if its broker changed between two steps.
 
     The same in all modes. A registration that has moved is decided here again; by then it may be a late copy.
 
@@ -135,14 +139,19 @@ def decide_received(
     """
     broker, version = decoded.broker, decoded.data_version
     limits = table_limits(settings, host)
-    record = table.brokers.records.get(broker)
-    if record is not None and liveness.is_late(broker, origin, version=version, listed=record.data_version):
-        return renewal_of(table.view, record, settings)
-    difference = None
-    if differences:
-        delete_absent = settings.delete_topic_with_broker_registration
-        difference = table.shortened(decoded, delete_absent=delete_absent, limits=limits)
-    return difference or decide_registration(table.view, decoded, settings, limits=limits)
+    while True:
+        view, record, name = table.view, table.view.record(broker), table.view.name(decoded.broker_name)
+        if record is not None and liveness.is_late(
+            broker, origin, version=version, listed=record.data_version
+        ):
+            return renewal_of(view, record, settings)
+        difference = None
+        if differences:
+            delete_absent = settings.delete_topic_with_broker_registration
+            difference = yield from shortened(table, decoded, delete_absent=delete_absent, limits=limits)
+        decision = difference or (yield from deciding_registration(view, decoded, settings, limits=limits))
+        if table.view is view and view.record(broker) is record and view.name(decoded.broker_name) is name:
+            return decision
 
 
 def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge | CommandFormatError) -> Answer:

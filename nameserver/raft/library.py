@@ -40,9 +40,6 @@ class Rules(Protocol):
     def replicate(self) -> None:
         """Leader: send each peer what it lacks."""
 
-    def apply(self, command: bytes) -> None:
-        """Apply the entry after :attr:`Library.applied_index`; what raises here leaves it unapplied."""
-
     def term_begins(self, term: int) -> None:
         """The term changes to ``term``: what was said in the one before is void."""
 
@@ -246,15 +243,6 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.applied_index = index
         self.commit(index)
 
-    def apply_up_to(self, index: int) -> None:
-        """Hand committed entries up to ``index`` to the rules; one that raises there stays unapplied."""
-        commit = self.commit_index
-        self.commit_index = min(commit, index)
-        try:
-            super()._SyncObj__applyLogEntries()
-        finally:
-            self.commit_index = commit
-
     def draw_timeout(self) -> float:
         """Draw seconds until an election."""
         self._at(math.nan)
@@ -282,12 +270,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         return last if self._commit_limit is None else min(last, self._commit_limit)
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """What is committed is applied after the tick, see :meth:`apply_up_to`."""
+        """What is committed is applied after the tick, by the engine, which moves :attr:`applied_index`."""
         self._commit_limit = None  # the commit loop is over
         return False
-
-    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
-        self.rules.apply(command)
 
     def _SyncObj__sendAppendEntries(self) -> None:
         self.rules.replicate()
@@ -300,6 +285,10 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
         """D12, D13, D23, D27, D31: entries enter the log on the leader, and nowhere else."""
         raise AssertionError("commands are not forwarded: append them")
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> NoReturn:
+        """D7, D11: an entry is applied in steps, and stops the member if it cannot be read."""
+        raise AssertionError("the engine applies entries")
 
     def _checkCommandsToApply(self) -> None:
         """There is no command queue."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from routekeeper.remoting.steps import Steps
+
 Durability = Literal["memory", "journal", "fsync"]
 
 #: N in milliseconds. A leader that falls silent is replaced after N..2N (4/3 N on average, the smaller of two
@@ -82,11 +84,17 @@ class ChangeUnknown(Exception):
 class StateMachine(Protocol):
     """The replicated state. Everything is called on the event loop."""
 
-    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None] | None:
         """Apply one committed entry, all of it; a rejected command is a verdict.
 
-        Whatever it raises stops the member, and the entry does not count as applied: :class:`StopMember` says
-        why, anything else is a defect or a lack of memory.
+        The state counts as that of ``index`` once all steps are made. Nothing else is asked of the machine
+        between two of them but :meth:`prepare`; an image can make the rest of them void.
+
+        Returns:
+            The steps that are left, None if there are none.
+
+        Whatever it or a step raises stops the member, and the entry does not count as applied:
+        :class:`StopMember` says why, anything else is a defect or a lack of memory.
 
         ``live`` is False for entries that this member already had in its log when it started.
         """

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Final
+
+from msgspec.structs import replace
 
 from routekeeper.nameserver.commands import (
     FIRST_FORMAT,
@@ -16,13 +19,16 @@ from routekeeper.nameserver.commands import (
     CommandFormatError,
     Evict,
     Proposal,
-    decode_command,
+    RegisterBroker,
+    Update,
+    decoding_command,
     encode_batch,
     encode_command,
     format_of,
 )
 from routekeeper.nameserver.raft.types import Role
 from routekeeper.remoting.line_limit import LimitedLog
+from routekeeper.remoting.steps import Steps, finish
 
 from .barriers import Confirmations
 from .failure_detector import FailureDetector
@@ -31,6 +37,9 @@ from .proposals import ProposalBook, Sequencer
 from .surroundings import Part, Surroundings
 
 logger = logging.getLogger(__name__)
+
+LARGE_BYTES: Final = 2048
+"""Of its log form, above which a command is not kept decoded: 10,000 topics are 26 KB and 2 MB then."""
 
 
 class Leadership(Part):
@@ -44,8 +53,9 @@ class Leadership(Part):
         rounds: The barriers that it is asked for; None if it does not lead.
         failure_detector: What it was told of brokers; None before an entry of its own term is applied.
         early: Reports that came before that, by member, each with the link that it came over.
-        decoded: Commands on their way by boot id and sequence, each decoded once: kept until it is applied or
-            given up. Those of other processes only while it leads.
+        decoded: Commands on their way by boot id and sequence, kept until they are applied or given up, so
+            that small ones are decoded once; of large ones (:data:`LARGE_BYTES`) without their topics. Those
+            of other processes only while it leads.
     """
 
     def __init__(self, given: Surroundings, *, boot_id: int, peer_log: LimitedLog) -> None:
@@ -105,9 +115,15 @@ class Leadership(Part):
         """Take another member's proposals, if this one leads in the term that they name."""
         self.follow()
         if self.sequencer is not None and self.sequencer.term == message.term:
-            for proposal, attempt in zip(message.proposals, message.attempts, strict=True):
-                self.offer(proposal, member, attempt=attempt)
-            self._work_soon()
+            self._line.run(self._taking(member, message), lambda _: None)
+
+    def _taking(self, member: str, message: Propose) -> Steps[bool]:
+        for proposal, attempt in zip(message.proposals, message.attempts, strict=True):
+            if self.sequencer is None or self.sequencer.term != message.term:
+                break
+            yield from self._offering(proposal, member, attempt=attempt)
+        self._work_soon()
+        return True
 
     def deferred(self, member: str, message: Deferred) -> None:
         """Take a leader's answer to proposals of this process."""
@@ -116,12 +132,16 @@ class Leadership(Part):
         self._work_soon()
 
     def offer(self, proposal: Proposal, member: str, *, attempt: int = 1) -> None:
-        """Take a proposal into the queue, or say when to decide again. Only while this member leads.
+        """Take a proposal at once into the queue, or say when to decide again. Only while this member leads.
 
         Args:
             attempt: How many times its proposer has handed it over.
         """
-        assert self.sequencer is not None, "offered without leading"
+        finish(self._offering(proposal, member, attempt=attempt))
+
+    def _offering(self, proposal: Proposal, member: str, *, attempt: int) -> Steps[None]:
+        sequencer = self.sequencer
+        assert sequencer is not None, "offered without leading"
         # The newest format that every member understands, as far as this leader was told.
         detector = self.failure_detector
         understood = FIRST_FORMAT if detector is None else detector.understood()
@@ -134,18 +154,32 @@ class Leadership(Part):
         command = self.decoded.get(mark)
         if command is None:
             try:
-                command = decode_command(proposal.command)
+                command = yield from decoding_command(proposal.command)
             except CommandFormatError as error:
                 self._refuse(logging.ERROR, member, "error=%s", error)
                 return
-            self.decoded[mark] = command
+            if self.sequencer is not sequencer:
+                return  # it led no more, or in another term, before that was read
+            self.keep(proposal, command)
         moved_at = self._member.applied_index if self._table.moved(command) else None
-        deferral = self.sequencer.offer(proposal, command, member, moved_at=moved_at, attempt=attempt)
+        deferral = sequencer.offer(proposal, command, member, moved_at=moved_at, attempt=attempt)
         if deferral is not None:
             self._send_deferrals([(member, deferral)])
 
     def _refuse(self, level: int, member: str, why: str, *values: object) -> None:
         self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
+
+    def keep(self, proposal: Proposal, command: Command) -> None:
+        """Keep a command that was read, so that it is not read again; of a large one all but its topics."""
+        mark = (proposal.boot_id, proposal.sequence)
+        if _is_large(proposal) and isinstance(command, RegisterBroker | Update):
+            command = replace(command, topics=())
+        self.decoded[mark] = command
+
+    def taken(self, proposal: Proposal) -> Command | None:
+        """Return a command that is kept and is kept no more; None if it must be read."""
+        command = self.decoded.pop((proposal.boot_id, proposal.sequence), None)
+        return None if _is_large(proposal) else command
 
     def evict(self, eviction: Evict) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
@@ -186,3 +220,7 @@ class Leadership(Part):
             else:
                 # A lost one is no harm: the proposal is sent again.
                 self._send(member, Deferred(term=term, deferrals=tuple(told)))
+
+
+def _is_large(proposal: Proposal) -> bool:
+    return len(proposal.command) > LARGE_BYTES

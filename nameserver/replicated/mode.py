@@ -7,17 +7,23 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from routekeeper.nameserver.commands import (
     Command,
     CommandFormatError,
+    DeleteKv,
+    DeleteTopic,
     Evict,
+    PutKv,
+    RegisterTopic,
+    Touch,
     Update,
     decode_batch,
-    decode_command,
+    decoding_command,
+    work_of,
 )
 from routekeeper.nameserver.handlers import READS
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
@@ -29,6 +35,7 @@ from routekeeper.nameserver.modes.interface import (
     FreshnessNotOffered,
     NoQuorum,
 )
+from routekeeper.nameserver.modes.line import Line
 from routekeeper.nameserver.modes.local import Local
 from routekeeper.nameserver.modes.notes import note_change
 from routekeeper.nameserver.modes.serving import serve
@@ -37,10 +44,11 @@ from routekeeper.nameserver.raft.types import RaftConfig, StopMember
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
-from routekeeper.nameserver.types import Answer, ConnectionId, Request
-from routekeeper.nameserver.verdicts import Applied
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from routekeeper.nameserver.verdicts import Applied, Verdict
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LimitedLog
+from routekeeper.remoting.steps import Steps, finish
 
 from . import peer_messages
 from .contact import ANSWER_MARGIN_S, ContactWatch
@@ -57,6 +65,12 @@ from .surroundings import Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
+
+STEP_WORK: Final = 64 * 1024
+"""An entry that takes no more is applied in one step, see :func:`.commands.work_of`: some 600 topics."""
+
+_SHORT: Final = (Update, Touch, PutKv, DeleteKv, RegisterTopic, DeleteTopic)
+"""Commands that change no more than they name; with another one all topics of a broker can go."""
 
 
 class Replicated(Local):
@@ -97,6 +111,7 @@ class Replicated(Local):
         self._durability = raft.durability
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
+        self._before_entry: tuple[int, str, str] | None = None  # while one of several commands is applied
         self._work_due = False
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
@@ -117,6 +132,7 @@ class Replicated(Local):
             settings=settings,
             observer=self._observer,
             work_soon=self._work_soon,
+            line=Line(clock=self._loop.time, call_soon=self._loop.call_soon),
         )
         contact = self._contact = ContactWatch(given)
         leadership = self._leadership = Leadership(given, boot_id=boot_id, peer_log=self._peer_log)
@@ -141,7 +157,6 @@ class Replicated(Local):
         self.join_barrier = reads.join
         self.register = registrations.register
         self.renew = registrations.renew
-        self.withdrawn = reports.withdrawn
         self.propose = writes.propose
 
     async def start(self) -> None:
@@ -184,11 +199,21 @@ class Replicated(Local):
         return self._table.view
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        # Behind the registrations that came over it.
+        self._given.line.run(self._closing(origin, by_us=by_us), lambda _: None)
+
+    def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
         self._registrations.forget_repeat(origin)
         self._reports.closed(origin, by_us=by_us)
+        yield from ()
+        return True
+
+    async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        self._reports.withdrawn(broker, origin)
 
     def status(self) -> ConsistencyStatus:
-        view, member = self._table.view, self._member
+        member = self._member
+        revision, digest, state_digest = self._digests_applied
         age = member.contact_age()
         ready = member.in_contact()
         return ConsistencyStatus(
@@ -201,9 +226,9 @@ class Replicated(Local):
             last_contact_ms=None if age == math.inf else round(age * 1000),
             members=member.members,
             boot_id=self._boot_id,
-            revision=view.revision,
-            digest=view.digest(),
-            state_digest=view.state_digest(),
+            revision=revision,
+            digest=digest,
+            state_digest=state_digest,
             durability=self._durability,
             reads_ready=ready,
             writes_ready=ready,
@@ -232,6 +257,7 @@ class Replicated(Local):
             return
         self._given.closing = True
         self._waiters.end()
+        self._given.line.clear()
         async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
             group.create_task(self._kv_file.close())
             group.create_task(self._member.close())
@@ -300,27 +326,40 @@ class Replicated(Local):
         self._reports.acknowledged(member, answer)
         self._reads.ask()
 
-    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
-        """Apply one entry, see :class:`StateMachine`."""
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
+        """Apply one entry, see :class:`StateMachine`.
+
+        Each of its commands is there at once, for whoever reads; the entry is not one step.
+        """
         try:
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
-            kept = self._leadership.decoded
-            known = [kept.pop((of.boot_id, of.sequence), None) for of in batch.proposals]
-            commands = [
-                command or decode_command(proposal.command)
-                for command, proposal in zip(known, batch.proposals, strict=True)
-            ]
+            commands = []
+            for proposal in batch.proposals:
+                command = self._leadership.taken(proposal)
+                if command is None:
+                    command = yield from decoding_command(proposal.command)
+                commands.append(command)
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
         # The table first, and all of it: what follows is of this process alone, and a defect there must not
         # make this member's table differ.
-        verdicts = []
+        in_steps = sum([work_of(proposal.command) for proposal in batch.proposals]) > STEP_WORK or not all(
+            isinstance(command, _SHORT) for command in commands
+        )
+        if in_steps and len(commands) > 1:
+            self._before_entry = self._digests()
+        verdicts: list[Verdict] = []
         for command in commands:
+            if in_steps and verdicts:
+                yield
             self._observer.applying(command)
-            verdict = self._table.apply(command)
+            steps = self._table.applying(command)
+            verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
+        # No step ends between the last command and the end of the entry: the table is that of the index then.
+        self._before_entry = None
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
                 if isinstance(verdict, Applied):
@@ -339,6 +378,15 @@ class Replicated(Local):
         if live:
             self._work_soon()
         self._writes.tell(index=index)
+
+    @property
+    def _digests_applied(self) -> tuple[int, str, str]:
+        """Those of the applied index: the table may be within the entry behind it."""
+        return self._before_entry or self._digests()
+
+    def _digests(self) -> tuple[int, str, str]:
+        view = self._table.view
+        return view.revision, view.digest(), view.state_digest()
 
     def _follow(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
@@ -378,6 +426,7 @@ class Replicated(Local):
         """Replace the state by a prepared one."""
         self._table.adopt(table)
         self._led_term = led_term
+        self._before_entry = None
         self._writes.table_replaced(term=led_term)
         self._registrations.forget_repeats()  # this table may have the same revision
         self._liveness.table_replaced()

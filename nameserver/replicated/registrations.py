@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
 
 from routekeeper.nameserver.commands import (
     UPDATE_FORMAT,
@@ -14,14 +17,17 @@ from routekeeper.nameserver.commands import (
     CommandFormatError,
     CommandTooLarge,
     RegisterBroker,
+    Update,
 )
-from routekeeper.nameserver.handlers import Renewal, answer_for, decide_registration, table_limits
+from routekeeper.nameserver.handlers import Renewal, answer_for, deciding_registration, table_limits
 from routekeeper.nameserver.modes.interface import ConsistencyError
 from routekeeper.nameserver.modes.repeats import Repeats
 from routekeeper.nameserver.modes.serving import decide_received, refusal_of
-from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.registration import Registration, decoding_registration
+from routekeeper.nameserver.routes.registrations import excess_of_registration
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Moved, Verdict
+from routekeeper.remoting.steps import STEP, Steps
 
 from .proposals import WRITE_DEADLINE_S, Sender
 from .reports import Reports
@@ -29,6 +35,10 @@ from .surroundings import Part, Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
+
+
+PROPOSED: Final = Answer()
+"""In place of an answer that comes later."""
 
 
 @dataclass(slots=True)
@@ -39,15 +49,21 @@ class Registering:
         answered: Called once with the answer, unless that was known at once.
         renewal: What it was answered by without the log.
         host: Where it comes from.
+        broker: Of which it speaks, once that is decoded.
     """
 
     request: Request
-    decoded: Registration
     origin: ConnectionId
     deadline: float
     answered: Callable[[Answer], None]
     renewal: Renewal | None = None
     host: str = ""
+    broker: BrokerKey | None = None
+
+    def decided(self, answer: Answer) -> None:
+        """Answer, unless the answer comes later."""
+        if answer is not PROPOSED:
+            self.answered(answer)
 
 
 class Registrations(Part):
@@ -80,21 +96,27 @@ class Registrations(Part):
             renewed = self.renew(repeat.renewal, origin, registration=True)
             if isinstance(renewed, Answer):
                 return renewed
-        decoded = decode_registration(request)
+        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
+        on = Registering(request, origin, deadline, answered, host=host)
+        outcome = self._line.run(self._begin(on), on.decided)
+        return None if outcome is PROPOSED else outcome
+
+    def _begin(self, on: Registering) -> Steps[Answer]:
+        """Decode and decide; :data:`PROPOSED` if the answer comes later."""
+        decoded = yield from decoding_registration(on.request)
         if isinstance(decoded, Answer):
             return decoded
-        answer = self._no_room(decoded, host)
+        answer = yield from self._no_room(decoded, on.host)
         if answer is not None:
             return answer
-        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
-        self._reports.hear(decoded.broker, origin, lease_ms=decoded.lease_ms)
-        registering = Registering(request, decoded, origin, deadline, answered, host=host)
-        answer = self._decide(registering)
-        if answer is None:
-            self._in_flight[decoded.broker, origin] += 1
-        elif registering.renewal is not None:
+        on.broker = decoded.broker
+        self._reports.hear(decoded.broker, on.origin, lease_ms=decoded.lease_ms)
+        answer = yield from self._decide(on, decoded)
+        if answer is PROPOSED:
+            self._in_flight[decoded.broker, on.origin] += 1
+        elif on.renewal is not None:
             settings = self._settings.current
-            self._repeats.remember(request, decoded, registering.renewal, origin, self._table, settings)
+            self._repeats.remember(on.request, decoded, on.renewal, on.origin, self._table, settings)
         return answer
 
     def renew(
@@ -122,13 +144,13 @@ class Registrations(Part):
         """Whether a registration of this broker over this connection has no answer yet."""
         return (broker, origin) in self._in_flight
 
-    def _decide(self, on: Registering) -> Answer | None:
-        """Decide on the table as it is; None if that is proposed and the answer comes later."""
-        decoded, settings = on.decoded, self._settings.current
+    def _decide(self, on: Registering, decoded: Registration) -> Steps[Answer]:
+        """Decide on the table as it is; :data:`PROPOSED` if that is proposed and the answer comes later."""
+        settings = self._settings.current
         try:
             # As stale as it may be: it is decided again if that was too stale. Nearly all are differences,
             # once every member knows those.
-            decision = decide_received(
+            decision = yield from decide_received(
                 self._table,
                 self._liveness,
                 decoded,
@@ -145,13 +167,16 @@ class Registrations(Part):
                     return command
             else:
                 command = decision
-            told, who = partial(self._told, on, command), (decoded.broker, on.origin)
-            self._writes.enter(command, deadline=on.deadline, told=told, registration=who)
+            kept = command
+            if isinstance(command, RegisterBroker | Update) and len(command.topics) > STEP:
+                kept = replace(command, topics=())  # an answer does not need them
+            told, who = partial(self._told, on, kept), (decoded.broker, on.origin)
+            yield from self._writes.entering(command, deadline=on.deadline, told=told, registration=who)
         except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
             return refusal_of(on.request, error)
-        return None
+        return PROPOSED
 
-    def _no_room(self, decoded: Registration, host: str) -> Answer | None:
+    def _no_room(self, decoded: Registration, host: str) -> Steps[Answer | None]:
         """Refuse a broker that is not listed and for which the table has no room, as far as it goes here.
 
         Such a broker is not heard and not proposed: there is no end of names that a stranger can register,
@@ -163,25 +188,46 @@ class Registrations(Part):
             return None
         if self._table.has_ample_room(decoded, limits):
             return None
-        command = decide_registration(self._table.view, decoded, settings, limits=limits)
+        command = yield from deciding_registration(self._table.view, decoded, settings, limits=limits)
         assert isinstance(command, RegisterBroker), "no record is there that it could renew"
-        rejected = self._table.excess(command)
+        rejected = yield from excess_of_registration(self._table, command)
         return None if rejected is None else answer_for(command, rejected, settings)
 
     def _told(self, on: Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
+        if isinstance(outcome, Moved):
+            done = partial(self._decided, on)
+            answer = self._line.run(self._decide_again(on), done)
+            if answer is not None:
+                done(answer)
+            return
         try:
-            if isinstance(outcome, Moved):
-                answer = self._decide(on)
-            elif isinstance(outcome, ConsistencyError):
+            if isinstance(outcome, ConsistencyError):
                 answer = refusal_of(on.request, outcome)
             else:
                 answer = answer_for(command, outcome, self._settings.current)
         except Exception as error:  # the boundary of one request
-            logger.exception("registration failed broker=%s", on.decoded.broker)
-            answer = refusal(f"{type(error).__name__}: {error}")
-        if answer is not None:
-            who = on.decoded.broker, on.origin
-            self._in_flight[who] -= 1
-            if not self._in_flight[who]:
-                del self._in_flight[who]
-            on.answered(answer)
+            answer = self._failed(on, error)
+        self._decided(on, answer)
+
+    def _decide_again(self, on: Registering) -> Steps[Answer]:
+        try:
+            # Decoded anew: a hundred large ones that wait for their verdicts are not kept decoded.
+            decoded = yield from decoding_registration(on.request)
+            assert isinstance(decoded, Registration), "it was decoded before"
+            return (yield from self._decide(on, decoded))
+        except Exception as error:  # the boundary of one request
+            return self._failed(on, error)
+
+    def _failed(self, on: Registering, error: Exception) -> Answer:
+        logger.exception("registration failed broker=%s", on.broker)
+        return refusal(f"{type(error).__name__}: {error}")
+
+    def _decided(self, on: Registering, answer: Answer) -> None:
+        if answer is PROPOSED:
+            return
+        assert on.broker is not None, "it was decoded"
+        who = on.broker, on.origin
+        self._in_flight[who] -= 1
+        if not self._in_flight[who]:
+            del self._in_flight[who]
+        on.answered(answer)

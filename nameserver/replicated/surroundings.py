@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from routekeeper.nameserver.liveness import Liveness
+from routekeeper.nameserver.modes.line import Line
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
@@ -24,6 +25,8 @@ class Surroundings:
         links: Who is linked, as of the last look, and the number of that link, which tells links apart.
         observer: Is told what happens here.
         closing: This member is about to end, and begins nothing any more; timers that fire do nothing.
+        line: What takes long waits here for its turn: registrations that are decoded and decided, proposals
+            of other members.
         work_soon: Has reports, proposals and entries leave in this turn of the loop.
     """
 
@@ -35,6 +38,7 @@ class Surroundings:
     settings: LiveSettings
     observer: Observer
     work_soon: Callable[[], None]
+    line: Line
     links: dict[str, int] = field(default_factory=dict)
     closing: bool = False
 
@@ -52,6 +56,7 @@ class Part:
         self._liveness = given.liveness
         self._observer = given.observer
         self._work_soon = given.work_soon
+        self._line = given.line
 
     def _send(self, member: str, message: Message) -> bool:
         """Send a message; False if there is no link, or far too much waits in it."""

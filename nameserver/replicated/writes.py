@@ -21,12 +21,14 @@ from routekeeper.nameserver.commands import (
     LIMITS_FORMAT,
     Command,
     Limited,
+    Proposal,
     format_of,
     written_and_read,
 )
 from routekeeper.nameserver.modes.interface import ConsistencyError, NoQuorum, NoRoom, OutcomeUnknown
 from routekeeper.nameserver.modes.waiters import resolve
 from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
+from routekeeper.remoting.steps import Steps, finish
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership
@@ -75,15 +77,15 @@ class Writes(Part):
             NoQuorum, OutcomeUnknown, CommandTooLarge, CommandFormatError: As :meth:`Mode.propose`.
         """
         waiter: asyncio.Future[Verdict] = self._loop.create_future()
-        sequence = self.enter(command, deadline=deadline, told=partial(resolve, waiter))
+        sequence = finish(self.entering(command, deadline=deadline, told=partial(resolve, waiter)))
         try:
             return await waiter
         finally:
             self._strike_out(sequence, late=True)
 
-    def enter(
+    def entering(
         self, command: Command, *, deadline: float, told: Told, registration: Sender | None = None
-    ) -> int:
+    ) -> Steps[int]:
         """Propose a command; ``told`` is called later, and returns before anything else happens here.
 
         Args:
@@ -105,7 +107,7 @@ class Writes(Part):
             if rejected is not None:
                 raise NoRoom(rejected.remark)
             command = replace(command, limits=None)
-        data, command = written_and_read(command)
+        data, command = yield from written_and_read(command)
         if self._given.closing:
             raise NoQuorum("not applied: this name server is shutting down")
         needed = format_of(data)
@@ -119,7 +121,7 @@ class Writes(Part):
         sequence = self._book.add(data, deadline=deadline, told=told, registration=registration)
         if deadline - ANSWER_MARGIN_S < self._timer_at:
             self._give_up_at(deadline - ANSWER_MARGIN_S)
-        self._leadership.decoded[self._book.boot_id, sequence] = command
+        self._leadership.keep(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data), command)
         self._work_soon()
         return sequence
 

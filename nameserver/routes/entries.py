@@ -92,21 +92,21 @@ NO_QUEUES: Final = QueueSet({}, 0)
 """Of a topic that is not there."""
 
 
-class TopicEntry(msgspec.Struct, frozen=True, gc=False):
-    """A topic. Entries and their maps are replaced, never changed, so copies may share them.
+class TopicEntry(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """What is kept of a topic. Entries and their maps are replaced, never changed, so copies may share them.
+
+    Topics that one change made alike share one entry.
 
     Attributes:
         queue_set: Queue data by broker name.
         mappings: Broker name to mapping info of a static topic; only names that are in ``queues``.
         revision: Of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
-        mark: Of the topic, see :func:`mark_of_topic`.
         host: The one that is charged for it, see :class:`.room.Ledger`.
     """
 
     queue_set: QueueSet
     mappings: Mapping[str, QueueMapping]
     revision: int
-    mark: int
     host: str = ""
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from sys import intern
 from typing import Any, Final, cast
 
 import msgspec
@@ -30,7 +31,6 @@ from .entries import (
     Share,
     TopicEntry,
     made_of,
-    mark_of_topic,
 )
 
 IMAGE_VERSION: Final = 2
@@ -217,13 +217,18 @@ def _image_from(body: _ImageBody) -> Image:
         for places in body.queue_sets
     ]
     topics = {}
+    entries: dict[tuple[int, int, str], TopicEntry] = {}
     for data in body.slices:
         columns = msgspec.msgpack.decode(data, type=_Slice)
         hosts = [body.hosts[place] for place in columns.hosts] or [""] * len(columns.topics)
         for topic, revision, place, host in zip(
-            columns.topics, columns.revisions, columns.sets, hosts, strict=True
+            map(intern, columns.topics), columns.revisions, columns.sets, hosts, strict=True
         ):
-            topics[topic] = TopicEntry(sets[place], NO_MAPPINGS, revision, mark_of_topic(topic), host)
+            alike = place, revision, host
+            entry = entries.get(alike)
+            if entry is None:
+                entry = entries[alike] = TopicEntry(sets[place], NO_MAPPINGS, revision, host)
+            topics[topic] = entry
     for topic, infos in body.mappings.items():
         mappings = {name: QueueMapping(topic=topic, epoch=epoch, info=info) for name, epoch, info in infos}
         topics[topic] = msgspec.structs.replace(topics[topic], mappings=mappings)

@@ -5,40 +5,79 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, LeaveReason, MinBrokerChange
-from routekeeper.nameserver.verdicts import BrokerLeft, Facts, TopicsLost
+from routekeeper.nameserver.verdicts import Applied, BrokerLeft, Facts, TopicsLost
 from routekeeper.remoting.codes import MASTER_ID, PERM_WRITE
+from routekeeper.remoting.steps import Steps
 
 from .entries import NameEntry, Record
 from .store import RouteStore
+from .topics import Draft
 
 
-def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts) -> None:
-    """Remove a record and its address; clean up the name as the documents say."""
-    record = forget_record(store, broker, reason, facts)
-    name = record.broker_name
-    brokers, revision = store.brokers, store.revision
-    before = brokers.names[name]
-    addrs = {i: key for i, key in before.addrs.items() if key != broker}
-    topics = tuple(store.topics.of_name(name))
-    if not addrs:
-        if topics:
-            store.topics.put(name, {}, revision, without=topics)
-            facts.topics.update(dict.fromkeys(topics))
-            facts.lost.append(TopicsLost(topics=topics, reason=reason, broker_name=name, broker=broker))
-        brokers.put_name(name, None, revision)
-        store.topics.forget_name(name)
-        return
-    entry = replace(before, addrs=addrs, revision=revision, route_revision=revision)
-    brokers.put_name(name, entry, revision)
-    facts.names[name] = None
-    if MASTER_ID not in addrs and entry.enable_acting_master:
-        changed = store.topics.with_other_perms(name, lambda perm: perm & ~PERM_WRITE)
-        if changed:
-            store.topics.put(name, changed, revision)
-            facts.topics.update(dict.fromkeys(changed))
-    if min(addrs) != min(before.addrs):
-        ha_addr = brokers.records[addrs[min(addrs)]].ha_server_addr
-        note_min_change(entry, offline=broker.broker_addr, ha_addr=ha_addr, facts=facts)
+class Leaving:
+    """A broker's leaving: what it does to topics is prepared first, see :class:`Draft`.
+
+    Attributes:
+        draft: What it does to topics, None if nothing.
+    """
+
+    def __init__(self, store: RouteStore, broker: BrokerKey) -> None:
+        self._store = store
+        self._broker = broker
+        self._topics: tuple[str, ...] = ()
+        self.draft: Draft | None = None
+
+    def prepare(self) -> Steps[None]:
+        """Prepare it for the next revision."""
+        store, topics = self._store, self._store.topics
+        name = store.brokers.records[self._broker].broker_name
+        addrs, shares = self._addrs_left(), {}
+        if not addrs:
+            self._topics = without = tuple(topics.of_name(name))
+        elif MASTER_ID not in addrs and store.brokers.names[name].enable_acting_master:
+            shares, without = topics.with_other_perms(name, lambda perm: perm & ~PERM_WRITE), ()
+            self._topics = tuple(shares)
+        if self._topics:
+            self.draft = Draft(topics, name, store.revision + 1)
+            yield from self.draft.put(shares, without=without)
+
+    def _addrs_left(self) -> dict[int, BrokerKey]:
+        name = self._store.brokers.names[self._store.brokers.records[self._broker].broker_name]
+        return {i: key for i, key in name.addrs.items() if key != self._broker}
+
+    def commit(self, reason: LeaveReason, facts: Facts) -> None:
+        """Remove the record and its address; clean up the name as the documents say."""
+        store, broker, addrs = self._store, self._broker, self._addrs_left()
+        record = forget_record(store, broker, reason, facts)
+        name = record.broker_name
+        brokers, revision = store.brokers, store.revision
+        before = brokers.names[name]
+        if addrs:
+            entry = replace(before, addrs=addrs, revision=revision, route_revision=revision)
+            brokers.put_name(name, entry, revision)
+            facts.names[name] = None
+        if self.draft is not None:
+            self.draft.commit()
+            facts.topics.update(dict.fromkeys(self._topics))
+        if not addrs:
+            if self._topics:
+                lost = TopicsLost(topics=self._topics, reason=reason, broker_name=name, broker=broker)
+                facts.lost.append(lost)
+            brokers.put_name(name, None, revision)
+            store.topics.forget_name(name)
+        elif min(addrs) != min(before.addrs):
+            ha_addr = brokers.records[addrs[min(addrs)]].ha_server_addr
+            note_min_change(entry, offline=broker.broker_addr, ha_addr=ha_addr, facts=facts)
+
+
+def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[Applied]:
+    """Remove a broker, and nothing else."""
+    leaving = Leaving(store, broker)
+    yield from leaving.prepare()
+    store.revision += 1
+    facts = Facts()
+    leaving.commit(reason, facts)
+    return facts.applied(store.revision)
 
 
 def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts) -> Record:

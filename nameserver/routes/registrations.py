@@ -11,7 +11,6 @@ from routekeeper.nameserver.commands import (
     QueueMapping,
     RegisterBroker,
     TableLimits,
-    TopicQueues,
     Touch,
     Update,
 )
@@ -29,18 +28,28 @@ from routekeeper.nameserver.verdicts import (
 )
 from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.steps import STEP, Steps
 
-from .entries import NameEntry, Record
-from .leaving import drop, forget_record, note_min_change
+from .entries import NameEntry, Record, Share
+from .leaving import Leaving, forget_record, note_min_change
 from .room import Held, excess, size_of
 from .store import RouteStore
+from .topics import TOPIC, Draft
 
 #: Who registers, as a command says it or as it was decoded.
 Sender: TypeAlias = RegisterBroker | Registration
 
 
-def would_change(store: RouteStore, command: RegisterBroker) -> bool:
-    """Whether applying a registration would change the table, were it not *moved*."""
+def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
+    """Find out whether applying a registration would change the table, were it not *moved*."""
+    news = _says_news(store, command)
+    if news is None:
+        return _brings_news(store, command, (yield from _brought(store, command)))
+    return news
+
+
+def _says_news(store: RouteStore, command: RegisterBroker) -> bool | None:
+    """Whether a registration changes the table; None: if its topics do."""
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if _is_fenced(store, command, name):
         return record is not None
@@ -54,10 +63,11 @@ def would_change(store: RouteStore, command: RegisterBroker) -> bool:
         or record.complete == command.incremental
     ):
         return True
-    mask = perm_mask(command, name.addrs)
-    if record.complete or mask is None:
-        return False
-    return bool(_differing(store, command, mask)) or any(
+    return False if record.complete or perm_mask(command, name.addrs) is None else None
+
+
+def _brings_news(store: RouteStore, command: RegisterBroker, brought: Mapping[str, Share] | None) -> bool:
+    return bool(brought) or any(
         _new_mapping(store, command.broker_name, mapping) for mapping in command.mappings
     )
 
@@ -100,44 +110,58 @@ def register_reply(store: RouteStore, of: Sender | Touch | Record) -> RegisterRe
     )
 
 
-def register(store: RouteStore, command: RegisterBroker) -> Verdict:
+def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     """Apply a registration that has not moved."""
-    if not would_change(store, command):
-        return NoChange(revision=store.revision, reply=register_reply(store, command))
-    broker, brokers = command.broker, store.brokers
-    record, name = brokers.records.get(broker), brokers.names.get(command.broker_name)
-    before = name or NameEntry(cluster=command.cluster_name)
+    news = _says_news(store, command)
+    broker, brokers, name_key = command.broker, store.brokers, command.broker_name
+    record, name = brokers.records.get(broker), brokers.names.get(name_key)
     is_fenced = _is_fenced(store, command, name)
+    differing = None if is_fenced or news is False else (yield from _brought(store, command))
+    if news is False or (news is None and not _brings_news(store, command, differing)):
+        return NoChange(revision=store.revision, reply=register_reply(store, command))
+    if is_fenced:
+        # An answer without a change would leave the address listed under the id it no longer claims.
+        return (yield from _fenced(store, command))
     limits = command.limits
-    first = record is None or not _same_place(record, command)
-    differing = None if is_fenced else _brought(store, command)
-    if not is_fenced and limits is not None:
-        rejected = _excess(store, command, differing or ())
+    added = new_topics(store, name_key, differing or {})
+    if len(added) > STEP:
+        yield
+    if limits is not None:
+        rejected = yield from _excess(store, command, added)
         if rejected is not None:
             return rejected
+    before = name or NameEntry(cluster=command.cluster_name)
+    first = record is None or not _same_place(record, command)
+    host = limits.host if limits is not None else ""
+    is_charged = name is None or bool(added)
+    moving = None
+    if record is not None and record.broker_name != name_key:
+        moving = Leaving(store, broker)
+        yield from moving.prepare()
+    topics = None
+    if differing is not None:
+        over = None if moving is None else moving.draft
+        topics = _Topics(store, command, differing, host=host if is_charged else None, over=over)
+        yield from topics.prepare()
+
     revision = store.revision = store.revision + 1
     store.limited = store.limited or limits is not None
     facts = Facts()
-    if is_fenced:
-        # An answer without a change would leave the address listed under the id it no longer claims.
-        drop(store, broker, LeaveReason.FENCED, facts)
-        return facts.applied(revision, register_reply(store, command))
     facts.joined = broker if first else None
-    if record is not None and record.broker_name != command.broker_name:
-        drop(store, broker, LeaveReason.MOVED, facts)
+    if moving is not None:
+        moving.commit(LeaveReason.MOVED, facts)
     entry = _take_place(store, command, before, facts)
-    host = limits.host if limits is not None else ""
-    if name is None or new_topics(store, command.broker_name, differing or ()):
+    if is_charged:
         entry = replace(entry, host=host)
-        store.topics.charge(command.broker_name, host)
-    permissions_changed = differing is not None and _take_topics(store, command, differing, facts)
+        store.topics.charge(name_key, host)
+    permissions_changed = topics is not None and topics.commit(facts)
     filters_before = record.filter_servers if record is not None else ()
     filters = filters_before if command.filter_servers is None else command.filter_servers
     brokers.put_record(
         broker,
         Record(
             broker=broker,
-            broker_name=command.broker_name,
+            broker_name=name_key,
             broker_id=command.broker_id,
             ha_server_addr=command.ha_server_addr,
             data_version=command.data_version,
@@ -151,14 +175,24 @@ def register(store: RouteStore, command: RegisterBroker) -> Verdict:
     )
     if entry != before or filters != filters_before:
         entry = replace(entry, route_revision=revision)
-        facts.names[command.broker_name] = None
+        facts.names[name_key] = None
     if entry.addrs != before.addrs or permissions_changed:
         entry = replace(entry, revision=revision)
     if brings_all_perms(command, command.broker_id, None if first or record is None else record.data_version):
         entry = replace(entry, perms_set=False)
     if entry != before:
-        brokers.put_name(command.broker_name, entry, revision)
+        brokers.put_name(name_key, entry, revision)
     return facts.applied(revision, register_reply(store, command))
+
+
+def _fenced(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
+    leaving = Leaving(store, command.broker)
+    yield from leaving.prepare()
+    store.revision += 1
+    store.limited = store.limited or command.limits is not None
+    facts = Facts()
+    leaving.commit(LeaveReason.FENCED, facts)
+    return facts.applied(store.revision, register_reply(store, command))
 
 
 def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | None) -> bool:
@@ -214,7 +248,7 @@ def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
     return tuple(topic for topic in store.topics.of_name(command.broker_name) if topic not in kept)
 
 
-def _brought(store: RouteStore, command: RegisterBroker) -> list[TopicQueues] | None:
+def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Share] | None]:
     """Return what a registration says otherwise than the table; None if its topics are not looked at."""
     record = store.brokers.records.get(command.broker)
     name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
@@ -226,14 +260,18 @@ def _brought(store: RouteStore, command: RegisterBroker) -> list[TopicQueues] | 
     ):
         return None
     mask = perm_mask(command, _addrs_with(name, command))
-    return None if mask is None else _differing(store, command, mask)
+    if mask is None:
+        return None
+    topics = map(TOPIC, command.topics)
+    return (yield from store.topics.changing(command.broker_name, topics, command.topics, mask=mask))
 
 
-def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Rejected | None:
+def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[Rejected | None]:
     """Return why a registration may not make the table grow so much, None if it may."""
     if _is_fenced(store, command, store.brokers.names.get(command.broker_name)):
         return None
-    return _excess(store, command, _brought(store, command) or ())
+    brought = yield from _brought(store, command)
+    return (yield from _excess(store, command, new_topics(store, command.broker_name, brought or {})))
 
 
 def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
@@ -248,10 +286,9 @@ def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits
     return excess_of(store, decoded.broker_name, limits, most, adds_topics=True) is None
 
 
-def _excess(store: RouteStore, command: RegisterBroker, differing: Iterable[TopicQueues]) -> Rejected | None:
+def _excess(store: RouteStore, command: RegisterBroker, topics: list[str]) -> Steps[Rejected | None]:
     record = store.brokers.records.get(command.broker)
     name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
-    topics = new_topics(store, command.broker_name, differing)
     texts = list(command.filter_servers or ())
     gone = () if record is None else record.filter_servers
     if record is None:
@@ -264,16 +301,18 @@ def _excess(store: RouteStore, command: RegisterBroker, differing: Iterable[Topi
     texts += [mapping.info for mapping in mappings]
     displaced = len(_displaced(name, command))
     more = room_for(store, topics, size=size_of(texts) - size_of(gone if command.filter_servers else ()))
+    if len(topics) > STEP:
+        yield
     more.brokers = (record is None) - displaced
     if topics:
         more.pairs -= len(_absent(store, command))
     return excess_of(store, command.broker_name, command.limits, more, adds_topics=bool(topics))
 
 
-def new_topics(store: RouteStore, name: str, differing: Iterable[TopicQueues]) -> list[str]:
+def new_topics(store: RouteStore, name: str, topics: Iterable[str]) -> list[str]:
     """Return those of some topics of which a broker name has no queue data yet."""
     listed = store.topics.of_name(name)
-    return [queues.topic for queues in differing if queues.topic not in listed]
+    return [topic for topic in topics if topic not in listed] if listed else list(topics)
 
 
 def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
@@ -298,33 +337,60 @@ def excess_of(
     return excess(store.ledger, limits, more, moved=moved)
 
 
-def _take_topics(
-    store: RouteStore, command: RegisterBroker, differing: Iterable[TopicQueues], facts: Facts
-) -> bool:
-    """Put the body's topics; return whether any queue data changed."""
-    name = command.broker_name
-    absent = _absent(store, command)
-    if absent:
-        store.topics.put(name, {}, store.revision, without=absent)
-        facts.topics.update(dict.fromkeys(absent))
-        facts.lost.append(
-            TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)
-        )
-    taken = store.topics.shares_of(name, differing)
-    if taken:
-        store.topics.put(name, taken, store.revision)
-        facts.topics.update(dict.fromkeys(taken))
-    for mapping in command.mappings:
-        if _new_mapping(store, name, mapping):
-            store.topics.put_mapping(name, mapping, store.revision)
-            facts.topics[mapping.topic] = None
-    return bool(absent or taken)
+class _Topics:
+    """The topics of a registration: prepared first, see :class:`Draft`.
 
+    Args:
+        host, over: As of the draft.
+    """
 
-def _differing(store: RouteStore, command: RegisterBroker, mask: int) -> list[TopicQueues]:
-    """Return what a body says otherwise than the table."""
-    said = [(queues.topic, queues) for queues in command.topics]
-    return store.topics.differing(command.broker_name, said, mask=mask)
+    def __init__(
+        self,
+        store: RouteStore,
+        command: RegisterBroker,
+        differing: Mapping[str, Share],
+        *,
+        host: str | None,
+        over: Draft | None,
+    ) -> None:
+        self._store = store
+        self._command = command
+        self._differing = differing
+        self._host = host
+        self._over = over
+        self._absent = _absent(store, command)
+        self._drafts: list[Draft] = []
+
+    def prepare(self) -> Steps[None]:
+        """Prepare to put them for the next revision."""
+        if self._absent:
+            yield from self._draft().put({}, without=self._absent)
+        if self._differing:
+            yield from self._draft().put(self._differing)
+
+    def _draft(self) -> Draft:
+        name, revision = self._command.broker_name, self._store.revision + 1
+        self._over = Draft(self._store.topics, name, revision, host=self._host, over=self._over)
+        self._drafts.append(self._over)
+        return self._over
+
+    def commit(self, facts: Facts) -> bool:
+        """Put them; return whether any queue data changed."""
+        store, command, name = self._store, self._command, self._command.broker_name
+        for draft in self._drafts:
+            draft.commit()
+        facts.topics.update(dict.fromkeys(self._absent))
+        facts.topics.update(self._differing)
+        if self._absent:
+            lost = TopicsLost(
+                topics=self._absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker
+            )
+            facts.lost.append(lost)
+        for mapping in command.mappings:
+            if _new_mapping(store, name, mapping):
+                store.topics.put_mapping(name, mapping, store.revision)
+                facts.topics[mapping.topic] = None
+        return bool(self._drafts)
 
 
 def _new_mapping(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> bool:

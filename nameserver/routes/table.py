@@ -25,11 +25,10 @@ from routekeeper.nameserver.commands import (
     bases,
 )
 from routekeeper.nameserver.registration import Registration
-from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
+from routekeeper.nameserver.types import BrokerName, KvEntry, LeaveReason
 from routekeeper.nameserver.verdicts import (
     Applied,
     CountReply,
-    Facts,
     Moved,
     NoChange,
     Rejected,
@@ -37,6 +36,7 @@ from routekeeper.nameserver.verdicts import (
     Verdict,
 )
 from routekeeper.remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
+from routekeeper.remoting.steps import Steps, finish
 
 from .image import NOTHING, Image, ImageError, decode_image
 from .kv import KV_BYTES_MAX
@@ -45,6 +45,7 @@ from .registrations import excess_of_registration, has_ample_room, register, roo
 from .room import Held, excess
 from .store import RouteStore
 from .tombstones import TOMBSTONES_MAX
+from .topics import Draft
 from .updates import apply_update, excess_of_update, shortened, topic_dropped
 from .view import RouteView
 
@@ -52,8 +53,8 @@ from .view import RouteView
 class RouteTable(RouteStore):
     """Routes known to one nameserver, as a deterministic state machine.
 
-    State changes only in :meth:`apply`. Equal commands in equal order give equal tables and digests: nothing
-    here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
+    State changes only in :meth:`applying`. Equal commands in equal order give equal tables and digests:
+    nothing here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
     exception, because every member must reach the same verdict.
 
     Attributes:
@@ -88,24 +89,32 @@ class RouteTable(RouteStore):
     # -- apply ---------------------------------------------------------------------------------------------
 
     def apply(self, command: Command) -> Verdict:
-        """Apply a command, wholly or not at all; never raises."""
+        """Apply a command at once, wholly or not at all; never raises."""
+        return finish(self.applying(command))
+
+    def applying(self, command: Command) -> Steps[Verdict]:
+        """Apply a command in steps, wholly or not at all; never raises.
+
+        The table stays as it was until the last step, which makes all of the change. Nothing else may change
+        the table between two steps; to give up is to make no more of them.
+        """
         if isinstance(command, Update):  # nearly every command
-            return apply_update(self, command)
+            return (yield from apply_update(self, command))
         if self.moved(command):
             return Moved(revision=self.revision)
         match command:
             case RegisterBroker():
-                return register(self, command)
+                return (yield from register(self, command))
             case Touch():
                 return touch(self, command)
             case UnregisterBroker():
-                return self._unregister(command)
+                return (yield from self._unregister(command))
             case Evict():
-                return self._evict(command)
+                return (yield from self._evict(command))
             case WipeWritePerm():
-                return self._set_perm(command.broker_name, lambda perm: perm & ~PERM_WRITE)
+                return (yield from self._set_perm(command.broker_name, lambda perm: perm & ~PERM_WRITE))
             case AddWritePerm():
-                return self._set_perm(command.broker_name, lambda perm: PERM_READ | PERM_WRITE)
+                return (yield from self._set_perm(command.broker_name, lambda perm: PERM_READ | PERM_WRITE))
             case DeleteTopic():
                 return self._delete_topic(command)
             case RegisterTopic():
@@ -127,37 +136,33 @@ class RouteTable(RouteStore):
         self, said: Registration, *, delete_absent: bool, limits: TableLimits | None = None
     ) -> Update | None:
         """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""
-        return shortened(self, said, delete_absent=delete_absent, limits=limits)
+        return finish(shortened(self, said, delete_absent=delete_absent, limits=limits))
 
     # -- who leaves ----------------------------------------------------------------------------------------
 
-    def _unregister(self, command: UnregisterBroker) -> Verdict:
+    def _unregister(self, command: UnregisterBroker) -> Steps[Verdict]:
         record = self.brokers.records.get(command.broker)
         if record is None or record.broker_name != command.broker_name:
             return NoChange(revision=self.revision)
-        return self._remove_broker(command.broker, LeaveReason.UNREGISTERED)
+        return (yield from drop(self, command.broker, LeaveReason.UNREGISTERED))
 
-    def _evict(self, command: Evict) -> Verdict:
+    def _evict(self, command: Evict) -> Steps[Verdict]:
         record = self.brokers.records.get(command.broker)
         if record is None or record.revision != command.revision:
             return Moved(revision=self.revision)
-        return self._remove_broker(command.broker, command.reason)
-
-    def _remove_broker(self, broker: BrokerKey, reason: LeaveReason) -> Applied:
-        self.revision += 1
-        facts = Facts()
-        drop(self, broker, reason, facts)
-        return facts.applied(self.revision)
+        return (yield from drop(self, command.broker, command.reason))
 
     # -- topics and permissions ----------------------------------------------------------------------------
 
-    def _set_perm(self, name: BrokerName, perm_of: Callable[[int], int]) -> Verdict:
+    def _set_perm(self, name: BrokerName, perm_of: Callable[[int], int]) -> Steps[Verdict]:
         reply = CountReply(count=len(self.topics.of_name(name)))
         changed = self.topics.with_other_perms(name, perm_of)
         if not changed:
             return NoChange(revision=self.revision, reply=reply)
+        draft = Draft(self.topics, name, self.revision + 1)
+        yield from draft.put(changed)
         self.revision += 1
-        self.topics.put(name, changed, self.revision)
+        draft.commit()
         entry = replace(self.brokers.names[name], revision=self.revision, perms_set=True)
         self.brokers.put_name(name, entry, self.revision)
         return Applied(revision=self.revision, reply=reply, topics=tuple(changed))
@@ -208,9 +213,9 @@ class RouteTable(RouteStore):
     def excess(self, command: Command) -> Rejected | None:
         """Return why the limits of a command forbid it, as far as this table goes; None if they do not."""
         if isinstance(command, RegisterBroker):
-            return excess_of_registration(self, command)
+            return finish(excess_of_registration(self, command))
         if isinstance(command, Update):
-            return excess_of_update(self, command)
+            return finish(excess_of_update(self, command))
         if isinstance(command, RegisterTopic) and command.limits is not None:
             names = [queues.broker_name for queues in command.queues]
             added = [name for name in names if command.topic not in self.topics.of_name(name)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
-from typing import Final
+from itertools import chain, groupby, islice
+from operator import attrgetter, itemgetter
+from sys import intern
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import astuple, replace
 
@@ -14,6 +16,7 @@ from routekeeper.nameserver.commands import QueueMapping, TopicQueues
 from routekeeper.nameserver.types import BrokerName
 from routekeeper.remoting.registration import TopicNumbers
 from routekeeper.remoting.route import QueueData
+from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
 
 from .entries import (
     MASK,
@@ -31,6 +34,11 @@ from .entries import (
 )
 from .room import Ledger, size_of
 from .tombstones import Tombstones
+
+_T = TypeVar("_T")
+
+Numbers: TypeAlias = tuple[int, ...]
+"""Read queues, write queues, permission and flag of a topic at a broker."""
 
 SHARES_SPARE: Final = 1000
 """Queue data without a topic that are kept for a broker name, in case that topics have them again."""
@@ -69,16 +77,17 @@ class TopicStore:
 
     The part of digests is kept up to date. A topic's is a product, its own mark times the mark of its queue
     set (or times its revision), so that a change of a topic costs a multiplication and no hashing: one
-    registration may change 100,000 topics while everybody waits for the loop.
+    registration may change 100,000 topics.
 
     Attributes:
         entries: By topic; none is without queue data, and no mapping is without its queue data.
+        marks: Of the same topics, see :func:`mark_of_topic`.
         pools: By broker name.
         shown: Part of the digest of what clients see.
         rest: Part of the digest of what is replicated beside that, but for removals.
     """
 
-    __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "pools", "rest", "shown")
+    __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "marks", "pools", "rest", "shown")
 
     def __init__(self, entries: Mapping[str, TopicEntry], tombstones: Tombstones, ledger: Ledger) -> None:
         self._tombstones = tombstones
@@ -98,18 +107,19 @@ class TopicStore:
                 for start in range(0, len(topics), SLICE):
                     pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
         values = entries.values()
-        marks = [entry.mark for entry in values]
+        marks = [mark_of_topic(topic) for topic in entries]
+        self.marks = dict(zip(entries, marks, strict=True))
         self.shown = sum_of_products(marks, [entry.queue_set.mark for entry in values])
         self.rest = sum_of_products(marks, [entry.revision for entry in values])
         charged: defaultdict[str, list[str]] = defaultdict(list)
         for topic, entry in entries.items():
             charged[entry.host].append(topic)
             for name, mapping in entry.mappings.items():
-                self.shown += _mapping_mark(name, mapping)
+                self.shown += mapping_mark(name, mapping)
                 self.pools[name].size += size_of((mapping.info,))
         for host, topics in charged.items():
             ledger.add(host, topics=len(topics), size=size_of(topics))
-            self.rest += host_mark(host) * sum([entries[topic].mark for topic in topics])
+            self.rest += host_mark(host) * sum([self.marks[topic] for topic in topics])
         for pool in self.pools.values():
             ledger.add(pool.host, pairs=len(pool.topics), size=pool.size)
 
@@ -123,38 +133,72 @@ class TopicStore:
             share = shares[numbers] = Share.of(made_of(QueueData, name, *numbers))
         return share
 
-    def shares_of(self, name: BrokerName, topics: Iterable[TopicQueues]) -> dict[str, Share]:
-        """Return the one share of each of these topics at a broker name, by topic."""
-        shares = self.pools[name].shares
-        found = {}
-        for queues in topics:
-            key = queues.read_queue_nums, queues.write_queue_nums, queues.perm, queues.topic_sys_flag
-            found[queues.topic] = shares.get(key) or self.share(name, *key)
-        return found
-
     def differing(
-        self, name: BrokerName, said: Iterable[tuple[str, TopicNumbers | TopicQueues]], *, mask: int
-    ) -> list[TopicQueues]:
-        """Return what a broker says otherwise than is listed of its name, as it is to be kept.
+        self,
+        name: BrokerName,
+        topics: Iterable[str],
+        said: Collection[TopicNumbers | TopicQueues],
+        *,
+        mask: int = -1,
+    ) -> Steps[dict[str, Numbers]]:
+        """Return what a broker says otherwise than is listed of its name, as it is to be kept, by topic.
 
         Args:
-            said: Topics, and what it says of each.
+            said: What it says of each of the topics.
             mask: Bits of permissions that are stored.
         """
-        listed = self.of_name(name)
-        found = []
-        for topic, of in said:
-            share, perm = listed.get(topic), of.perm & mask
-            if (
-                share is None
-                or (data := share.data).read_queue_nums != of.read_queue_nums
-                or data.write_queue_nums != of.write_queue_nums
-                or data.perm != perm
-                or data.topic_sys_flag != of.topic_sys_flag
-            ):
-                found.append(
-                    TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag)
-                )
+        return self._differing(name, topics, said, mask, lambda numbers: numbers)
+
+    def changing(
+        self,
+        name: BrokerName,
+        topics: Iterable[str],
+        said: Collection[TopicNumbers | TopicQueues],
+        *,
+        mask: int = -1,
+    ) -> Steps[dict[str, Share]]:
+        """As :meth:`differing`, as shares; one that is new is no part of the store until a change has it."""
+        pool = self.pools.get(name)
+        shares = {} if pool is None else pool.shares
+
+        def share_of(numbers: Numbers) -> Share:
+            return shares.get(numbers) or Share.of(made_of(QueueData, name, *numbers))
+
+        return self._differing(name, topics, said, mask, share_of)
+
+    def _differing(
+        self,
+        name: BrokerName,
+        topics: Iterable[str],
+        said: Collection[TopicNumbers | TopicQueues],
+        mask: int,
+        make: Callable[[Numbers], _T],
+    ) -> Steps[dict[str, _T]]:
+        """Return what differs, each in the form that ``make`` gives to its numbers.
+
+        The texts of topics are interned: a hundred brokers with the same topics keep each name once.
+        """
+        listed = self.of_name(name).get
+        made: dict[Numbers, _T] = {}  # most topics of a broker are alike
+        found: dict[str, _T] = {}
+        left = zip(topics, said, strict=True)
+        for done in range(0, len(said), STEP):
+            if done:
+                yield
+            for topic, of in islice(left, STEP):
+                share, perm = listed(topic), of.perm & mask
+                if (
+                    share is None
+                    or (data := share.data).read_queue_nums != of.read_queue_nums
+                    or data.write_queue_nums != of.write_queue_nums
+                    or data.perm != perm
+                    or data.topic_sys_flag != of.topic_sys_flag
+                ):
+                    numbers = of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag
+                    value = made.get(numbers)
+                    if value is None:
+                        value = made[numbers] = make(numbers)
+                    found[intern(topic)] = value
         return found
 
     def of_name(self, name: str) -> Mapping[str, Share]:
@@ -185,70 +229,10 @@ class TopicStore:
     def put(
         self, name: BrokerName, shares: Mapping[str, Share], revision: int, *, without: Collection[str] = ()
     ) -> None:
-        """Give a broker name other queue data of some topics, by topic.
-
-        Args:
-            without: Topics that it has, and is to have no more. Those that nobody else has are removed.
-        """
-        pool = self.pools[name]
-        entries, listed, gone = self.entries, pool.topics, self._tombstones.by_kind["topic"]
-        digest = rest = back = removed = come = info_size = 0
-        pairs = len(listed)
-        new: list[str] = []
-        lost: defaultdict[str, list[str]] = defaultdict(list)
-        # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
-        # done once per set, or per run of topics alike, is not done per topic.
-        steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
-        old = NO_QUEUES
-        run_share: Share | None = None
-        run_revision = change = marks = 0
-        changes: Iterable[tuple[str, Share | None]] = chain(shares.items(), zip(without, repeat(None)))
-        for topic, share in changes:
-            before = entries.get(topic)
-            if before is None:
-                was, mappings, at, mark, host = NO_QUEUES, NO_MAPPINGS, 0, mark_of_topic(topic), pool.host
-                new.append(topic)
-                come += mark
-                if gone:
-                    back += mark * gone.pop(topic, 0)
-            else:
-                was, mappings, at = before.queue_set, before.mappings, before.revision
-                mark, host = before.mark, before.host
-            if was is not old or share is not run_share or at != run_revision:
-                digest += marks * change
-                rest += marks * (revision - run_revision)
-                old, run_share, run_revision, marks = was, share, at, 0
-                step = steps.get((old, share))
-                if step is None:
-                    step = steps[old, share] = self._step(old, name, listed.get(topic), share)
-                queue_set, change = step
-            marks += mark
-            if share is None and name in mappings:
-                digest -= _mapping_mark(name, mappings[name])
-                info_size += size_of((mappings[name].info,))
-                mappings = {n: kept for n, kept in mappings.items() if n != name}
-            if queue_set is NO_QUEUES:
-                del entries[topic]
-                gone[topic] = revision
-                removed += mark
-                lost[host].append(topic)
-                rest -= mark * host_mark(host) if host else 0
-            else:
-                entries[topic] = TopicEntry(queue_set, mappings, revision, mark, host)
-        digest += marks * change
-        rest += marks * (revision - run_revision) - removed * revision + come * host_mark(pool.host)
-        listed.update(shares)
-        for topic in without:
-            del listed[topic]
-        pool.bound()
-        pool.size -= info_size
-        self._ledger.add(pool.host, topics=len(new), pairs=len(listed) - pairs, size=size_of(new) - info_size)
-        for host, topics in lost.items():
-            self._ledger.add(host, topics=-len(topics), size=-size_of(topics))
-        self.shown = (self.shown + digest) & MASK
-        self.rest = (self.rest + rest) & MASK
-        if back or removed:
-            self._tombstones.topics_moved(removed * revision - back)
+        """Make a change at once, see :class:`Draft`."""
+        draft = Draft(self, name, revision)
+        finish(draft.put(shares, without=without))
+        draft.commit()
 
     def put_share(self, name: str, topic: str, share: Share, revision: int) -> bool:
         """As :meth:`put`, of one topic that is there already, as most changes are; return whether it was."""
@@ -256,22 +240,22 @@ class TopicStore:
         if before is None:
             return False
         pool = self.pools[name]
-        queue_set, change = self._step(before.queue_set, name, pool.topics.get(topic), share)
-        self.shown = (self.shown + before.mark * change) & MASK
-        self._put_entry(
-            topic, before, TopicEntry(queue_set, before.mappings, revision, before.mark, before.host)
-        )
+        sets = self._sets
+        queue_set, change = step_of(sets, sets, before.queue_set, name, pool.topics.get(topic), share)
+        self.shown = (self.shown + self.marks[topic] * change) & MASK
+        self._put_entry(topic, before, TopicEntry(queue_set, before.mappings, revision, before.host))
         if topic not in pool.topics:
             self._ledger.add(pool.host, pairs=1)
         pool.topics[topic] = share
         pool.bound()
+        self._bound_sets()
         return True
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
         """Put the mapping of a static topic of which the broker name has queue data."""
         before = self.entries[mapping.topic]
         old = before.mappings.get(name)
-        change = _mapping_mark(name, mapping) - (0 if old is None else _mapping_mark(name, old))
+        change = mapping_mark(name, mapping) - (0 if old is None else mapping_mark(name, old))
         self.shown = (self.shown + change) & MASK
         pool = self.pools[name]
         more = size_of((mapping.info,)) - (0 if old is None else size_of((old.info,)))
@@ -289,36 +273,217 @@ class TopicStore:
         return True
 
     def _put_entry(self, topic: str, before: TopicEntry, entry: TopicEntry) -> None:
-        self.rest = (self.rest + before.mark * (entry.revision - before.revision)) & MASK
+        self.rest = (self.rest + self.marks[topic] * (entry.revision - before.revision)) & MASK
         self.entries[topic] = entry
 
     def forget_name(self, name: str) -> None:
         """Forget what is kept for a broker name that has no queue data any more."""
         self.pools.pop(name, None)
 
-    # -- sets
-
-    def _step(self, old: QueueSet, name: str, was: Share | None, share: Share | None) -> tuple[QueueSet, int]:
-        """Return the set with a name's share put or taken out, and by how much its mark is greater."""
-        by_name = dict(old.by_name)
-        if share is None:
-            del by_name[name]
-        else:
-            by_name[name] = share.data
-        change = (0 if share is None else share.mark) - (0 if was is None else was.mark)
-        return self._set(by_name, (old.mark + change) & MASK) if by_name else NO_QUEUES, change
-
-    def _set(self, by_name: Mapping[str, QueueData], mark: int) -> QueueSet:
-        """Return the one set with this content."""
-        found = self._sets.get(mark)
-        if found is not None and found.by_name == by_name:
-            return found
+    def _bound_sets(self) -> None:
+        """Forget sets without a topic if there are too many."""
         in_use_max = len(self.entries)
         if len(self._sets) > SETS_SPARE + in_use_max + in_use_max // 4:
             self._sets = {entry.queue_set.mark: entry.queue_set for entry in self.entries.values()}
-        made = self._sets[mark] = QueueSet(by_name, mark)
-        return made
 
 
-def _mapping_mark(name: str, mapping: QueueMapping) -> int:
+class Draft:
+    """A change of one broker name's topics: prepared step by step, and made at once.
+
+    Readers see nothing of it before :meth:`commit`, and all of it after. The commit deals with all topics in
+    a few calls into C; whatever costs more per topic is prepared. Between the first step and the commit the
+    store changes only by the commit of ``over``.
+
+    Args:
+        host: The one that is charged for topics that nobody has yet; None for the name's.
+        over: A change of the same command that is made before this one.
+    """
+
+    def __init__(
+        self,
+        store: TopicStore,
+        name: BrokerName,
+        revision: int,
+        *,
+        host: str | None = None,
+        over: Draft | None = None,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._revision = revision
+        self._host = store.pools[name].host if host is None and name in store.pools else host or ""
+        self._over = over
+        self._shares: Mapping[str, Share] = {}
+        self._without: Collection[str] = ()
+        self._entries: dict[str, TopicEntry] = {}
+        self._new: dict[str, int] = {}  # topics that nobody has yet, and those that nobody has any more;
+        self._removed: dict[str, int] = {}  # with their marks
+        self._sets: dict[int, QueueSet] = {} if over is None else over._sets
+        # By what topics had and get: what they have then, and by how much its mark is greater.
+        self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
+        self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
+        self._lost: dict[str, list[int]] = {}  # by host: topics that nobody has any more, and their size
+
+    def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Steps[None]:
+        """Prepare to give the name other queue data of some topics, by topic.
+
+        Args:
+            without: Topics that it has, and is to have no more. Those that nobody else has are removed.
+        """
+        self._shares, self._without = shares, without
+        is_first = True
+        given: Iterator[Sequence[Share | None]] = chain(
+            in_chunks(shares.values()), ([None] * len(topics) for topics in in_chunks(without))
+        )
+        for topics, to_have in zip(chain(in_chunks(shares), in_chunks(without)), given, strict=True):
+            if not is_first:
+                yield
+            is_first = False
+            for before, share, run in self._runs(topics, to_have):
+                self._put_run(before, share, run)
+
+    def look(self, topic: str) -> TopicEntry | None:
+        """Return a topic's entry as it is after this change."""
+        entry = self._entries.get(topic)
+        return entry if entry is not None or topic in self._removed else self._before(topic)
+
+    def _before(self, topic: str) -> TopicEntry | None:
+        return self._store.entries.get(topic) if self._over is None else self._over.look(topic)
+
+    def _mark(self, topic: str) -> int:
+        over = self._over
+        if over is None:
+            return self._store.marks[topic]
+        return over._new[topic] if topic in over._new else over._mark(topic)
+
+    def _runs(
+        self, topics: list[str], shares: Sequence[Share | None]
+    ) -> Iterator[tuple[TopicEntry | None, Share | None, list[str]]]:
+        """Yield topics that change alike: those that changed together before mostly do so again."""
+        befores = list(map(self._store.entries.get if self._over is None else self._before, topics))
+        if befores.count(befores[0]) == shares.count(shares[0]) == len(topics):
+            yield befores[0], shares[0], topics
+            return
+        for (before, share), run in groupby(zip(befores, shares, topics, strict=True), key=_BEFORE_AND_SHARE):
+            yield before, share, [topic for _, _, topic in run]
+
+    def _put_run(self, before: TopicEntry | None, share: Share | None, topics: list[str]) -> None:
+        name, revision = self._name, self._revision
+        if before is None:
+            before = _NO_ENTRY
+            host = self._host
+            marks = list(map(mark_of_topic, topics))
+            self._new.update(zip(topics, marks, strict=True))
+            self._new_size += size_of(topics)
+        else:
+            host = before.host
+            marks = list(map(self._store.marks.__getitem__ if self._over is None else self._mark, topics))
+        total = sum(marks)
+        if before is _NO_ENTRY and host:
+            self._rest += total * host_mark(host)
+        was, mappings = before.queue_set, before.mappings
+        step = self._steps.get((was, share))
+        if step is None:
+            listed = self._store.of_name(name).get(topics[0])
+            step = step_of(self._store._sets, self._sets, was, name, listed, share)
+            self._steps[was, share] = step
+        queue_set, change = step
+        self._shown += total * change
+        self._rest += total * (revision - before.revision)
+        if share is None and name in mappings:  # of one topic: no two entries share a mapping
+            self._shown -= mapping_mark(name, mappings[name])
+            self._info_size += size_of((mappings[name].info,))
+            mappings = {n: kept for n, kept in mappings.items() if n != name}
+        if queue_set is NO_QUEUES:
+            self._removed.update(zip(topics, marks, strict=True))
+            self._removed_marks += total
+            self._rest -= total * (revision + (host_mark(host) if host else 0))
+            lost = self._lost.setdefault(host, [0, 0])
+            lost[0] += len(topics)
+            lost[1] += size_of(topics)
+        else:
+            self._entries.update(dict.fromkeys(topics, TopicEntry(queue_set, mappings, revision, host)))
+
+    def commit(self) -> None:
+        """Make the change."""
+        store, ledger, tombstones = self._store, self._store._ledger, self._store._tombstones
+        pool = store.pools[self._name]
+        pairs = len(pool.topics)
+        pool.topics.update(self._shares)
+        _forget(pool.topics, self._without)
+        for _, share in self._steps:
+            if share is not None:
+                pool.shares[astuple(share.data)[1:]] = share
+        pool.bound()
+        pool.size -= self._info_size
+        ledger.add(
+            pool.host,
+            topics=len(self._new),
+            pairs=len(pool.topics) - pairs,
+            size=self._new_size - self._info_size,
+        )
+        for host, (topics, size) in self._lost.items():
+            ledger.add(host, topics=-topics, size=-size)
+        gone = tombstones.by_kind["topic"]
+        came_back = gone.keys() & self._new.keys() if gone else ()
+        back = sum([self._new[str(topic)] * gone.pop(topic) for topic in came_back])
+        _forget(store.entries, self._removed)
+        _forget(store.marks, self._removed)
+        gone.update(dict.fromkeys(self._removed, self._revision))
+        store.entries.update(self._entries)
+        store.marks.update(self._new)
+        store.shown = (store.shown + self._shown) & MASK
+        store.rest = (store.rest + self._rest) & MASK
+        store._sets.update(self._sets)
+        store._bound_sets()
+        if back or self._removed:
+            tombstones.topics_moved(self._removed_marks * self._revision - back)
+
+
+_NO_ENTRY: Final = TopicEntry(NO_QUEUES, NO_MAPPINGS, 0)
+"""Of a topic that is not there."""
+
+_BEFORE_AND_SHARE: Final = itemgetter(0, 1)
+TOPIC: Final[Callable[[TopicQueues], str]] = attrgetter("topic")
+
+
+def step_of(
+    known: Mapping[int, QueueSet],
+    made: dict[int, QueueSet],
+    old: QueueSet,
+    name: str,
+    was: Share | None,
+    share: Share | None,
+) -> tuple[QueueSet, int]:
+    """Return the set with a name's share put or taken out, and by how much its mark is greater.
+
+    Args:
+        known: Sets by mark; one that is in neither is put into ``made``.
+    """
+    by_name = dict(old.by_name)
+    if share is None:
+        del by_name[name]
+    else:
+        by_name[name] = share.data
+    change = (0 if share is None else share.mark) - (0 if was is None else was.mark)
+    if not by_name:
+        return NO_QUEUES, change
+    mark = (old.mark + change) & MASK
+    for sets in (known, made):
+        found = sets.get(mark)
+        if found is not None and found.by_name == by_name:
+            return found, change
+    queue_set = made[mark] = QueueSet(by_name, mark)
+    return queue_set, change
+
+
+def _forget(mapping: dict[Any, Any], keys: Collection[Any]) -> None:
+    """Delete keys of a mapping in one call into C."""
+    if len(keys) == len(mapping):
+        mapping.clear()
+    else:
+        deque(map(mapping.pop, keys), maxlen=0)
+
+
+def mapping_mark(name: str, mapping: QueueMapping) -> int:
     return mark_of("m", mapping.topic, name, mapping.epoch, mapping.info)

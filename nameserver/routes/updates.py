@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from collections.abc import Iterable
 
-from routekeeper.nameserver.commands import TableLimits, Update
+from msgspec.structs import astuple, replace
+
+from routekeeper.nameserver.commands import TableLimits, TopicQueues, Update
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
+from routekeeper.remoting.steps import STEP, Steps
 
 from .registrations import (
     brings_all_perms,
@@ -20,11 +23,12 @@ from .registrations import (
     with_set_perms,
 )
 from .store import RouteStore
+from .topics import TOPIC, Draft
 
 
 def shortened(
     store: RouteStore, said: Registration, *, delete_absent: bool, limits: TableLimits | None
-) -> Update | None:
+) -> Steps[Update | None]:
     """Return the difference that a registration makes to the table as it is.
 
     None if that is not all there is to it: it changes nothing, or its sender says something new of
@@ -50,7 +54,12 @@ def shortened(
     news = version != record.data_version or record.complete == incremental
     if not news and (record.complete or mask is None):
         return None
-    changed = [] if mask is None else store.topics.differing(name_key, table.items(), mask=mask)
+    topic_count = len(store.topics.of_name(name_key))  # as it is before anybody else may change it
+    changed = (
+        {}
+        if mask is None
+        else (yield from store.topics.differing(name_key, table, table.values(), mask=mask))
+    )
     if not news and not changed:
         return None
     return Update(
@@ -58,18 +67,18 @@ def shortened(
         broker_name=name_key,
         broker_addr=broker.broker_addr,
         data_version=version,
-        topics=tuple(changed),
+        topics=tuple([TopicQueues(topic, *numbers) for topic, numbers in changed.items()]),
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
         zone_name=name.zone_name,
-        topic_count=len(store.topics.of_name(name_key)),
+        topic_count=topic_count,
         record_revision=record.revision,
         name_revision=name.revision,
         limits=limits if limits is not None and new_topics(store, name_key, changed) else None,
     )
 
 
-def apply_update(store: RouteStore, command: Update) -> Verdict:
+def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
     """Apply what :func:`shortened` made, to just what it was made of."""
     name_key = command.broker_name
     brokers, kept = store.brokers, store.topics
@@ -88,20 +97,31 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
         return Moved(revision=store.revision)
     limits = command.limits
     if limits is not None:
-        rejected = excess_of_update(store, command)
+        rejected = yield from excess_of_update(store, command)
         if rejected is not None:
             return rejected
-        store.limited = True
-        if name.host != limits.host and new_topics(store, name_key, command.topics):
-            kept.charge(name_key, limits.host)
-            name = replace(name, host=limits.host)
-            brokers.put_name(name_key, name, store.revision)
+    topics: Iterable[str] = tuple(map(TOPIC, command.topics))
+    host = None
+    if limits is not None and name.host != limits.host and new_topics(store, name_key, topics):
+        host = limits.host
+    draft = None
+    # Nearly always it is one topic, which others have as well.
+    if len(command.topics) > 1 or (command.topics and command.topics[0].topic not in kept.entries):
+        topics = taken = yield from kept.changing(name_key, topics, command.topics)
+        draft = Draft(kept, name_key, store.revision + 1, host=host)
+        yield from draft.put(taken)
+    store.limited = store.limited or limits is not None
+    if host is not None:
+        kept.charge(name_key, host)
+        name = replace(name, host=host)
+        brokers.put_name(name_key, name, store.revision)
     revision = store.revision = store.revision + 1
-    taken = kept.shares_of(name_key, command.topics)
-    if taken:
-        topic, share = next(iter(taken.items()))
-        if len(taken) > 1 or not kept.put_share(name_key, topic, share, revision):
-            kept.put(name_key, taken, revision)
+    if command.topics:
+        if draft is not None:
+            draft.commit()
+        else:
+            topic, *numbers = astuple(command.topics[0])
+            kept.put_share(name_key, topic, kept.share(name_key, *numbers), revision)
         brokers.renew_name(name_key, name, revision)
     if name.perms_set and brings_all_perms(command, record.broker_id, record.data_version):
         brokers.put_name(name_key, replace(brokers.names[name_key], perms_set=False), revision)
@@ -109,12 +129,14 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
         record, data_version=command.data_version, complete=not command.incremental, revision=revision
     )
     brokers.put_record(record.broker, record, revision)
-    return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(taken))
+    return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(topics))
 
 
-def excess_of_update(store: RouteStore, command: Update) -> Rejected | None:
+def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:
     """Return why a difference may not make the table grow so much, None if it may."""
-    added = new_topics(store, command.broker_name, command.topics)
+    added = new_topics(store, command.broker_name, list(map(TOPIC, command.topics)))
+    if len(added) > STEP:
+        yield
     more = room_for(store, added)
     return excess_of(store, command.broker_name, command.limits, more, adds_topics=bool(added))
 

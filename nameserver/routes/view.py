@@ -14,6 +14,7 @@ from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry
 from routekeeper.nameserver.verdicts import Applied, RegisterReply
 from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from routekeeper.remoting.route import BrokerData, ClusterInfo, TopicRouteData
+from routekeeper.remoting.steps import Steps
 
 from .entries import NameEntry, Record, TopicEntry
 from .registrations import register_reply, says_the_same, with_set_perms, would_change
@@ -236,8 +237,8 @@ class RouteView:
         present = self._store.present(kind, key)
         return self._store.revision if present is None else present
 
-    def would_change(self, command: RegisterBroker) -> bool:
-        """Whether applying a registration would change the table."""
+    def would_change(self, command: RegisterBroker) -> Steps[bool]:
+        """Find out whether applying a registration would change the table."""
         return would_change(self._store, command)
 
     def with_set_perms(self, said: Registration) -> Registration:

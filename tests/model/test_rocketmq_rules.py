@@ -21,6 +21,7 @@ from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.nameserver.verdicts import Applied, NoChange
 from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.steps import finish
 
 from .rocketmq_rules import DIFFERENCES, TOPICS, RocketMQ, Seen, Step, request_of, seen, sequences
 
@@ -66,8 +67,8 @@ class Ours:
             assert isinstance(decoded, Registration), decoded
             self.liveness.registering(decoded.broker, ORIGIN)
             differences = not self.whole
-            decision = decide_received(
-                self.table, self.liveness, decoded, ORIGIN, SETTINGS, differences=differences
+            decision = finish(
+                decide_received(self.table, self.liveness, decoded, ORIGIN, SETTINGS, differences=differences)
             )
         else:
             decided = decide(view, request, SETTINGS, uptime_s=1000.0)
@@ -76,7 +77,7 @@ class Ours:
             decision = decided  # type: ignore[assignment]
         if isinstance(decision, Renewal):
             return decision.answer
-        _, command = written_and_read(decision)
+        _, command = finish(written_and_read(decision))
         verdict = self.table.apply(command)
         assert isinstance(verdict, Applied | NoChange), verdict
         return answer_for(command, verdict, SETTINGS)

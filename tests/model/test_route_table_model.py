@@ -36,6 +36,7 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from routekeeper.nameserver.verdicts import Applied, CountReply, Moved, NoChange
 from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.steps import finish
 from tests.tables import check_table
 
 CLUSTERS = ("c1", "c2")
@@ -255,7 +256,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         revisions = {topic: self.table.view.topic_revision(topic) for topic in TOPICS}
         digests = self.table.view.digest(), self.table.view.state_digest(), self.table.revision
         expected_change = (
-            self.table.view.would_change(command) if isinstance(command, RegisterBroker) else None
+            finish(self.table.view.would_change(command)) if isinstance(command, RegisterBroker) else None
         )
         self.log.append(encode_command(command))
         verdict = self.table.apply(decode_command(self.log[-1]))

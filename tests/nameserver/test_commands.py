@@ -41,6 +41,7 @@ from routekeeper.nameserver.commands import (
 )
 from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.steps import finish
 
 C, N, A = ClusterName("c"), BrokerName("n"), BrokerAddr("[::1]:10911")
 
@@ -269,7 +270,7 @@ def test_what_is_written_is_read_by_every_member_at_any_size(command: Command) -
         patch.setattr(commands, "COMMAND_BYTES_MAX", 600)
         patch.setattr(commands, "INFLATED_BYTES_MAX", 2500)
         try:
-            data, read = written_and_read(command)
+            data, read = finish(written_and_read(command))
         except CommandTooLarge:
             return
         assert read == command

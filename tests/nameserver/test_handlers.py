@@ -26,6 +26,7 @@ from routekeeper.remoting.command import RemotingCommand, read_command
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.lenient import loads
 from routekeeper.remoting.registration import (
+    PlainRegistration,
     RegisterBody,
     as_plain,
     body_crc32,
@@ -33,6 +34,7 @@ from routekeeper.remoting.registration import (
     encode_register_body,
 )
 from routekeeper.remoting.route import DataVersion, TopicConfig, decode_cluster_info, decode_route
+from routekeeper.remoting.steps import Steps, finish
 from tests.registrations import decided
 
 
@@ -127,14 +129,16 @@ def unregistration(addr: str = "10.0.0.1:10911", broker_id: str = "0", name: str
 # -- registration -----------------------------------------------------------------------------------------
 
 
+def in_one_step(body: bytes, **how: Any) -> Steps[PlainRegistration]:
+    yield from ()
+    return as_plain(decode_register_body(body, **how))
+
+
 def the_long_way(request: Request) -> Registration | Answer:
     """Decode a registration by the readers that take everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RegisterBrokerFields, "parse", RegisterBrokerFields.parse_slowly)
-        patch.setattr(
-            "routekeeper.nameserver.registration.read_registration",
-            lambda body, **how: as_plain(decode_register_body(body, **how)),
-        )
+        patch.setattr("routekeeper.nameserver.registration.reading_registration", in_one_step)
         return decode_registration(request)
 
 
@@ -143,7 +147,7 @@ def meant(decoded: Registration | Answer) -> object:
     if isinstance(decoded, Answer):
         return decoded
     parts = {name: getattr(decoded, name) for name in decoded.__struct_fields__ if name != "table"}
-    return parts | {"topics": decoded.topics}
+    return parts | {"topics": finish(decoded.topics())}
 
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=" "), min_size=1, max_size=6)

@@ -45,6 +45,7 @@ from routekeeper.remoting.route import (
     encode_cluster_info,
     encode_route,
 )
+from routekeeper.remoting.steps import Steps
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10)
 words = texts.filter(lambda text: " " not in text)
@@ -471,11 +472,12 @@ def test_what_follows_a_name_is_kept_only_if_it_is_short() -> None:
 def test_registration_is_inflated_and_its_topics_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     inflated: list[int] = []
 
-    def inflate(data: bytes, limit: int) -> bytes:
+    def inflate(data: bytes, limit: int) -> Steps[bytes]:
         inflated.append(limit)
+        yield
         return zlib.decompress(data)
 
-    monkeypatch.setattr("routekeeper.remoting.registration._inflate", inflate)
+    monkeypatch.setattr("routekeeper.remoting.registration._inflating", inflate)
     good, cut = plain(), plain(count=2)
     read_registration(zlib.compress(good), compressed=True, version=479)
     with pytest.raises(RemoteProtocolError):

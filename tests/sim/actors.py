@@ -283,6 +283,15 @@ class Broker(Actor):
         for member in self.world.members:
             self.register_at(member, only)
 
+    def change_all_topics(self) -> None:
+        """Have many topics, all of them changed, and say so at once: more than one step of a member."""
+        rng = self.world.clock.rng
+        self.backup = self.version, dict(self.topics)
+        self.topics |= {f"{self.broker_name}-s{n}": rng.randint(1, 16) for n in range(rng.randint(3, 9))}
+        self._change_version()
+        for member in self.world.members:
+            self.register_at(member)
+
     def change_id(self) -> None:
         """Take another broker id, as a slave that becomes master does."""
         if self.alive:

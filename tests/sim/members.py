@@ -27,6 +27,7 @@ from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, MinBro
 from routekeeper.nameserver.verdicts import Applied, NoChange, Verdict
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.route import RouteDialect, encode_route
+from routekeeper.remoting.steps import Steps
 
 from .disk import Crashed, Disk
 from .net import End, NetLoop
@@ -64,6 +65,8 @@ class Watched(Replicated):
         self.heard_at: dict[BrokerKey, float] = {}
         self.index = 0
         """Of the entry that is being applied."""
+        self.digest_of_whole_commands = ""
+        """Of the table after the last command that is applied."""
         self.boot_id = boot_id
         super().__init__(
             settings,
@@ -77,7 +80,7 @@ class Watched(Replicated):
 
     @property
     def state_digest(self) -> str:
-        return self._table.view.state_digest()
+        return self._digests_applied[2]
 
     def view_now(self) -> RouteView:
         return self._table.view
@@ -139,10 +142,11 @@ class Watched(Replicated):
 
     # -- what the log does
 
-    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
         self.verdicts.clear()
         self.index = index
-        super().apply(payload, index=index, term=term, live=live)
+        self.digest_of_whole_commands = self.view_now().state_digest()
+        yield from super().apply(payload, index=index, term=term, live=live)
         self.truth.applied(self, index, term, payload)
 
     # -- liveness
@@ -159,9 +163,10 @@ class Watched(Replicated):
         for broker in list(self.connected_at):
             self.note(broker)
 
-    def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        super().closed(origin, by_us=by_us)
+    def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
+        closed = yield from super()._closing(origin, by_us=by_us)
         self.note_all()
+        return closed
 
 
 class Observing(Observer):
@@ -179,6 +184,7 @@ class Observing(Observer):
     def applied(self, command: Command, verdict: Verdict) -> None:
         mode = self._mode
         mode.verdicts.append((command, verdict))
+        mode.digest_of_whole_commands = mode.view_now().state_digest()
         if self._is_first:
             self._truth.after(command, verdict, mode.view_now(), self._before, mode.index)
 

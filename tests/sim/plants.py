@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,12 +43,14 @@ from routekeeper.nameserver.replicated.proposals import ProposalBook
 from routekeeper.nameserver.replicated.reporter import Reporter
 from routekeeper.nameserver.replicated.reports import Reports
 from routekeeper.nameserver.routes import table, updates
-from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.routes.entries import Record, Share
 from routekeeper.nameserver.routes.store import RouteStore
 from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.routes.topics import Draft
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.types import Answer, LeaveReason, Request
 from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.steps import Steps, in_chunks
 
 from .disk import DiskFile, DiskFiles
 from .oracles import Oracle
@@ -445,6 +447,21 @@ def removed_members_are_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "tell_removed", lambda membership: None)
 
 
+def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> None:
+    """Each step of a change of topics is made at once, and the next one when the loop has come round."""
+    real = Draft.put
+
+    def put(draft: Any, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Steps[None]:
+        for chunk in in_chunks(shares):
+            part = Draft(draft._store, draft._name, draft._revision, host=draft._host)
+            yield from real(part, {topic: shares[topic] for topic in chunk})
+            part.commit()
+            yield
+        yield from real(draft, {}, without=without)
+
+    patch.setattr(Draft, "put", put)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
     """A bug, where it shows, and who must see it.
@@ -489,7 +506,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=an_update_does_not_notice_that_a_topic_was_dropped,
-        likely=14,
+        likely=47,
         oracles=(Oracle.TABLE,),
         faults=("slow",),
     ),
@@ -712,6 +729,12 @@ PLANTS: Final = _named(
         likely=4,
         oracles=(Oracle.STARTS,),
         faults=("kill all", "kill"),
+    ),
+    Planted(
+        install=a_slice_leaves_half_a_registration_visible,
+        likely=1,
+        oracles=(Oracle.TABLE,),
+        faults=("slow",),
     ),
     Planted(
         install=barriers_pass_at_the_leaders_commit_index,

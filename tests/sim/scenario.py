@@ -39,6 +39,7 @@ BROKERS = (
     "contend",
     "contend",
     "meddle",
+    "storm",
 )
 DURABILITIES = ("journal", "journal", "fsync", "memory")
 
@@ -117,6 +118,17 @@ class Scenario(Faults):
                 world.clock.at(rng.uniform(0.0, 0.006), broker.change_topics)
             case "meddle":
                 world.admin.meddle()
+            case "storm":
+                self._storm()
+
+    def _storm(self) -> None:
+        """Have all brokers register at once with many topics, and some of them die before an answer."""
+        rng = self._world.clock.rng
+        for broker in self._world.brokers:
+            if broker.alive:
+                broker.change_all_topics()
+                if rng.random() < 0.3:
+                    self._world.expect_soon_gone_after(broker, broker.die)
 
     def _start_broker(self, life: int, broker: object) -> None:
         for one in self._world.brokers:

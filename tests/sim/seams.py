@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import routekeeper.nameserver.modes.line
 import routekeeper.nameserver.modes.notes
 import routekeeper.nameserver.raft.consensus.engine
 import routekeeper.nameserver.raft.consensus.images
@@ -28,6 +29,9 @@ import routekeeper.nameserver.raft.storage.identity
 import routekeeper.nameserver.raft.storage.journal
 import routekeeper.nameserver.raft.storage.writer
 import routekeeper.nameserver.replicated.kv_file
+import routekeeper.nameserver.replicated.mode
+import routekeeper.nameserver.routes.topics
+import routekeeper.remoting.steps
 from routekeeper.nameserver.raft.storage.writer import NEXT_ITEM, Item, Steps
 from routekeeper.nameserver.settings.files import write_atomic
 
@@ -224,7 +228,11 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
-    (routekeeper.nameserver.raft.consensus.engine, "APPLY_STEP", 7),
+    (routekeeper.nameserver.raft.consensus.engine, "APPLY_STEPS", 3),
+    (routekeeper.remoting.steps, "STEP", 2),
+    (routekeeper.nameserver.routes.topics, "STEP", 2),
+    (routekeeper.nameserver.replicated.mode, "STEP_WORK", 300),
+    (routekeeper.nameserver.modes.line, "SLICE_S", 0.0),
     # Short, so that what a full disk has kept from being stored is sent again before a run ends.
     (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )

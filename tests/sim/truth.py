@@ -344,9 +344,16 @@ class Truth:
         applied = library.applied_index
         if self._acknowledged_index and applied < self._acknowledged_index[-1] and mode.in_contact:
             self.check_promise(mode, "a default read")
+        if engine.shared.applying is not None:
+            self._check_within(mode, applied)
         if applied != mode.looked_at_index:
             mode.looked_at_index = applied
             self.digest(mode.host.name, applied, mode.state_digest)
+
+    def _check_within(self, mode: Watched, applied: int) -> None:
+        """Within an entry, too, each command is there wholly or not at all."""
+        if mode.view_now().state_digest() != mode.digest_of_whole_commands:
+            self.fail(Oracle.TABLE, f"{mode.host.name} shows a part of a command of entry {applied + 1}")
 
     def _look_at_leader(self, mode: Watched, engine: Engine, term: int) -> None:
         """One in each term; and since when it has had to do with each member without a gap."""

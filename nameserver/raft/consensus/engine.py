@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from routekeeper.nameserver.raft.types import Role, StopMember
+from routekeeper.remoting.steps import Steps
 
 from . import messages
 from .effects import Apply, Write
@@ -43,8 +44,10 @@ HOUSEKEEPING_S: Final = 0.25
 STALL_S: Final = 1.0
 #: Of voters, by the library's state.
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
-#: Entries applied in one step, so that a long replay does not hold the loop.
-APPLY_STEP: Final = 512
+#: Entries, and steps of entries, that are applied at once, and for how many seconds; the rest is applied when
+#: the loop has come round.
+APPLY_STEPS: Final = 512
+APPLY_S: Final = 0.005
 
 
 def _said(path: str) -> Any:
@@ -64,6 +67,7 @@ class Engine(Part):
         self.take_effects: Final = self._effects.take
         self._next_housekeeping = -math.inf
         self._in_apply = False
+        self._goes_on = False  # more is applied when the loop has come round
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
         self._stalls = 0  # how often a write began to be under way for too long
         self._passed = 0  # committed entries that the state machine does not see
@@ -274,7 +278,8 @@ class Engine(Part):
             return
         self._flush()
         if self._due:
-            self.step()
+            if self._begins():
+                self._advance(applies=not self._goes_on)
             return
         self._contact.applied(self._library.applied_index)
         if changed or self._seen[:1] != (self.in_contact(),):
@@ -387,10 +392,12 @@ class Engine(Part):
 
     def step(self) -> None:
         """Do what is due: elections, heartbeats, replication, commit, apply, writes."""
-        if not self._begins():
-            return
+        if self._begins():
+            self._advance(applies=True)
+
+    def _advance(self, *, applies: bool) -> None:
         self._tick()
-        if self._library.applied_index < self._library.commit_index:
+        if applies and self._library.applied_index < self._library.commit_index:
             self._effects.add(Apply())
         else:
             self._end_step()
@@ -400,7 +407,7 @@ class Engine(Part):
         """Whether :meth:`_tick` has something to do already, before :meth:`next_wake`."""
         library = self._library
         commit = library.commit_index
-        if library.applied_index < commit:
+        if library.applied_index < commit and not self._goes_on:
             return True
         if library.state != LEADER:
             return self.elections.elected_if_standing or library.election_deadline <= self._clock()
@@ -436,23 +443,61 @@ class Engine(Part):
             return
         finally:
             self._in_apply = False
+        self._goes_on = False  # more is applied when the loop has come round
         self._end_step()
 
     def _apply_some(self) -> None:
-        """Apply a bounded number of entries (D7); the rest in the next step.
+        """Apply a part of what is committed (D7); the rest in the next step, when the loop has come round.
 
         A leader has told the others what is committed by now: whoever wrote over a follower waits for that,
-        and large entries, which take long, are applied everywhere at once, while each has just heard the
-        leader.
+        and a step that takes long takes it everywhere at once, while each has just heard the leader.
         """
-        library = self._library
-        began, told_up_to = self._clock(), self._log.last_index
-        library.apply_up_to(library.applied_index + APPLY_STEP)
+        library, shared, told_up_to = self._library, self.shared, self._log.last_index
+        began = self._clock()
+        until = began + APPLY_S
+        for _ in range(APPLY_STEPS):
+            if shared.applying is None:
+                if library.applied_index >= library.commit_index:
+                    break
+                shared.applying = self._applying(library.applied_index + 1)
+            try:
+                next(shared.applying)
+            except StopIteration:
+                shared.applying = None
+                library.applied_index += 1
+            if self._clock() >= until:
+                break
         took = self._clock() - began
-        if took > self.shared.period:
-            self.shared.expect_silence(took)
+        if took > shared.period:
+            shared.expect_silence(took)
         if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
             self.leading.replicate()
+
+    def _applying(self, index: int) -> Steps[None]:
+        """D11: apply an entry, once and whole; one that cannot be read, or fails, stops the member.
+
+        What raises here may do so on this member alone (memory, a defect): passed over, it would make this
+        member's state differ from the others'. The log has the entry; the next start applies it again.
+        """
+        term, command = self._log.read(index, bytes_max=0)[0]
+        kind = command[:1]
+        if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
+            self._passed += 1
+            return
+        if kind != REGULAR:  # D31
+            raise StopMember(
+                f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
+            )
+        live = index > self._replay_end
+        try:
+            steps = self.shared.machine.apply(command[1:], index=index, term=term, live=live)
+            if steps is not None:
+                yield from steps
+        except StopMember as error:
+            raise StopMember(f"entry {index}: {error}") from error
+        except Exception as error:
+            logger.exception("apply raised index=%d term=%d", index, term)
+            raise StopMember(f"entry {index} was not applied: {type(error).__name__}: {error}") from error
 
     def _end_step(self) -> None:
         now = self._clock()
@@ -467,7 +512,8 @@ class Engine(Part):
             self.membership.consider_promotion()
             self.membership.tell_removed()
         self._flush(commit_too=housekeeping)
-        if self._library.applied_index < self._library.commit_index:
+        self._goes_on = self._library.applied_index < self._library.commit_index
+        if self._goes_on:
             self._effects.wake()
         self.images.consider(now)
         self._tell_changes()
@@ -500,31 +546,6 @@ class Engine(Part):
             self._effects.stopped = True
 
     # ---- what the library asks
-
-    def apply(self, command: bytes) -> None:
-        """D11: an entry is applied once, and whole; one that cannot be read, or fails, stops the member.
-
-        What raises here may do so on this member alone (memory, a defect): passed over, it would make this
-        member's state differ from the others'. The log has the entry; the next start applies it again.
-        """
-        index = self._library.applied_index + 1
-        term = self._log.term_at(index) or 0
-        kind = command[:1]
-        if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
-            self._passed += 1
-            return
-        if kind != REGULAR:  # D31
-            raise StopMember(
-                f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
-            )
-        live = index > self._replay_end
-        try:
-            self.shared.machine.apply(command[1:], index=index, term=term, live=live)
-        except StopMember as error:
-            raise StopMember(f"entry {index}: {error}") from error
-        except Exception as error:
-            logger.exception("apply raised index=%d term=%d", index, term)
-            raise StopMember(f"entry {index} was not applied: {type(error).__name__}: {error}") from error
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
         self._effects.send(peer, RequestVote(term, last_index, last_term, self._library.transferring))

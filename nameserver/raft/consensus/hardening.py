@@ -40,7 +40,7 @@ D10
     :meth:`.engine.Engine.take`, :mod:`routekeeper.nameserver.raft.links.auth`
 D11
     A command that raises is tried again in each tick, by each leader: the cluster stops for ever.
-    :meth:`.engine.Engine.apply`
+    :meth:`.engine.Engine._applying`
 D12
     A callback that raises makes its member apply the command twice. There are no callbacks:
     :meth:`routekeeper.nameserver.raft.library.Library._applyCommand` is refused, verdicts come by apply.
@@ -101,7 +101,7 @@ D30
     acknowledged entries. :mod:`routekeeper.nameserver.raft.storage.journal`
 D31
     A version command above a member's own version is applied again and again. There is none: an entry of a
-    kind that this program does not know stops the member. :meth:`.engine.Engine.apply`
+    kind that this program does not know stops the member. :meth:`.engine.Engine._applying`
 D32
     The pipe that wakes the member is full after 65,536 submissions, which raise though they were taken.
     There is no pipe. :meth:`routekeeper.nameserver.raft.node.driver.Driver.wake`

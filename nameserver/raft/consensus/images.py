@@ -60,6 +60,7 @@ class Images(Part):
         self.failures = 0
         self.error = ""
         self._making = False
+        self._wanted = False  # by an operator
         self._retry_at = -math.inf
         self._retry_s = SNAPSHOT_RETRY_S[0]
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
@@ -75,7 +76,12 @@ class Images(Part):
         """Rule 10 of compaction: by bytes; the shallow copy is made here, everything else elsewhere (D28,
         D29).
         """
-        if self._making or self.installing or self.restoring or now < self._retry_at:
+        if self._making or self.installing or self.restoring or self.shared.applying is not None:
+            return
+        if self._wanted and self._library.applied_index > FIRST_INDEX:
+            self._begin()
+            return
+        if now < self._retry_at:
             return
         image = self.shared.held_image.image()
         covered, size = (image[0], image[2]) if image else (FIRST_INDEX, 0)
@@ -84,7 +90,8 @@ class Images(Part):
             self._begin()
 
     def save(self) -> None:
-        """Begin an image of the state as it is now, unless one is being made.
+        """Begin an image of the state as it is now, unless one is being made; if an entry is half applied,
+        once it is applied.
 
         Raises:
             ChangeRefused: There is no state yet.
@@ -92,13 +99,15 @@ class Images(Part):
         if not self._begins() or self._library.applied_index <= FIRST_INDEX:
             raise ChangeRefused("nothing was written yet: there is no state to store")
         if not (self._making or self.installing or self.restoring):
-            self._begin()
+            self._wanted = True
+            self.consider(self._clock())
 
     def _begin(self) -> None:
         index = self._library.applied_index
         term = self._log.term_at(index)
         assert term is not None
         self._log.journal_bytes = 0
+        self._wanted = False
         try:
             encode_image = self.shared.machine.snapshot()
         except Exception as error:
@@ -234,6 +243,7 @@ class Images(Part):
         """Base log and state on a durable image at ``index``; False if the member must stop."""
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
+            self.shared.applying = None  # the image has that entry
             install()
         except Exception as error:  # whatever it is, the state may be half replaced
             logger.exception("restore raised index=%d", index)

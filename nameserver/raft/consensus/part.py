@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from routekeeper.nameserver.raft.library import LEADER, Library
 from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember
 from routekeeper.remoting.line_limit import LimitedLog
+from routekeeper.remoting.steps import Steps
 
 from .contact import Contact
 from .effects import Effects, StoreStanding
@@ -56,6 +57,8 @@ class Shared:
         timeout: N, in seconds; ``period`` lies between two heartbeats of a leader.
         heard: When the leader was heard last.
         watch: Whether this member itself stood still.
+        applying: The steps that are left of the entry behind the last one that is applied, once it is begun.
+            The state is that of no index then.
         last_look_at: The election deadline that is the last look into the sockets, see :mod:`.elections`.
         peer_log: For lines that a peer can cause with every message: it writes no more than some.
     """
@@ -91,6 +94,7 @@ class Shared:
         self.heard = -math.inf
         self.watch = Watch(period)
         self.watch.look(clock())
+        self.applying: Steps[None] | None = None
         self.last_look_at = math.nan
 
     # ---- who counts

@@ -18,10 +18,11 @@ from routekeeper.nameserver.modes.interface import (
     NoQuorum,
     OutcomeUnknown,
 )
+from routekeeper.nameserver.modes.line import Line
 from routekeeper.nameserver.modes.serving import Mode, serve
 from routekeeper.nameserver.registration import Registration, decode_registration
 from routekeeper.nameserver.replicated.proposals import Told
-from routekeeper.nameserver.replicated.registrations import Registering, Registrations
+from routekeeper.nameserver.replicated.registrations import PROPOSED, Registering, Registrations
 from routekeeper.nameserver.replicated.reporter import Reporter
 from routekeeper.nameserver.replicated.writes import Writes
 from routekeeper.nameserver.routes.table import RouteTable
@@ -33,6 +34,7 @@ from routekeeper.nameserver.verdicts import Applied, Moved, Verdict
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.registration import RegisterBody, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.steps import Steps, finish
 
 HEADER = {
     "brokerName": "a",
@@ -77,7 +79,7 @@ class Delayed:
         meanwhile(self.table)
         return self.table.apply(command)
 
-    def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+    async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
         self.calls.append(f"part of {broker.broker_addr}")
 
     async def change_settings(self, change: SettingsChange) -> Answer:
@@ -100,6 +102,7 @@ class DelayedLog(Registrations):
         self._reporter = Reporter(self._liveness, boot_id=1)  # nobody has said yet that it knows differences
         self._writes = cast(Writes, self)
         self._in_flight = Counter()
+        self._line = Line(clock=lambda: 0.0, call_soon=lambda call: None)
         self.vouches = True
         self.proposed: list[Command] = []
         self.waiting: list[Told] = []
@@ -114,14 +117,15 @@ class DelayedLog(Registrations):
         self.calls.append("renew")
         return renewal.answer if self.vouches else renewal.otherwise
 
-    def enter(
+    def entering(
         self,
         command: Command,
         *,
         deadline: float,
         told: Told,
         registration: tuple[BrokerKey, ConnectionId],
-    ) -> int:
+    ) -> Steps[int]:
+        yield
         if self.failure is not None:
             raise self.failure
         assert registration == (BrokerKey(ClusterName("c"), BrokerAddr("a:1")), ConnectionId(1))
@@ -146,9 +150,10 @@ class DelayedLog(Registrations):
         )
         decoded = decode_registration(request)
         assert isinstance(decoded, Registration)
-        answer = self._decide(Registering(request, decoded, ConnectionId(1), 0.0, self.answered))
-        self._in_flight[decoded.broker, ConnectionId(1)] += answer is None
-        return answer
+        on = Registering(request, ConnectionId(1), 0.0, self.answered, broker=decoded.broker)
+        answer = finish(self._decide(on, decoded))
+        self._in_flight[decoded.broker, ConnectionId(1)] += answer is PROPOSED
+        return None if answer is PROPOSED else answer
 
     def tell(self) -> None:
         """Apply the oldest command without a verdict, and tell it."""

@@ -54,8 +54,9 @@ def explain(
     return explain_route(table.view, "T", history, started_ms_ago=started_ms_ago, keeps_routes=keeps_routes)
 
 
-def bounded(patch: pytest.MonkeyPatch, *, subjects: int, events: int) -> History:
+def bounded(patch: pytest.MonkeyPatch, *, subjects: int, events: int, names: int) -> History:
     patch.setattr(history_module, "SUBJECTS_MAX", subjects)
+    patch.setattr(history_module, "NAMES_MAX", names)
     patch.setattr(history_module, "EVENTS_MAX", events)
     return History()
 
@@ -130,15 +131,16 @@ def test_listed_topic_names_missing_masters_and_missing_permission() -> None:
     assert any("broker-b lists T without write permission" in cause for cause in explanation.likely_causes)
 
 
-def test_history_is_bounded_per_subject_and_in_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = bounded(monkeypatch, subjects=2, events=3)
+def test_history_is_bounded_per_topic_and_in_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = bounded(monkeypatch, subjects=2, events=3, names=5)
     for at in range(5):
         history.topics_changed(["T"], Event(reason=Note.PERMISSION_ADDED, at_ms=at))
     assert [event.at_ms for event in history.of_topic("T")] == [2, 3, 4]
     history.topics_changed(["U"], Event(reason=Note.PERMISSION_ADDED, at_ms=6))
     history.topics_changed(["T"], Event(reason=Note.PERMISSION_ADDED, at_ms=7))
-    history.topics_changed(["V"], Event(reason=Note.PERMISSION_ADDED, at_ms=8))
-    assert history.of_topic("U") == (), "the longest unchanged is forgotten first"
+    for at in range(8, 12):
+        history.topics_changed(["V"], Event(reason=Note.PERMISSION_ADDED, at_ms=at))
+    assert history.of_topic("U") == (), "the oldest change is forgotten first"
     assert history.of_topic("T") != ()
 
 
@@ -147,8 +149,9 @@ def test_every_reason_to_leave_has_words() -> None:
 
 
 def test_of_more_topics_than_can_be_remembered_the_last_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = bounded(monkeypatch, subjects=3, events=2)
+    history = bounded(monkeypatch, subjects=3, events=2, names=5)
     history.topics_changed(["old", "T3"], Event(reason=Note.PERMISSION_ADDED, at_ms=1))
     history.topics_changed([f"T{i}" for i in range(5)], Event(reason=LeaveReason.LEASE_EXPIRED, at_ms=2))
     assert [len(history.of_topic(f"T{i}")) for i in range(5)] == [0, 0, 1, 2, 1]
+    history.topics_changed(["T9"], Event(reason=LeaveReason.LEASE_EXPIRED, at_ms=3))
     assert history.of_topic("old") == ()

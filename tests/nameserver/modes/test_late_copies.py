@@ -22,7 +22,7 @@ class OneNameserver:
 
     def __init__(self, folder: Path) -> None:
         settings = LiveSettings(NamesrvSettings(data_dir=str(folder)))
-        self.server = Independent(settings, Recorder(), boot_id=7)
+        self.server = Independent(settings, Recorder(), boot_id=7, clock=lambda: 0.0)
         self.now = 0.0
         self.server.tick(self.now)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,13 +16,16 @@ from hypothesis import strategies as st
 from routekeeper.nameserver.modes import independent
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.modes.interface import Freshness
-from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.registration import Registration, decoding_registration
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.registration import RegisterBody, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.steps import Steps
+
+_P = ParamSpec("_P")
 
 
 class Effects:
@@ -34,11 +39,26 @@ class Effects:
 
 
 def never(answer: Answer) -> None:
-    raise AssertionError("nothing waits in this mode")
+    raise AssertionError("nothing waits as long as the clock stands")
+
+
+def on_a_loop(test: Callable[_P, None]) -> Callable[_P, None]:
+    """Run a test on an event loop, which never comes round."""
+
+    @functools.wraps(test)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        async def main() -> None:
+            test(*args, **kwargs)
+
+        asyncio.run(main())
+
+    return run
 
 
 def server_in(folder: Path) -> Independent:
-    return Independent(LiveSettings(NamesrvSettings(data_dir=str(folder))), Effects(), boot_id=7)
+    return Independent(
+        LiveSettings(NamesrvSettings(data_dir=str(folder))), Effects(), boot_id=7, clock=lambda: 0.0
+    )
 
 
 def registration(
@@ -73,22 +93,25 @@ def registration(
 
 
 def register(server: Independent, request: Request, over: int = 1) -> Answer:
-    return server.register(request, ConnectionId(over), deadline=0.0, answered=never)
+    answer = server.register(request, ConnectionId(over), deadline=0.0, answered=never)
+    assert answer is not None
+    return answer
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     """Return the list of requests decoded from now on."""
     decoded: list[Request] = []
 
-    def counted(request: Request) -> Registration | Answer:
+    def counted(request: Request) -> Steps[Registration | Answer]:
         decoded.append(request)
-        return decode_registration(request)
+        return decoding_registration(request)
 
-    monkeypatch.setattr(independent, "decode_registration", counted)
+    monkeypatch.setattr(independent, "decoding_registration", counted)
     return decoded
 
 
 @pytest.mark.parametrize("topics", [2, 2_000])
+@on_a_loop
 def test_repeated_registration_is_not_decoded_and_renews_the_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int
 ) -> None:
@@ -105,6 +128,7 @@ def test_repeated_registration_is_not_decoded_and_renews_the_lease(
     assert contact.heard_at == server._liveness.clock == 3.0
 
 
+@on_a_loop
 def test_repeated_registration_is_not_decoded_although_other_brokers_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +154,7 @@ def test_repeated_registration_is_not_decoded_although_other_brokers_change(
     ],
     ids=["version", "header", "topics", "id", "broker"],
 )
+@on_a_loop
 def test_other_registration_over_the_same_connection_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Request
 ) -> None:
@@ -142,6 +167,7 @@ def test_other_registration_over_the_same_connection_is_decoded(
     assert len(decoded) == before + 1
 
 
+@on_a_loop
 def test_the_same_registration_over_another_connection_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,10 +182,10 @@ def test_the_same_registration_over_another_connection_is_decoded(
 
 def change(server: Independent, code: int, **ext: str) -> None:
     """Have a request served that is no registration."""
-    answer = asyncio.run(
-        server.execute(Request(code=code, ext_fields=ext, body=b""), ConnectionId(9), deadline=1e9)
-    )
-    assert answer.code == ResponseCode.SUCCESS
+    serving = server.execute(Request(code=code, ext_fields=ext, body=b""), ConnectionId(9), deadline=1e9)
+    with pytest.raises(StopIteration) as served:
+        serving.send(None)
+    assert served.value.value.code == ResponseCode.SUCCESS
 
 
 Step = tuple[str, Request | None, int]
@@ -252,6 +278,7 @@ MEANWHILE: dict[str, tuple[Step, ...]] = {
 
 
 @pytest.mark.parametrize("script", MEANWHILE.values(), ids=MEANWHILE)
+@on_a_loop
 def test_repeated_registration_counts_as_if_it_was_decoded_whatever_changed_meanwhile(
     tmp_path: Path, script: tuple[Step, ...]
 ) -> None:
@@ -284,6 +311,7 @@ steps = st.one_of(
 @pytest.mark.slow
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
 @given(st.lists(steps, min_size=2, max_size=25))
+@on_a_loop
 def test_repeated_registrations_count_as_if_each_was_decoded(
     tmp_path_factory: pytest.TempPathFactory, script: list[Step]
 ) -> None:

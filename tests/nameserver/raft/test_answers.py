@@ -22,6 +22,7 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.ranking import load_settings
 from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
 from routekeeper.nameserver.verdicts import Applied, Moved
+from routekeeper.remoting.steps import finish
 
 #: Nobody listens there: nothing is started, so nothing is bound and nobody answers.
 PEERS = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -104,7 +105,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
             mine = asyncio.ensure_future(member._writes.propose(_put("mine"), deadline=loop.time() + 0.3))
             await asyncio.sleep(0)  # it has its number now
             theirs = Proposal(boot_id=former, sequence=1, command=encode_command(_put("theirs")))
-            member.apply(encode_batch(Batch(proposals=(theirs,))), index=2, term=1, live=True)
+            finish(member.apply(encode_batch(Batch(proposals=(theirs,))), index=2, term=1, live=True))
             with pytest.raises(NoQuorum):
                 await mine
 

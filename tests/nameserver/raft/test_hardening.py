@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -49,6 +50,7 @@ from routekeeper.nameserver.raft.consensus.messages import (
 from routekeeper.nameserver.raft.consensus.part import Shared
 from routekeeper.nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
 from routekeeper.nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
+from routekeeper.remoting.steps import Steps
 
 TIMEOUT_S = 0.3  # N of the simulated members
 
@@ -1036,13 +1038,14 @@ def _d10_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d11_off(patch: pytest.MonkeyPatch) -> None:
-    def apply(engine: Any, command: bytes) -> None:
+    def applying(engine: Any, index: int) -> Steps[None]:
+        term, command = engine._log.read(index, bytes_max=0)[0]
         if command[:1] == REGULAR:
-            library = engine._library
-            index, term = library.applied_index + 1, library.term
-            engine.shared.machine.apply(command[1:], index=index, term=term, live=True)
+            with contextlib.suppress(Exception):
+                engine.shared.machine.apply(command[1:], index=index, term=term, live=True)
+        yield from ()
 
-    patch.setattr(Engine, "apply", apply)
+    patch.setattr(Engine, "_applying", applying)
 
 
 def _d12_off(patch: pytest.MonkeyPatch) -> None:
@@ -1172,13 +1175,13 @@ def _d28_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d31_off(patch: pytest.MonkeyPatch) -> None:
-    original = Engine.apply
+    original = Engine._applying
 
-    def apply(engine: Any, command: bytes) -> None:
-        if command[:1] in (NO_OP, REGULAR, CONFIGURATION):
-            original(engine, command)
+    def applying(engine: Any, index: int) -> Steps[None]:
+        if engine._log.read(index, bytes_max=0)[0][1][:1] in (NO_OP, REGULAR, CONFIGURATION):
+            yield from original(engine, index)
 
-    patch.setattr(Engine, "apply", apply)
+    patch.setattr(Engine, "_applying", applying)
 
 
 def _d34_off(patch: pytest.MonkeyPatch) -> None:

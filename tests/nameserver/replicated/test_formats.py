@@ -13,6 +13,7 @@ from routekeeper.nameserver.commands import (
     LIMITS_FORMAT,
     UPDATE_FORMAT,
     Batch,
+    Command,
     Proposal,
     PutKv,
     Update,
@@ -28,6 +29,7 @@ from routekeeper.nameserver.replicated.proposals import Write
 from routekeeper.nameserver.types import Answer
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.line_limit import LINES_PER_PEER
+from routekeeper.remoting.steps import Steps, finish
 from tests.nameserver.replicated.group import (
     CONDITION_S,
     Group,
@@ -48,11 +50,12 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
     async def body() -> None:
         async with group_of(tmp_path) as group:
             follower = group.at(group.followers()[0])
-            monkeypatch.setattr(
-                writes,
-                "written_and_read",
-                lambda command: (b"\x04" + encode_command(command)[1:], command),
-            )
+
+            def of_format_4(command: Command) -> Steps[tuple[bytes, Command]]:
+                yield
+                return b"\x04" + encode_command(command)[1:], command
+
+            monkeypatch.setattr(writes, "written_and_read", of_format_4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")
@@ -204,7 +207,7 @@ def test_member_stops_at_what_it_does_not_understand_and_applies_none_of_it(
             )
             payload = encode_batch(Batch(proposals=proposals))
             with pytest.raises(StopMember, match="install the release"):
-                member.apply(payload, index=9, term=1, live=True)
+                finish(member.apply(payload, index=9, term=1, live=True))
             assert member.view(Freshness.STALE).revision == 0
 
     run(body)

@@ -10,10 +10,11 @@ import pytest
 
 from routekeeper.nameserver.commands import COMMAND_BYTES_MAX
 from routekeeper.nameserver.modes.interface import Freshness
-from routekeeper.nameserver.registration import Registration, decode_registration
+from routekeeper.nameserver.registration import Registration, decoding_registration
 from routekeeper.nameserver.replicated import registrations
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.steps import Steps
 from tests.nameserver.replicated.group import (
     BROKER,
     ONE,
@@ -131,11 +132,11 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
 ) -> None:
     decoded: list[Request] = []
 
-    def counted(request: Request) -> Registration | Answer:
+    def counted(request: Request) -> Steps[Registration | Answer]:
         decoded.append(request)
-        return decode_registration(request)
+        return decoding_registration(request)
 
-    monkeypatch.setattr(registrations, "decode_registration", counted)
+    monkeypatch.setattr(registrations, "decoding_registration", counted)
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -180,11 +181,11 @@ def test_a_large_registration_is_decoded_once_although_others_change(
 ) -> None:
     decoded: list[Request] = []
 
-    def counted(request: Request) -> Registration | Answer:
+    def counted(request: Request) -> Steps[Registration | Answer]:
         decoded.append(request)
-        return decode_registration(request)
+        return decoding_registration(request)
 
-    monkeypatch.setattr(registrations, "decode_registration", counted)
+    monkeypatch.setattr(registrations, "decoding_registration", counted)
     large = register(topics=tuple(f"topic-{number}" for number in range(2_000)))
     assert len(large.body) > 64 * 1024
 

@@ -13,6 +13,7 @@ from routekeeper.nameserver.modes.interface import OUTCOME_UNKNOWN_TAG, Freshnes
 from routekeeper.nameserver.replicated import ANSWER_MARGIN_S
 from routekeeper.nameserver.types import Answer, ConnectionId, LeaveReason
 from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.steps import finish
 from tests.nameserver.replicated.group import (
     BROKER,
     CONDITION_S,
@@ -138,7 +139,7 @@ def test_broken_side_effect_does_not_keep_the_rest_of_an_entry_from_the_table(
                 Proposal(boot_id=7, sequence=2, command=encode_command(put)),
             )
             payload = encode_batch(Batch(proposals=proposals))
-            member.apply(payload, index=member.status().applied_index + 1, term=1, live=True)
+            finish(member.apply(payload, index=member.status().applied_index + 1, term=1, live=True))
             assert member.view(Freshness.STALE).record(BROKER) is None
             assert member.view(Freshness.STALE).kv_value("n", "k") is not None
 

@@ -264,7 +264,7 @@ class _NoEffects:
 def test_refused_registration_of_a_listed_broker_renews_its_lease(tmp_path: Path) -> None:
     async def body() -> None:
         live = LiveSettings(NamesrvSettings(data_dir=str(tmp_path), table_topics_max=3))
-        server = Independent(live, _NoEffects(), boot_id=7)
+        server = Independent(live, _NoEffects(), boot_id=7, clock=lambda: 0.0)
         now = 0.0
         server.tick(now)
 
@@ -273,6 +273,7 @@ def test_refused_registration_of_a_listed_broker_renews_its_lease(tmp_path: Path
             answer = server.register(
                 request, ConnectionId(1), deadline=9.0, answered=lambda answer: None, host=MINE
             )
+            assert answer is not None
             return answer
 
         assert register(("t",), 1).code == 0

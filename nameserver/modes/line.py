@@ -1,0 +1,102 @@
+"""A process's work on its table, one piece after the other, in slices over rounds of the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from routekeeper.remoting.steps import Steps
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T", bound=object)
+
+SLICE_S: Final = 0.005
+"""Seconds after which work makes room for whatever else the loop has to do."""
+
+
+class Line:
+    """Runs pieces of work in the order in which they came. Each is all done before the next one begins.
+
+    A piece that comes while nothing is under way is begun at once, and mostly ends at once. In each round of
+    the loop this works for :data:`SLICE_S`, and then until the end of the present step.
+
+    Args:
+        clock: Seconds.
+        call_soon: Calls what it is given when the loop has come round.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._until = 0.0
+        self._called = False
+        self._waiting: deque[tuple[Steps[Any], Callable[[Any], None]]] = deque()
+
+    def __len__(self) -> int:
+        """Return how many pieces are not done."""
+        return len(self._waiting)
+
+    def run(self, steps: Steps[_T], done: Callable[[_T], None]) -> _T | None:
+        """Take a piece of work; return what it came to if it ends at once.
+
+        Args:
+            steps: Must not come to None.
+            done: Called with what it came to if it ends later.
+        """
+        if not self._waiting:
+            if not self._called:
+                self._begin()
+            if self._clock() < self._until:
+                result = self._work(steps)
+                if result is not None:
+                    return result
+        self._waiting.append((steps, done))
+        return None
+
+    def clear(self) -> None:
+        """Give up all that is not done."""
+        self._waiting.clear()
+
+    def _begin(self) -> None:
+        self._called = True
+        self._call_soon(self._go_on)
+        self._until = self._clock() + SLICE_S
+
+    def _work(self, steps: Steps[_T]) -> _T | None:
+        """Make steps until the slice is over; return what they came to if they ended."""
+        try:
+            while True:
+                next(steps)
+                if self._clock() >= self._until:
+                    return None
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    def _go_on(self) -> None:
+        self._called = False
+        if not self._waiting:
+            return
+        self._begin()
+        while self._waiting:
+            steps, done = self._waiting[0]
+            try:
+                result = self._work(steps)
+            except Exception:  # the boundary of one piece: the next one goes on
+                logger.exception("a piece of work failed")
+                self._waiting.popleft()
+            else:
+                if result is None:
+                    return
+                self._waiting.popleft()
+                done(result)
+            if self._clock() >= self._until:
+                return

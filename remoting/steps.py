@@ -1,0 +1,35 @@
+"""Work that ends in steps, so that whoever drives it can do something else between two of them.
+
+A generator that yields nothing and returns what the work came to. It has no clock: whoever drives it decides
+how many steps it makes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
+from typing import Final, TypeAlias, TypeVar
+
+_T = TypeVar("_T")
+
+Steps: TypeAlias = Generator[None, None, _T]
+
+STEP: Final = 1_000
+"""Names that one step deals with."""
+
+
+def finish(steps: Steps[_T]) -> _T:
+    """Make all steps that are left, and return what they came to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+
+def in_chunks(things: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yield things in lists of at most :data:`STEP`."""
+    left = iter(things)
+    while chunk := list(islice(left, STEP)):
+        yield chunk
