@@ -92,6 +92,7 @@ class Lane(abc.ABC):
     Attributes:
         wanted: Set to have it register.
         listed: Whether the server has acknowledged the registration, over this connection or session.
+        answered_s: The loop's time of the last answer, while a registration is under way.
     """
 
     def __init__(self, given: Brokers, broker: int, server: int) -> None:
@@ -104,6 +105,7 @@ class Lane(abc.ABC):
         self.listed = asyncio.Event()
         self.stays = False  # as soon as it has registered once: it comes back by itself
         self.over = False
+        self.answered_s = 0.0
         self._lost = asyncio.Event()
         self._step: asyncio.Future[str | None] | None = None
 
@@ -189,10 +191,8 @@ class Lane(abc.ABC):
             self._step = asyncio.get_running_loop().create_future()
             sent_ns, paused_ns = time.monotonic_ns(), self.given.pauses.total_ns
             self.send(client)
-            try:
-                error = await asyncio.wait_for(self._step, ANSWER_S)
-            except TimeoutError:
-                error = "unanswered"
+            error = await self._result(self._step)
+            if error == "unanswered":
                 client.abort()
             own_ns = self.given.pauses.total_ns - paused_ns
             self.given.note(self, sent_ns, time.monotonic_ns(), own_ns, error)
@@ -205,6 +205,17 @@ class Lane(abc.ABC):
             if self._lost.is_set():
                 return False
         return False
+
+    async def _result(self, step: asyncio.Future[str | None]) -> str | None:
+        """Wait for a registration's result; return "unanswered" after :data:`ANSWER_S` without any answer."""
+        loop = asyncio.get_running_loop()
+        self.answered_s = loop.time()
+        while not step.done():
+            left_s = self.answered_s + ANSWER_S - loop.time()
+            if left_s <= 0:
+                return "unanswered"
+            await asyncio.wait((step,), timeout=left_s)
+        return step.result()
 
     def leave(self) -> None:
         self.over = True
@@ -259,6 +270,7 @@ class JuteLane(Lane):
     def answered(self, client: Client[Any], answer: Answer) -> None:
         if answer.tag < 0:
             return  # a ping's
+        self.answered_s = asyncio.get_running_loop().time()
         if answer.error is not None:
             self.finish(answer.error)
         self._missing -= 1
@@ -349,6 +361,7 @@ class Brokers:
         """Have every broker register now; answer at once."""
         t_ns = time.monotonic_ns()
         for lane in self.lanes:
+            lane.listed.clear()
             lane.wanted.set()
         return {"t_ns": t_ns}
 

@@ -94,10 +94,10 @@ class Session(JuteSession):
             return answer
         self._multis.discard(answer.tag)
         if answer.error is None:
-            errors = list(_errors(answer.body))
-            if any(errors) and set(errors) - {0} != {_NODE_EXISTS}:
-                return Answer(answer.tag, f"error {next(filter(None, errors))}", b"")
-            # A node that is there already was made by an earlier try of this session.
+            error = next(filter(None, _errors(answer.body)), 0)  # those behind it were not tried
+            # A node that is there already was made by an earlier try of this session, with all others.
+            if error not in (0, _NODE_EXISTS):
+                return Answer(answer.tag, f"error {error}", b"")
         return answer
 
 

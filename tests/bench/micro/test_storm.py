@@ -91,9 +91,9 @@ def reply(xid: int, *errors: int) -> bytes:
     ("errors", "error"),
     [
         ((), None),
-        ((-110, 0), None),  # made by an earlier try of the same session
+        ((-110, -2), None),  # made by an earlier try of the same session; the second was not tried
         ((0, -101), "error -101"),
-        ((-110, -112), "error -110"),
+        ((-112, -2), "error -112"),
     ],
 )
 def test_failure_of_many_nodes_is_found_in_a_successful_answer(
