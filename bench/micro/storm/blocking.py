@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from routekeeper.bench.micro.raft.wire import Answer, WireError
-from routekeeper.bench.micro.storm.sessions import Session, lasting_nodes, slices
+from routekeeper.bench.micro.storm.sessions import Session, encode_nodes, lasting_nodes, slices
 
 
 class BlockingSession:
@@ -56,7 +56,7 @@ def make_lasting_nodes(addr: str, keys: Iterable[int], topics: Iterable[str]) ->
     session = BlockingSession(addr, timeout_s=30.0)
     try:
         for part in slices(lasting_nodes(keys, topics)):
-            answer = session.ask(session.wire.create_all(part, ephemeral=False))
+            answer = session.ask(session.wire.create_all(encode_nodes(part, ephemeral=False)))
             if answer.error:
                 raise WireError(f"lasting nodes: {answer.error}")
         session.ask(session.wire.close())

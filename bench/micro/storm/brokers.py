@@ -12,10 +12,12 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +27,14 @@ from routekeeper.bench.micro.raft.job import Client, Kind
 from routekeeper.bench.micro.raft.remoting_wire import RemotingAnswers
 from routekeeper.bench.micro.raft.wire import Answer
 from routekeeper.bench.micro.storm.frames import make_topics, register_frame, topic_name
-from routekeeper.bench.micro.storm.sessions import PING_S, Session, nodes_of, slices
+from routekeeper.bench.micro.storm.sessions import (
+    MULTIS_IN_FLIGHT,
+    PING_S,
+    Session,
+    encode_nodes,
+    nodes_of,
+    slices,
+)
 from routekeeper.remoting.route import DataVersion
 
 #: RocketMQ's registerBrokerTimeoutMills; afterwards its broker closes the connection.
@@ -92,6 +101,7 @@ class Lane(abc.ABC):
     Attributes:
         wanted: Set to have it register.
         listed: Whether the server has acknowledged the registration, over this connection or session.
+        answered_s: The loop's time of the last answer, while a registration is under way.
     """
 
     def __init__(self, given: Brokers, broker: int, server: int) -> None:
@@ -104,6 +114,7 @@ class Lane(abc.ABC):
         self.listed = asyncio.Event()
         self.stays = False  # as soon as it has registered once: it comes back by itself
         self.over = False
+        self.answered_s = 0.0
         self._lost = asyncio.Event()
         self._step: asyncio.Future[str | None] | None = None
 
@@ -189,10 +200,8 @@ class Lane(abc.ABC):
             self._step = asyncio.get_running_loop().create_future()
             sent_ns, paused_ns = time.monotonic_ns(), self.given.pauses.total_ns
             self.send(client)
-            try:
-                error = await asyncio.wait_for(self._step, ANSWER_S)
-            except TimeoutError:
-                error = "unanswered"
+            error = await self._result(self._step)
+            if error == "unanswered":
                 client.abort()
             own_ns = self.given.pauses.total_ns - paused_ns
             self.given.note(self, sent_ns, time.monotonic_ns(), own_ns, error)
@@ -205,6 +214,17 @@ class Lane(abc.ABC):
             if self._lost.is_set():
                 return False
         return False
+
+    async def _result(self, step: asyncio.Future[str | None]) -> str | None:
+        """Wait for a registration's result; return "unanswered" after :data:`ANSWER_S` without any answer."""
+        loop = asyncio.get_running_loop()
+        self.answered_s = loop.time()
+        while not step.done():
+            left_s = self.answered_s + ANSWER_S - loop.time()
+            if left_s <= 0:
+                return "unanswered"
+            await asyncio.wait((step,), timeout=left_s)
+        return step.result()
 
     def leave(self) -> None:
         self.over = True
@@ -237,6 +257,7 @@ class JuteLane(Lane):
         super().__init__(given, broker, server)
         self._session = Session()
         self._missing = 0
+        self._rest: Iterator[bytes] = iter(())
 
     def wire(self) -> Session:
         old = self._session
@@ -249,21 +270,24 @@ class JuteLane(Lane):
         return self.listed.is_set() and not self._session.expired
 
     def send(self, client: Client[Any]) -> None:
-        wire: Session = client.wire
-        # One after the other in a pipeline: a server does what a session asks in order.
-        requests = [wire.create_all(part, ephemeral=True) for part in self.given.nodes[self.broker]]
-        self._missing = len(requests)
-        for request in requests:
-            client.send(request)
+        nodes = self.given.nodes[self.broker]
+        self._missing = len(nodes)
+        self._rest = iter(nodes)
+        for part in itertools.islice(self._rest, MULTIS_IN_FLIGHT):
+            client.send(client.wire.create_all(part))
 
     def answered(self, client: Client[Any], answer: Answer) -> None:
         if answer.tag < 0:
             return  # a ping's
+        self.answered_s = asyncio.get_running_loop().time()
         if answer.error is not None:
+            self._rest = iter(())
             self.finish(answer.error)
         self._missing -= 1
         if not self._missing:
             self.finish(None)
+        elif (part := next(self._rest, None)) is not None:
+            client.send(client.wire.create_all(part))
 
     def ping(self) -> None:
         if self.client is not None and self.connected.is_set():
@@ -271,6 +295,7 @@ class JuteLane(Lane):
 
     def part(self, client: Client[Any]) -> None:
         self._missing = -1
+        self._rest = iter(())
         client.send(self._session.close())
 
 
@@ -287,11 +312,14 @@ class Brokers:
         self.pauses = Pauses()
         self.rows: list[dict[str, Any]] = []
         self.frames: list[tuple[bytes, ...]] = []
-        self.nodes: list[list[list[tuple[bytes, bytes]]]] = []
+        self.nodes: list[list[bytes]] = []
         names = [topic_name(number) for number in range(plan.topics)]
         held = [names] * plan.brokers + [RESIDENT_TOPICS] * plan.resident
         if plan.kind == "jute":
-            self.nodes = [list(slices(nodes_of(key, topics))) for key, topics in enumerate(held)]
+            self.nodes = [
+                [encode_nodes(part, ephemeral=True) for part in slices(nodes_of(key, topics))]
+                for key, topics in enumerate(held)
+            ]
         else:
             shared = make_topics(names, compressed=plan.compressed)
             own = make_topics(RESIDENT_TOPICS, compressed=plan.compressed)
@@ -349,6 +377,7 @@ class Brokers:
         """Have every broker register now; answer at once."""
         t_ns = time.monotonic_ns()
         for lane in self.lanes:
+            lane.listed.clear()
             lane.wanted.set()
         return {"t_ns": t_ns}
 

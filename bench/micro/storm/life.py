@@ -214,6 +214,8 @@ class Life:
         for row in watch.rows:
             self._record({"phase": self._phase, **row})
         if not right:
+            with contextlib.suppress(Unhealthy):
+                self._do("settle")  # keeps what became of the registrations
             tails = "\n".join(self.system.log_tail(index) for index in range(MEMBERS))
             raise Unhealthy(f"{self.system.name}: {aim}: not within {STORM_S:g} s\n{tails}")
         first_s = [(at - t_ns) / _S for at in watch.first_ns if at is not None]

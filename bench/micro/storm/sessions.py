@@ -22,6 +22,8 @@ from routekeeper.bench.micro.storm.frames import QUEUES
 
 #: Nodes that one request makes: some hundred, as a client does that has many.
 NODES_PER_MULTI: Final = 300
+#: Such requests of one session that are under way at a time, so that every session hears of its own in time.
+MULTIS_IN_FLIGHT: Final = 4
 SESSION_S: Final = 30
 #: Clients ping every third of their session.
 PING_S: Final = 10.0
@@ -70,12 +72,9 @@ class Session(JuteSession):
         self.timeout_ms = timeout_ms
         self.ready = True
 
-    def create_all(self, nodes: Iterable[tuple[bytes, bytes]], *, ephemeral: bool) -> bytes:
-        """Return one request that makes all nodes, or none."""
-        flags = struct.pack(">i", _EPHEMERAL if ephemeral else 0)
-        head = _HEADER.pack(_CREATE, False, _ERROR)
-        parts = [head + text(path) + text(value) + _ACL + flags for path, value in nodes]
-        data = self.request(_MULTI, b"".join(parts) + _LAST)
+    def create_all(self, nodes: bytes) -> bytes:
+        """Return one request that makes all nodes of :func:`encode_nodes`, or none."""
+        data = self.request(_MULTI, nodes)
         self._multis.add(self.tag)
         return data
 
@@ -94,10 +93,10 @@ class Session(JuteSession):
             return answer
         self._multis.discard(answer.tag)
         if answer.error is None:
-            errors = list(_errors(answer.body))
-            if any(errors) and set(errors) - {0} != {_NODE_EXISTS}:
-                return Answer(answer.tag, f"error {next(filter(None, errors))}", b"")
-            # A node that is there already was made by an earlier try of this session.
+            error = next(filter(None, _errors(answer.body)), 0)  # those behind it were not tried
+            # A node that is there already was made by an earlier try of this session, with all others.
+            if error not in (0, _NODE_EXISTS):
+                return Answer(answer.tag, f"error {error}", b"")
         return answer
 
 
@@ -111,6 +110,12 @@ def _errors(body: bytes) -> Iterator[int]:
         at += _HEADER.size
         yield int.from_bytes(body[at : at + 4], "big", signed=True)
         at += 4
+
+
+def encode_nodes(nodes: Iterable[tuple[bytes, bytes]], *, ephemeral: bool) -> bytes:
+    flags = struct.pack(">i", _EPHEMERAL if ephemeral else 0)
+    head = _HEADER.pack(_CREATE, False, _ERROR)
+    return b"".join(head + text(path) + text(value) + _ACL + flags for path, value in nodes) + _LAST
 
 
 def nodes_of(key: int, topics: list[str]) -> list[tuple[bytes, bytes]]:
