@@ -115,17 +115,18 @@ class Independent(Local):
         answered: Callable[[Answer], None],
         host: str = "",
     ) -> Answer | None:
+        if not self._line:  # else what comes before may change the record
+            repeat = self._repeats.find(request, origin, self._table, self.settings.current)
+            if repeat is not None:
+                broker = repeat.renewal.record.broker
+                self._liveness.registering(broker, origin, lease_s=repeat.lease_ms / 1000)
+                self._liveness.note_current(broker)
+                self._liveness.registered(broker, origin, revision=repeat.renewal.record.revision)
+                return repeat.renewal.answer
         return self._line.run(self._registering(request, origin, host=host), answered)
 
     def _registering(self, request: Request, origin: ConnectionId, *, host: str) -> Steps[Answer]:
         settings, table = self.settings.current, self._table
-        repeat = self._repeats.find(request, origin, table, settings)
-        if repeat is not None:
-            broker = repeat.renewal.record.broker
-            self._liveness.registering(broker, origin, lease_s=repeat.lease_ms / 1000)
-            self._liveness.note_current(broker)
-            self._liveness.registered(broker, origin, revision=repeat.renewal.record.revision)
-            return repeat.renewal.answer
         decoded = yield from decoding_registration(request)
         if isinstance(decoded, Answer):
             return decoded
