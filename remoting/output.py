@@ -69,9 +69,10 @@ class OutputThread:
         self._bytes_max = bytes_max
         # Reentrant: what a signal or the garbage collector interrupts may hold it.
         self._changed = threading.Condition(threading.RLock())
-        self._waiting: deque[bytes] = deque()
-        self._held = 0
-        self._reported = 0
+        #: Lines, and how many were dropped between them.
+        self._waiting: deque[bytes | int] = deque()
+        self._held = 0  # bytes of lines that wait or are being written
+        self._untold = 0  # dropped lines of which the output did not take the report
         self._thread: threading.Thread | None = None
         self._is_given_up = False
         os.register_at_fork(after_in_child=self._begin_anew)
@@ -85,7 +86,7 @@ class OutputThread:
         """Have whole lines written, or drop them; never waits."""
         with self._changed:
             if self._held + len(data) > self._bytes_max:
-                self.dropped += data.count(b"\n")
+                self._drop(data.count(b"\n"))
                 return
             self._held += len(data)
             self._waiting.append(data)
@@ -97,29 +98,46 @@ class OutputThread:
     def drop(self) -> None:
         """Count a line that was not even made, because there is no room for it."""
         with self._changed:
-            self.dropped += 1
+            self._drop(1)
+
+    def _drop(self, count: int) -> None:
+        """Count lines, and have a line say so at their place."""
+        self.dropped += count
+        if self._waiting and isinstance(self._waiting[-1], int):
+            self._waiting[-1] += count
+        else:
+            self._waiting.append(count)
+        self._changed.notify_all()
 
     def drain(self, longest_s: float = DRAIN_S) -> None:
         """Return once everything is written, or after ``longest_s``; then nobody waits any more."""
         with self._changed:
             if self._is_given_up or threading.current_thread() is self._thread:
                 return
-            self._is_given_up = not self._changed.wait_for(lambda: not self._held, longest_s)
+            self._is_given_up = not self._changed.wait_for(
+                lambda: not self._held and not self._waiting, longest_s
+            )
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting:
                     self._changed.wait()
-                data = b"".join(self._waiting)
+                parts = list(self._waiting)
                 self._waiting.clear()
-                unreported = self.dropped - self._reported  # all of them came after these lines
-            is_written = self._try(data)
-            if unreported and is_written and self._try(self.report(unreported).encode()):
-                self._reported += unreported
+            lines = [part for part in parts if isinstance(part, bytes)]
+            counts = [self._untold, *(part for part in parts if isinstance(part, int))]
+            texts = [part if isinstance(part, bytes) else self.report(part).encode() for part in parts]
+            if self._untold:
+                texts.insert(0, self.report(self._untold).encode())
+            is_written = self._try(b"".join(texts))
             with self._changed:
-                self._held -= len(data)
-                self.dropped += 0 if is_written else data.count(b"\n")
+                self._held -= sum(map(len, lines))
+                self._untold = 0
+                if not is_written:  # told with the next line
+                    lost = sum(line.count(b"\n") for line in lines)
+                    self.dropped += lost
+                    self._untold = lost + sum(counts)
                 self._changed.notify_all()
 
     def _try(self, data: bytes) -> bool:
