@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINT: Final = "checkpoint"
 #: Queues of whose files the entries last read are kept, for who reads on behind them.
 _BLOCKS_MAX: Final = 256
+#: Queues whose files a checkpoint writes in one step; each may take some ms.
+_QUEUES_AT_ONCE: Final = 64
 #: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 
@@ -477,7 +479,13 @@ class MessageStore:
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
         """Return the queue ids of a topic that have been written to."""
-        return tuple(sorted(queue_id for name, queue_id in self._queues if name == topic))
+        return tuple(
+            sorted(
+                queue_id
+                for (name, queue_id), queue in self._queues.items()
+                if name == topic and queue.max_index
+            )
+        )
 
     def disk_space(self) -> tuple[int, int]:
         """Return (size, free) of the log's file system in bytes; zeros if it does not say."""
@@ -547,7 +555,7 @@ class MessageStore:
         if work is None:
             return
         try:
-            yield lambda: self.write_checkpoint(work)
+            yield from self._writing(work)
         except (OSError, StoreUnavailable) as error:
             if self._queue_failure is None:
                 logger.error("checkpoint failed, no messages are taken error=%s", error)
@@ -581,19 +589,44 @@ class MessageStore:
         return CheckpointWork(entries, tuple(self._doomed.items()), checkpoint)
 
     def write_checkpoint(self, work: CheckpointWork) -> None:
-        """Write and sync log, queue entries and checkpoint, in any thread.
+        """Write and sync log, queue entries and checkpoint at once.
 
         Raises:
             OSError, StoreUnavailable: If the disk refused; the work is to be prepared anew.
         """
+        for step in self._writing(work):
+            step()
+
+    def _writing(
+        self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
+    ) -> Generator[Callable[[], Any], Any, bool]:
+        """Write log, queue entries and checkpoint in steps; return False if it became late in between."""
+        yield partial(self._write_head, work)
+        for start in range(0, len(work.entries), _QUEUES_AT_ONCE):
+            if is_late():
+                return False
+            part = work.entries[start : start + _QUEUES_AT_ONCE]
+            yield partial(self._write_queues, part)
+            # Noted at once: a later checkpoint, or the last one, has the others to write only.
+            self._note_written(part)
+        yield partial(work.checkpoint.write, self._disk, self._checkpoint_path)
+        return True
+
+    def _write_head(self, work: CheckpointWork) -> None:
         self.log.flush()
         for topic, _ in work.doomed:
             remove_tree(self._disk, self._queue_root / topic)
         if work.doomed and self._disk.is_there(self._queue_root):
             self._disk.sync_directory(self._queue_root)
-        for _, _, entries in work.entries:
-            write_entries(self._disk, entries)
-        work.checkpoint.write(self._disk, self._checkpoint_path)
+
+    def _write_queues(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
+        for _, _, unwritten in entries:
+            write_entries(self._disk, unwritten)
+
+    def _note_written(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
+        for key, queue, unwritten in entries:
+            if self._queues.get(key) is queue:
+                queue.written(unwritten)
 
     def finish_checkpoint(
         self, work: CheckpointWork, *, failure: OSError | StoreUnavailable | None = None
@@ -606,9 +639,6 @@ class MessageStore:
             self._checkpointed = None
             return
         self._queue_failure = None
-        for key, queue, entries in work.entries:
-            if self._queues.get(key) is queue:
-                queue.written(entries)
         for topic, deletion in work.doomed:
             if self._doomed.get(topic) == deletion:
                 del self._doomed[topic]
@@ -621,14 +651,45 @@ class MessageStore:
             OSError, StoreUnavailable: If the disk refused.
         """
         try:
-            work = self.prepare_checkpoint()
-            if work is not None:
-                self.write_checkpoint(work)
-                self.finish_checkpoint(work)
+            for step in self.closing(bool):
+                step()
         finally:
             self.log.close()
 
+    def closing(self, is_late: Callable[[], bool]) -> Steps:
+        """Write a last checkpoint in steps and close the files.
+
+        Args:
+            is_late: Asked between steps. Once it is late, files of queues are left as they are.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk refused.
+        """
+        work = self.prepare_checkpoint()
+        if work is not None:
+            if (yield from self._writing(work, is_late=is_late)):
+                self.finish_checkpoint(work)
+            else:
+                logger.warning(
+                    "files of some queues not written at the end, the next start reads the log offset=%s",
+                    self.log.min_offset if self._checkpointed is None else self._checkpointed.log_offset,
+                )
+        yield self.log.close
+
     # Parts ---------------------------------------------------------------------------------------
+
+    @property
+    def queue_count(self) -> int:
+        """Queues that were opened."""
+        return len(self._queues)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Say whether a queue was opened, by a message or for one to come."""
+        return (topic, queue_id) in self._queues
+
+    def reserve_queue(self, topic: str, queue_id: int) -> None:
+        """Open a queue for a message to come; it has no file before."""
+        self._open_queue(topic, queue_id)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self._queue_root / topic / str(queue_id)
