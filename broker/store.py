@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINT: Final = "checkpoint"
 #: Queues of whose files the entries last read are kept, for who reads on behind them.
 _BLOCKS_MAX: Final = 256
+#: Queues of which the log says that messages are missing; a pull of each may come again and again.
+_LOST_SAID_MAX: Final = 1000
 #: Queues whose files a checkpoint writes in one step; each may take some ms.
 _QUEUES_AT_ONCE: Final = 64
 #: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
@@ -175,6 +177,7 @@ class MessageStore:
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
+        self._lost_said: set[QueueKey] = set()
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
@@ -356,10 +359,45 @@ class MessageStore:
         if run_begin >= 0:
             runs.append((run_begin, run_end - run_begin))
         body = self.log.read_all(runs)
+        if len(body) != size:
+            wanted = [
+                (index, entry.log_offset, entry.size)
+                for index, entry in enumerate(map(Entry._make, ENTRY.iter_unpack(data)), offset)
+                if index < next_begin
+                and entry.size > 0
+                and entry.log_offset >= log_min
+                and (codes is None or entry.tags_code in codes)
+            ]
+            found = self._read_what_is_there(topic, queue_id, wanted)
+            body, count = b"".join(found), len(found) or count
         if body:
             return Batch(GetStatus.FOUND, next_begin, low, high, body, count)
         status = GetStatus.MESSAGE_WAS_REMOVING if gone or count else GetStatus.NO_MATCHED_MESSAGE
         return Batch(status, next_begin, low, high)
+
+    def _read_what_is_there(
+        self, topic: str, queue_id: int, wanted: Sequence[tuple[int, int, int]]
+    ) -> list[bytes]:
+        """Return the records that the log still has; log once for a queue which of them are missing.
+
+        Args:
+            wanted: Queue offset, log offset and size of each.
+        """
+        found, lost = [], []
+        for index, log_offset, size in wanted:
+            record = self.log.read(log_offset, size)
+            if record is None:
+                lost.append(index)
+            else:
+                found.append(record)
+        key = topic, queue_id
+        if lost and key not in self._lost_said and len(self._lost_said) < _LOST_SAID_MAX:
+            self._lost_said.add(key)
+            logger.error(
+                "messages missing in the log topic=%s queue=%s first=%s last=%s count=%s",
+                *(topic, queue_id, lost[0], lost[-1], len(lost)),
+            )
+        return found
 
     def _entries_at(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | bytearray:
         """Return up to ``count`` encoded entries from an offset on; fewer where queue or file end."""

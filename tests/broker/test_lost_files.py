@@ -55,7 +55,6 @@ def test_cut_file_in_the_middle_of_a_queue_hides_no_message(
     assert bodies(again) == numbers(45)
 
 
-@pytest.mark.xfail(strict=True, reason="nothing says that the checkpoint is missing")
 def test_missing_checkpoint_beside_a_log_is_said(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -70,7 +69,6 @@ def test_missing_checkpoint_beside_a_log_is_said(
     assert f"checkpoint missing, the log is read whole begins=0 ends={end}" in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="without a checkpoint the end of the log is believed")
 def test_store_without_its_checkpoint_and_last_log_file_refuses_to_start(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -91,7 +89,6 @@ def test_store_without_its_checkpoint_and_last_log_file_refuses_to_start(
     assert "end of the log missing" in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="a pull passes over missing messages in silence")
 @pytest.mark.parametrize("cut", [False, True], ids=["missing", "cut"])
 def test_a_pull_over_missing_messages_names_them_and_returns_the_others(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: bool
