@@ -23,6 +23,7 @@ settings of our own, in the file or by --set (-p prints all settings with their 
   maxTopics, maxSubscriptionGroups, maxConsumerOffsetBytes
                                 topics (default 30000), consumer groups (16000) and bytes of all groups'
                                 offsets (8 MiB) above which no new ones are taken
+  maxQueues                     queues (default 200000) above which no other queue gets its first message
   httpListen                    what --http sets
 """
 

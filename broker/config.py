@@ -51,6 +51,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "diskSpaceCleanForciblyRatio": (30, 85),
     "maxConnections": (1, 10_000_000),
     "maxTopics": (1, 90_000),
+    "maxQueues": (1, 10_000_000),
     "maxSubscriptionGroups": (1, 90_000),
     "maxConsumerOffsetBytes": (1, 14 * 1024 * 1024),
     "maxClientBytes": (1, 1024**3),
@@ -141,6 +142,7 @@ class BrokerConfig:
 
     connections_max: int = _setting("maxConnections", 16_384)
     topics_max: int = _setting("maxTopics", 30_000, live=True)
+    queues_max: int = _setting("maxQueues", 200_000)
     groups_max: int = _setting("maxSubscriptionGroups", 16_000, live=True)
     offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
     client_bytes_max: int = _setting("maxClientBytes", 64 * 1024 * 1024)

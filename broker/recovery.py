@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 #: Longest gap in a queue that recovery fills with empty entries; more cannot come from damaged records.
 _GAP_MAX: Final = 10_000_000
 
+#: Behind all offsets of a log; that of a queue without entries.
+_ANYWHERE: Final = 2**63
+
 QueueKey = tuple[str, int]
 
 
@@ -123,6 +126,7 @@ class Recovery:
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
             self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could be begun
         if checkpoint is None:
+            self._look_for_log_end()
             self._drop_queues()
         elif self._recover_queues(checkpoint):
             start = checkpoint.log_offset
@@ -141,6 +145,29 @@ class Recovery:
             self._replay(self.log.min_offset, gaps=True)
         self.log.rewrite(self.log.last_start if checkpoint is None else checkpoint.log_offset)
         self.log.flush()
+
+    def _look_for_log_end(self) -> None:
+        """Compare the log with the queues' files, as no checkpoint says how long it was.
+
+        An entry is written after its record was synced, so that one to behind the log proves that files are
+        missing.
+
+        Raises:
+            StoreDamaged: If it ends too early, unless that is to be skipped.
+        """
+        begin, end = self.log.min_offset, self.log.max_offset
+        if end:
+            # The first start writes a checkpoint before the log has a file.
+            logger.warning("checkpoint missing, the log is read whole begins=%s ends=%s", begin, end)
+        for topic, directory in self._directories():
+            queue = ConsumeQueue.recover(
+                directory, file_size=self.queue_file_size, log_min=0, log_end=_ANYWHERE, disk=self.disk
+            )
+            last = _ANYWHERE if queue is None else queue.last_log_offset
+            if end <= last < _ANYWHERE:
+                self._refuse(f"log ends at offset {end}, files of queues lead to {last}: files are missing")
+                logger.error("end of the log missing ends=%s topic=%s leads_to=%s", end, topic, last)
+                return
 
     @property
     def _floor(self) -> int:

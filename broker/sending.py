@@ -429,7 +429,12 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
 def delayed(
     state: BrokerState, draft: Draft, properties: dict[str, str], level: int, *, now_ms: int
 ) -> Draft:
-    """Return the draft as it waits in the schedule topic: real topic and queue move into properties."""
+    """Return the draft as it waits in the schedule topic: real topic and queue move into properties.
+
+    Raises:
+        Refusal: If its queue would be one too many.
+    """
+    state.require_room_for_queue(draft.topic, draft.queue_id, reserve=True)
     levels = state.config.delay_levels_ms
     level = min(level, len(levels))
     waiting = properties | {
@@ -461,6 +466,7 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
     Raises:
         Refusal: If the store cannot take them.
     """
+    state.require_room_for_queue(drafts[0].topic, drafts[0].queue_id)
     try:
         if len(drafts) == 1:
             placed = [state.store.put(drafts[0], now_ms=now_ms)]

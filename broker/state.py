@@ -193,6 +193,22 @@ class BrokerState:
         if new and len(self.topics) + new > self.config.topics_max:
             raise self._full("topics", f"maxTopics={self.config.topics_max}", len(self.topics))
 
+    def require_room_for_queue(self, topic: str, queue_id: int, *, reserve: bool = False) -> None:
+        """Check that a queue has messages, or may get its first one.
+
+        Args:
+            reserve: The message comes later, and is to have its place then.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
+        if self.store.has_queue(topic, queue_id):
+            return
+        if self.store.queue_count >= self.config.queues_max:
+            raise self._full("queues", f"maxQueues={self.config.queues_max}", self.store.queue_count)
+        if reserve:
+            self.store.reserve_queue(topic, queue_id)
+
     def require_room_for_group(self, group: str) -> None:
         """Check that a consumer group exists, or may be made besides those that do.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 CHECKPOINT: Final = "checkpoint"
 #: Queues of whose files the entries last read are kept, for who reads on behind them.
 _BLOCKS_MAX: Final = 256
+#: Queues of which the log says that messages are missing; a pull of each may come again and again.
+_LOST_SAID_MAX: Final = 1000
+#: Queues whose files a checkpoint writes in one step; each may take some ms.
+_QUEUES_AT_ONCE: Final = 64
 #: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 
@@ -173,6 +177,7 @@ class MessageStore:
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
+        self._lost_said: set[QueueKey] = set()
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
@@ -354,10 +359,45 @@ class MessageStore:
         if run_begin >= 0:
             runs.append((run_begin, run_end - run_begin))
         body = self.log.read_all(runs)
+        if len(body) != size:
+            wanted = [
+                (index, entry.log_offset, entry.size)
+                for index, entry in enumerate(map(Entry._make, ENTRY.iter_unpack(data)), offset)
+                if index < next_begin
+                and entry.size > 0
+                and entry.log_offset >= log_min
+                and (codes is None or entry.tags_code in codes)
+            ]
+            found = self._read_what_is_there(topic, queue_id, wanted)
+            body, count = b"".join(found), len(found) or count
         if body:
             return Batch(GetStatus.FOUND, next_begin, low, high, body, count)
         status = GetStatus.MESSAGE_WAS_REMOVING if gone or count else GetStatus.NO_MATCHED_MESSAGE
         return Batch(status, next_begin, low, high)
+
+    def _read_what_is_there(
+        self, topic: str, queue_id: int, wanted: Sequence[tuple[int, int, int]]
+    ) -> list[bytes]:
+        """Return the records that the log still has; log once for a queue which of them are missing.
+
+        Args:
+            wanted: Queue offset, log offset and size of each.
+        """
+        found, lost = [], []
+        for index, log_offset, size in wanted:
+            record = self.log.read(log_offset, size)
+            if record is None:
+                lost.append(index)
+            else:
+                found.append(record)
+        key = topic, queue_id
+        if lost and key not in self._lost_said and len(self._lost_said) < _LOST_SAID_MAX:
+            self._lost_said.add(key)
+            logger.error(
+                "messages missing in the log topic=%s queue=%s first=%s last=%s count=%s",
+                *(topic, queue_id, lost[0], lost[-1], len(lost)),
+            )
+        return found
 
     def _entries_at(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | bytearray:
         """Return up to ``count`` encoded entries from an offset on; fewer where queue or file end."""
@@ -477,7 +517,13 @@ class MessageStore:
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
         """Return the queue ids of a topic that have been written to."""
-        return tuple(sorted(queue_id for name, queue_id in self._queues if name == topic))
+        return tuple(
+            sorted(
+                queue_id
+                for (name, queue_id), queue in self._queues.items()
+                if name == topic and queue.max_index
+            )
+        )
 
     def disk_space(self) -> tuple[int, int]:
         """Return (size, free) of the log's file system in bytes; zeros if it does not say."""
@@ -547,7 +593,7 @@ class MessageStore:
         if work is None:
             return
         try:
-            yield lambda: self.write_checkpoint(work)
+            yield from self._writing(work)
         except (OSError, StoreUnavailable) as error:
             if self._queue_failure is None:
                 logger.error("checkpoint failed, no messages are taken error=%s", error)
@@ -581,19 +627,44 @@ class MessageStore:
         return CheckpointWork(entries, tuple(self._doomed.items()), checkpoint)
 
     def write_checkpoint(self, work: CheckpointWork) -> None:
-        """Write and sync log, queue entries and checkpoint, in any thread.
+        """Write and sync log, queue entries and checkpoint at once.
 
         Raises:
             OSError, StoreUnavailable: If the disk refused; the work is to be prepared anew.
         """
+        for step in self._writing(work):
+            step()
+
+    def _writing(
+        self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
+    ) -> Generator[Callable[[], Any], Any, bool]:
+        """Write log, queue entries and checkpoint in steps; return False if it became late in between."""
+        yield partial(self._write_head, work)
+        for start in range(0, len(work.entries), _QUEUES_AT_ONCE):
+            if is_late():
+                return False
+            part = work.entries[start : start + _QUEUES_AT_ONCE]
+            yield partial(self._write_queues, part)
+            # Noted at once: a later checkpoint, or the last one, has the others to write only.
+            self._note_written(part)
+        yield partial(work.checkpoint.write, self._disk, self._checkpoint_path)
+        return True
+
+    def _write_head(self, work: CheckpointWork) -> None:
         self.log.flush()
         for topic, _ in work.doomed:
             remove_tree(self._disk, self._queue_root / topic)
         if work.doomed and self._disk.is_there(self._queue_root):
             self._disk.sync_directory(self._queue_root)
-        for _, _, entries in work.entries:
-            write_entries(self._disk, entries)
-        work.checkpoint.write(self._disk, self._checkpoint_path)
+
+    def _write_queues(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
+        for _, _, unwritten in entries:
+            write_entries(self._disk, unwritten)
+
+    def _note_written(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
+        for key, queue, unwritten in entries:
+            if self._queues.get(key) is queue:
+                queue.written(unwritten)
 
     def finish_checkpoint(
         self, work: CheckpointWork, *, failure: OSError | StoreUnavailable | None = None
@@ -606,9 +677,6 @@ class MessageStore:
             self._checkpointed = None
             return
         self._queue_failure = None
-        for key, queue, entries in work.entries:
-            if self._queues.get(key) is queue:
-                queue.written(entries)
         for topic, deletion in work.doomed:
             if self._doomed.get(topic) == deletion:
                 del self._doomed[topic]
@@ -621,14 +689,45 @@ class MessageStore:
             OSError, StoreUnavailable: If the disk refused.
         """
         try:
-            work = self.prepare_checkpoint()
-            if work is not None:
-                self.write_checkpoint(work)
-                self.finish_checkpoint(work)
+            for step in self.closing(bool):
+                step()
         finally:
             self.log.close()
 
+    def closing(self, is_late: Callable[[], bool]) -> Steps:
+        """Write a last checkpoint in steps and close the files.
+
+        Args:
+            is_late: Asked between steps. Once it is late, files of queues are left as they are.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk refused.
+        """
+        work = self.prepare_checkpoint()
+        if work is not None:
+            if (yield from self._writing(work, is_late=is_late)):
+                self.finish_checkpoint(work)
+            else:
+                logger.warning(
+                    "files of some queues not written at the end, the next start reads the log offset=%s",
+                    self.log.min_offset if self._checkpointed is None else self._checkpointed.log_offset,
+                )
+        yield self.log.close
+
     # Parts ---------------------------------------------------------------------------------------
+
+    @property
+    def queue_count(self) -> int:
+        """Queues that were opened."""
+        return len(self._queues)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Say whether a queue was opened, by a message or for one to come."""
+        return (topic, queue_id) in self._queues
+
+    def reserve_queue(self, topic: str, queue_id: int) -> None:
+        """Open a queue for a message to come; it has no file before."""
+        self._open_queue(topic, queue_id)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self._queue_root / topic / str(queue_id)

@@ -177,7 +177,9 @@ class Upkeep:
             self._end("index", _nothing(), self._index_thread),
             *(self._end(file.name, _saved(file), self._file_threads[file.name]) for file in self._files),
         )
-        await self._end("store", _closed(self._state.store), self._store_thread)
+        # The disk may answer and be slow: files of many queues are given up before it counts as hung.
+        closing = close_store(self._state.store, longest_s=0.8 * CLOSE_S)
+        await self._end("store", closing, self._store_thread)
         for thread in (
             *self._file_threads.values(),
             self._log_thread,
@@ -331,13 +333,14 @@ def _saved(file: StateFile) -> Steps:
         raise file.failure
 
 
-def _closed(store: MessageStore) -> Steps:
-    """Write a last checkpoint and close the store.
+def close_store(store: MessageStore, *, longest_s: float) -> Steps:
+    """Write a last checkpoint and close the store; begin no step with files of queues after ``longest_s``.
 
     Raises:
         OSError, StoreUnavailable: If the disk refused.
     """
-    yield store.close
+    end = time.monotonic() + longest_s
+    yield from store.closing(lambda: time.monotonic() >= end)
 
 
 def _waiter() -> tuple[Done, asyncio.Future[None]]:

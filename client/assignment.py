@@ -15,7 +15,7 @@ from routekeeper.remoting.bodies import (
 )
 from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import RemotingError, Withdrawn
+from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout, Withdrawn
 from routekeeper.remoting.fields import ConsumerGroupFields
 
 from .config import ConsumeFrom, GroupConfig
@@ -36,6 +36,10 @@ _LOCK_LIVES_S: Final = 30.0
 #: Offsets stored beside each other at the end.
 _STORED_AT_ONCE: Final = 64
 _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
+#: Brokers that are asked beside each other: one that does not answer must not hold up the others.
+_ASKED_AT_ONCE: Final = 16
+#: Brokers that are asked in turn for the members of the group.
+_MEMBER_TRIES: Final = 3
 
 
 class Assignment:
@@ -158,14 +162,11 @@ class Assignment:
         locked = share
         if self._orderly:
             locked = yield from self._lock([queue for queue in share if not self._leaving(queue)])
+        parts: dict[str, list[MessageQueue]] = {}
         for queue in added:
-            if queue not in locked or self._stopping:
-                continue
-            offset = yield from self._first_offset(queue)
-            if offset is None or self._stopping:
-                continue
-            log.info("queue assigned group=%s queue=%s offset=%d", self.config.group, queue, offset)
-            yield from self._begin(queue, offset)
+            if queue in locked:
+                parts.setdefault(queue.broker_name, []).append(queue)
+        yield from self._side_by_side(self._begin_all(part) for part in parts.values())
         if self._orderly:
             instant: Instant = yield Clock()
             for queue in locked:
@@ -173,6 +174,31 @@ class Assignment:
                     self.queues[queue].locked_until_s = instant.now_s + _LOCK_LIVES_S
             self.work.notify()
         return all(queue in self.queues and not self._leaving(queue) for queue in share)
+
+    def _side_by_side(self, operations: Iterable[Operation[None]]) -> Operation[None]:
+        """Run one operation for each broker; a member that ends starts nothing beside it."""
+        at_once = 1 if self._stopping or self._core.closing else _ASKED_AT_ONCE
+        yield from together(operations, f"rebalance {self.config.group}", at_once=at_once)
+
+    def _begin_all(self, queues: list[MessageQueue]) -> Operation[None]:
+        """Begin to consume queues of one broker; once it fails, the next rebalance tries the others."""
+        # Not always the same one first: a queue that fails again and again must not keep the others away.
+        self._core.rng.shuffle(queues)
+        for queue in queues:
+            if self._stopping:
+                return
+            try:
+                offset = yield from self._first_offset(queue)
+            except RemotingError as error:
+                # Beginning at a guess would skip or repeat messages; the next rebalance asks again.
+                yield from self._tell("start offset unknown queue=%s error=%s", queue, error)
+                if isinstance(error, ConnectionLost | RequestTimeout):
+                    return
+                continue
+            if self._stopping:
+                return
+            log.info("queue assigned group=%s queue=%s offset=%d", self.config.group, queue, offset)
+            yield from self._begin(queue, offset)
 
     def _begin(self, queue: MessageQueue, offset: int) -> Operation[None]:
         process = ProcessQueue[Taken](offset, serial=self._orderly)
@@ -248,51 +274,69 @@ class Assignment:
             instant = yield Clock()
 
     def _members(self, queues: Sequence[MessageQueue]) -> Operation[list[str] | None]:
-        """Return the sorted client ids of the group, us among them, or None if the broker does not say so."""
+        """Return the sorted client ids of the group, us among them, or None if no broker says so.
+
+        Raises:
+            RemotingError: If no broker answered.
+        """
         names = sorted({queue.broker_name for queue in queues})
-        name = self._core.rng.choice(names)
-        addr = pick_read_addr(self._directory.routes.addrs(name), 0)
-        if addr is None:
-            return None
+        found = [pick_read_addr(self._directory.routes.addrs(name), 0) for name in names]
+        addrs = sorted({addr for addr in found if addr is not None})
+        self._core.rng.shuffle(addrs)
+        addrs.sort(key=self._core.silent.__contains__)  # those that answered the last heartbeat first
+        failure: RemotingError | None = None
+        for addr in addrs[:_MEMBER_TRIES]:
+            if self._stopping:
+                return None
+            try:
+                members = yield from self._members_at(addr)
+            except RemotingError as error:
+                failure = error
+                continue
+            if members is None:
+                # It forgot us (restarted): giving up our queues for that would only stop consumption.
+                yield from self._core.beat()
+            return members
+        if failure is not None:
+            raise failure
+        return None
+
+    def _members_at(self, addr: str) -> Operation[list[str] | None]:
+        """Return the members of the group as one broker knows them, or None if we are not among them."""
         fields = ConsumerGroupFields(consumer_group=self.config.group)
         request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields.to_ext())
         response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
         if response.code != ResponseCode.SUCCESS or not response.body:
             log.info("group unknown there group=%s broker=%s code=%d", self.config.group, addr, response.code)
-            yield from self._core.beat()
             return None
         members = sorted(ConsumerIdList.decode(response.body).consumer_ids)
-        if self._core.client_id not in members:
-            # it forgot us (restarted): giving up our queues for that would only stop consumption
-            yield from self._core.beat()
-            return None
-        return members
+        return members if self._core.client_id in members else None
 
-    def _first_offset(self, queue: MessageQueue) -> Operation[int | None]:
-        """Return where to begin, or None if it cannot be said now."""
-        try:
-            stored = yield from self.offsets.committed(queue)
-            if stored is not None:
-                self._stored[queue] = stored
-                return stored
-            if self.config.consume_from is ConsumeFrom.FIRST_OFFSET:
-                return 0
-            retry = queue.topic == self._retry_topic
-            if self.config.consume_from is ConsumeFrom.LAST_OFFSET:
-                return 0 if retry else (yield from self._reader.max_offset(queue))
-            if retry:
-                return (yield from self._reader.max_offset(queue))
-            wall_ms = self.config.consume_timestamp_ms or self._start_ms - _TIMESTAMP_BACK_MS
-            return (yield from self._reader.search_offset(queue, wall_ms))
-        except RemotingError as error:
-            # beginning at a guess would skip or repeat messages; the next rebalance asks again
-            yield from self._tell("start offset unknown queue=%s error=%s", queue, error)
-            return None
+    def _first_offset(self, queue: MessageQueue) -> Operation[int]:
+        """Return where to begin.
+
+        Raises:
+            RemotingError: If it cannot be said now.
+        """
+        stored = yield from self.offsets.committed(queue)
+        if stored is not None:
+            self._stored[queue] = stored
+            return stored
+        if self.config.consume_from is ConsumeFrom.FIRST_OFFSET:
+            return 0
+        retry = queue.topic == self._retry_topic
+        if self.config.consume_from is ConsumeFrom.LAST_OFFSET:
+            return 0 if retry else (yield from self._reader.max_offset(queue))
+        if retry:
+            return (yield from self._reader.max_offset(queue))
+        wall_ms = self.config.consume_timestamp_ms or self._start_ms - _TIMESTAMP_BACK_MS
+        return (yield from self._reader.search_offset(queue, wall_ms))
 
     def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
         """Lock queues at their brokers (41); return those we hold now."""
-        held: list[MessageQueue] = []
-        for addr, part in self._by_master(queues).items():
+        held: set[MessageQueue] = set()
+
+        def ask(addr: str, part: Sequence[MessageQueue]) -> Operation[None]:
             body = LockBatch(
                 consumer_group=self.config.group, client_id=self._core.client_id, queues=tuple(part)
             ).encode()
@@ -303,9 +347,11 @@ class Assignment:
                     self._core.config.call_timeout_s,
                 )
                 if response.code == ResponseCode.SUCCESS:
-                    held += LockBatchResponse.decode(response.body).locked
+                    held.update(LockBatchResponse.decode(response.body).locked)
             except RemotingError as error:
                 yield from self._tell("lock failed broker=%s error=%s", addr, error)
+
+        yield from self._side_by_side(ask(addr, part) for addr, part in self._by_master(queues).items())
         return tuple(queue for queue in queues if queue in held)
 
     def _unlock(self, queues: Sequence[MessageQueue]) -> Operation[None]:

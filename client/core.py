@@ -68,6 +68,7 @@ class ClientCore:
 
     Attributes:
         stop: Notified when the client begins to close; every background operation waits on it.
+        silent: Addresses of brokers that did not answer their last heartbeat.
         deadline_s: Instant by which :meth:`close` is to have ended, if its parts' own deadlines are later.
     """
 
@@ -93,6 +94,7 @@ class ClientCore:
         self._enders: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
         self.deadline_s = math.inf
+        self.silent: set[str] = set()
         self._heartbeat_trouble = TroubleLog(log, "heartbeats work again")
         self._peer_handlers: dict[str, PeerHandler] = {}
 
@@ -234,11 +236,13 @@ class ClientCore:
             try:
                 response: RemotingCommand = yield Invoke(addr, request, self.config.call_timeout_s)
             except RemotingError as error:
+                self.silent.add(addr)
                 now_s = (yield from read_clock()).now_s
                 self._heartbeat_trouble.failed(
                     now_s, "heartbeat failed broker=%s error=%s", addr, error, source=addr
                 )
                 return
+            self.silent.discard(addr)
             now_s = (yield from read_clock()).now_s
             if response.code != 0:
                 self._heartbeat_trouble.failed(
@@ -250,7 +254,9 @@ class ClientCore:
             else:
                 self._heartbeat_trouble.worked(now_s, source=addr)
 
-        yield from self._each(self._heartbeat_addrs(consumers=bool(self._consumers)), tell, "heartbeat")
+        addrs = tuple(self._heartbeat_addrs(consumers=bool(self._consumers)))
+        self.silent.intersection_update(addrs)
+        yield from self._each(addrs, tell, "heartbeat")
 
     def _each(
         self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str
