@@ -10,14 +10,15 @@ from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_TAGS, pars
 
 _MARK = f"{PROPERTY_TAGS}{NAME_END}"
 
-#: Characters of a tag, or of an expression, that is remembered; strangers choose both.
-_REMEMBERED_MAX: Final = 1024
+#: Characters of a tag, and of an expression, that is remembered; strangers choose both.
+_TAG_MAX: Final = 64
+_EXPRESSION_MAX: Final = 1024
 _remembered_hash = lru_cache(maxsize=4096)(tag_hash)
 
 
 def cached_tag_hash(tag: str) -> int:
     """Return the hash of a tag, see :func:`routekeeper.remoting.message.tag_hash`."""
-    return _remembered_hash(tag) if len(tag) <= _REMEMBERED_MAX else tag_hash(tag)
+    return _remembered_hash(tag) if len(tag) <= _TAG_MAX else tag_hash(tag)
 
 
 def tags_of(properties: str) -> str:
@@ -47,7 +48,7 @@ def subscription_codes(expression: str) -> frozenset[int] | None:
     Raises:
         ValueError: If the expression names no tag.
     """
-    short = len(expression) <= _REMEMBERED_MAX
+    short = len(expression) <= _EXPRESSION_MAX
     return _remembered_codes(expression) if short else _codes(expression)
 
 

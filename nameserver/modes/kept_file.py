@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
 """After a file that could not be written, the next try."""
+BYTES_PER_S: Final = 8 * 1024 * 1024
+"""After each write of a large file there is a pause, so that changes write no more than this on average."""
 CLOSE_S: Final = 2.0
 """A nameserver that stops waits no longer for such a file: what was acknowledged is in it, or in the log."""
 
@@ -21,12 +24,14 @@ CLOSE_S: Final = 2.0
 class KeptFile:
     """Written whole, once at a time, on a thread of its own, and again until the disk takes it.
 
+    Changes while it is written, and in a pause behind that grows with its size, are in the next write.
+
     No task could end unseen: whatever goes wrong with a write is logged once, told to those who wait for it,
     and tried again. A disk that stands still holds up neither the loop nor the end of the process.
 
     Args:
         what, done: How the log names the content, and what is done with it: "settings", "kept".
-        path: Of the file, for the log.
+        path: Of the file, for the log and its size.
         write: Returns what brings the file up to date, for the thread; None if there is nothing to write.
             Called on the loop.
 
@@ -46,6 +51,9 @@ class KeptFile:
         self._kept = 0  # how many of them the file has
         self._writing: asyncio.Future[str | None] | None = None
         self._timer: asyncio.Handle | None = None
+        self._pause: asyncio.Handle | None = None  # until a write that others wait for begins
+        self._pause_end = 0.0
+        self._size = 0
         self.is_failing = False
         self._closed = False
 
@@ -72,6 +80,9 @@ class KeptFile:
         """Try once more to write what the file does not have yet; a disk that stands still is left alone."""
         self._closed = True
         self._stop_timer()
+        if self._pause is not None:
+            self._pause.cancel()
+            self._write_now()
         try:
             async with asyncio.timeout(CLOSE_S):
                 if self._writing is not None:
@@ -85,6 +96,17 @@ class KeptFile:
         self._stop_timer()
         loop = asyncio.get_running_loop()
         self._writing = outcome = loop.create_future()
+        if self._pause_end > loop.time() and not self._closed:
+            self._pause = loop.call_at(self._pause_end, self._write_now)
+        else:
+            self._write_now()
+        return outcome
+
+    def _write_now(self) -> None:
+        """Write all changes so far for those who wait for the present write."""
+        self._pause = None
+        outcome = self._writing
+        assert outcome is not None
         changes = self._changes
         try:
             work = self._write()
@@ -94,13 +116,19 @@ class KeptFile:
             if work is None:
                 self._ended(outcome, changes, None)
             else:
-                loop.run_in_executor(self._thread, work).add_done_callback(
-                    lambda written: self._ended(outcome, changes, written.exception())
-                )
-        return outcome
+                asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._measured, work
+                ).add_done_callback(lambda written: self._ended(outcome, changes, written.exception()))
+
+    def _measured(self, work: Callable[[], None]) -> None:
+        """Do the work, in the thread, and note the file's size."""
+        work()
+        with suppress(OSError):
+            self._size = self._path.stat().st_size
 
     def _ended(self, outcome: asyncio.Future[str | None], changes: int, error: BaseException | None) -> None:
         self._writing = None
+        self._pause_end = asyncio.get_running_loop().time() + self._size / BYTES_PER_S
         if error is None:
             self._kept = changes
             if self.is_failing:
