@@ -24,16 +24,16 @@ import pathlib, runpy, sys
 from routekeeper.nameserver.routes.table import RouteTable
 
 flag = pathlib.Path(sys.argv.pop(1)) / "short-of-memory"
-real = RouteTable.apply
+real = RouteTable.applying
 
 
-def apply(table, command):
+def applying(table, command):
     if flag.exists() and "unlucky" in repr(command):
         raise MemoryError
     return real(table, command)
 
 
-RouteTable.apply = apply
+RouteTable.applying = applying
 """
 SMALL_COMMANDS = """
 import runpy, sys
