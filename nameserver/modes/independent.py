@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from routekeeper.nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
+from routekeeper.nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv, Update
 from routekeeper.nameserver.handlers import Renewal, answer_for
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
 from routekeeper.nameserver.registration import decoding_registration
@@ -252,7 +252,9 @@ class Independent(Local):
     def _applying(self, command: Command) -> Steps[Verdict]:
         """Apply a command, and do what it then asks for outside the table."""
         verdict = yield from self._table.applying(command)
-        if isinstance(verdict, Applied):
+        if not isinstance(verdict, Applied):
+            return verdict
+        if not isinstance(command, Update):  # by which nobody comes or goes
             note_change(self._history, command, verdict)
             for gone in verdict.left:
                 if self._table.view.record(gone.broker) is None:
@@ -260,7 +262,7 @@ class Independent(Local):
             if self.settings.current.notify_min_broker_id_changed:
                 for change in verdict.min_changes:
                     self._effects.notify_min_broker(change)
-            self._waiters.follow(verdict)
+        self._waiters.follow(verdict)
         return verdict
 
 

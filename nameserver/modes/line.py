@@ -15,6 +15,9 @@ _T = TypeVar("_T", bound=object)
 
 SLICE_S: Final = 0.005
 """Seconds after which work makes room for whatever else the loop has to do."""
+UNCHECKED_S: Final = 0.000_5
+"""Seconds of work that ended at once after which it is noticed when the loop comes round. For less a callback
+would cost too much: lone registrations would each pay for one."""
 
 
 class Line:
@@ -37,6 +40,7 @@ class Line:
         self._clock = clock
         self._call_soon = call_soon
         self._until = 0.0
+        self._worked_s = 0.0  # since the loop came round, or longer, in pieces that ended at once
         self._called = False
         self._waiting: deque[tuple[Steps[Any], Callable[[Any], None]]] = deque()
 
@@ -52,23 +56,28 @@ class Line:
             done: Called with what it came to if it ends later.
         """
         if not self._waiting:
+            now = self._clock()
             if not self._called:
-                self._begin()
-            if self._clock() < self._until:
+                self._until = now + SLICE_S - self._worked_s
+            if now < self._until:
                 result = self._work(steps)
                 if result is not None:
+                    self._worked_s += self._clock() - now
+                    if self._worked_s >= UNCHECKED_S:
+                        self._come_round()
                     return result
         self._waiting.append((steps, done))
+        self._come_round()
         return None
 
     def clear(self) -> None:
         """Give up all that is not done."""
         self._waiting.clear()
 
-    def _begin(self) -> None:
-        self._called = True
-        self._call_soon(self._go_on)
-        self._until = self._clock() + SLICE_S
+    def _come_round(self) -> None:
+        if not self._called:
+            self._called = True
+            self._call_soon(self._go_on)
 
     def _work(self, steps: Steps[_T]) -> _T | None:
         """Make steps until the slice is over; return what they came to if they ended."""
@@ -83,9 +92,11 @@ class Line:
 
     def _go_on(self) -> None:
         self._called = False
+        self._worked_s = 0.0
         if not self._waiting:
             return
-        self._begin()
+        self._come_round()
+        self._until = self._clock() + SLICE_S
         while self._waiting:
             steps, done = self._waiting[0]
             try:

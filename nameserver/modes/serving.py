@@ -140,7 +140,8 @@ def decide_received(
     broker, version = decoded.broker, decoded.data_version
     limits = table_limits(settings, host)
     while True:
-        view, record, name = table.view, table.view.record(broker), table.view.name(decoded.broker_name)
+        view, revision = table.view, table.revision
+        record, name = view.record(broker), view.name(decoded.broker_name)
         if record is not None and liveness.is_late(
             broker, origin, version=version, listed=record.data_version
         ):
@@ -150,7 +151,10 @@ def decide_received(
             delete_absent = settings.delete_topic_with_broker_registration
             difference = yield from shortened(table, decoded, delete_absent=delete_absent, limits=limits)
         decision = difference or (yield from deciding_registration(view, decoded, settings, limits=limits))
-        if table.view is view and view.record(broker) is record and view.name(decoded.broker_name) is name:
+        if table.view is view and (
+            table.revision == revision
+            or (view.record(broker) is record and view.name(decoded.broker_name) is name)
+        ):
             return decision
 
 

@@ -40,7 +40,8 @@ class TopicWaiters:
 
     def follow(self, applied: Applied) -> None:
         """Have those look who wait for a topic that a change affects."""
-        self._look(self._table.view.affected(applied, self._changes))
+        if self._changes:
+            self._look(self._table.view.affected(applied, self._changes))
 
     def wake_all(self) -> None:
         """Have everybody look."""

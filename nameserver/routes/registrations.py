@@ -34,7 +34,7 @@ from .entries import NameEntry, Record, Share
 from .leaving import Leaving, forget_record, note_min_change
 from .room import Held, excess, size_of
 from .store import RouteStore
-from .topics import TOPIC, Draft
+from .topics import Draft
 
 #: Who registers, as a command says it or as it was decoded.
 Sender: TypeAlias = RegisterBroker | Registration
@@ -262,8 +262,7 @@ def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Shar
     mask = perm_mask(command, _addrs_with(name, command))
     if mask is None:
         return None
-    topics = map(TOPIC, command.topics)
-    return (yield from store.topics.changing(command.broker_name, topics, command.topics, mask=mask))
+    return (yield from store.topics.changing(command.broker_name, command.topics, mask=mask))
 
 
 def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[Rejected | None]:

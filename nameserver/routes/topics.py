@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, islice
+from itertools import groupby, islice, repeat
 from operator import attrgetter, itemgetter
 from sys import intern
 from typing import Any, Final, TypeAlias, TypeVar
@@ -16,7 +16,7 @@ from routekeeper.nameserver.commands import QueueMapping, TopicQueues
 from routekeeper.nameserver.types import BrokerName
 from routekeeper.remoting.registration import TopicNumbers
 from routekeeper.remoting.route import QueueData
-from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
+from routekeeper.remoting.steps import STEP, Steps, finish
 
 from .entries import (
     MASK,
@@ -134,54 +134,17 @@ class TopicStore:
         return share
 
     def differing(
-        self,
-        name: BrokerName,
-        topics: Iterable[str],
-        said: Collection[TopicNumbers | TopicQueues],
-        *,
-        mask: int = -1,
-    ) -> Steps[dict[str, Numbers]]:
-        """Return what a broker says otherwise than is listed of its name, as it is to be kept, by topic.
+        self, name: BrokerName, said: Mapping[str, TopicNumbers], *, mask: int
+    ) -> Steps[list[TopicQueues]]:
+        """Return what a broker says otherwise than is listed of its name, as it is to be kept.
 
         Args:
-            said: What it says of each of the topics.
+            said: What it says, by topic.
             mask: Bits of permissions that are stored.
         """
-        return self._differing(name, topics, said, mask, lambda numbers: numbers)
-
-    def changing(
-        self,
-        name: BrokerName,
-        topics: Iterable[str],
-        said: Collection[TopicNumbers | TopicQueues],
-        *,
-        mask: int = -1,
-    ) -> Steps[dict[str, Share]]:
-        """As :meth:`differing`, as shares; one that is new is no part of the store until a change has it."""
-        pool = self.pools.get(name)
-        shares = {} if pool is None else pool.shares
-
-        def share_of(numbers: Numbers) -> Share:
-            return shares.get(numbers) or Share.of(made_of(QueueData, name, *numbers))
-
-        return self._differing(name, topics, said, mask, share_of)
-
-    def _differing(
-        self,
-        name: BrokerName,
-        topics: Iterable[str],
-        said: Collection[TopicNumbers | TopicQueues],
-        mask: int,
-        make: Callable[[Numbers], _T],
-    ) -> Steps[dict[str, _T]]:
-        """Return what differs, each in the form that ``make`` gives to its numbers.
-
-        The texts of topics are interned: a hundred brokers with the same topics keep each name once.
-        """
         listed = self.of_name(name).get
-        made: dict[Numbers, _T] = {}  # most topics of a broker are alike
-        found: dict[str, _T] = {}
-        left = zip(topics, said, strict=True)
+        found: list[TopicQueues] = []
+        left = iter(said.items())
         for done in range(0, len(said), STEP):
             if done:
                 yield
@@ -194,12 +157,38 @@ class TopicStore:
                     or data.perm != perm
                     or data.topic_sys_flag != of.topic_sys_flag
                 ):
-                    numbers = of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag
-                    value = made.get(numbers)
-                    if value is None:
-                        value = made[numbers] = make(numbers)
-                    found[intern(topic)] = value
+                    found.append(
+                        TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag)
+                    )
         return found
+
+    def changing(
+        self, name: BrokerName, said: Sequence[TopicQueues], *, mask: int = -1
+    ) -> Steps[dict[str, Share]]:
+        """As :meth:`differing`, as shares; one that is new is no part of the store until a change has it.
+
+        The texts of topics are interned: a hundred brokers with the same topics keep each name once.
+        """
+        listed, share_of = self.of_name(name).get, self._shares(name).get
+        made: dict[Numbers, Share] = {}
+        found: dict[str, Share] = {}
+        left = iter(said)
+        for done in range(0, len(said), STEP):
+            if done:
+                yield
+            for of in islice(left, STEP):
+                topic = of.topic
+                numbers = of.read_queue_nums, of.write_queue_nums, of.perm & mask, of.topic_sys_flag
+                share = share_of(numbers) or made.get(numbers)
+                if share is None:
+                    share = made[numbers] = Share.of(made_of(QueueData, name, *numbers))
+                if listed(topic) is not share:
+                    found[intern(topic)] = share
+        return found
+
+    def _shares(self, name: BrokerName) -> Mapping[Numbers, Share]:
+        pool = self.pools.get(name)
+        return {} if pool is None else pool.shares
 
     def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics came."""
@@ -245,6 +234,7 @@ class TopicStore:
         self.shown = (self.shown + self.marks[topic] * change) & MASK
         self._put_entry(topic, before, TopicEntry(queue_set, before.mappings, revision, before.host))
         if topic not in pool.topics:
+            topic = intern(topic)  # as of :meth:`changing`
             self._ledger.add(pool.host, pairs=1)
         pool.topics[topic] = share
         pool.bound()
@@ -331,16 +321,12 @@ class Draft:
             without: Topics that it has, and is to have no more. Those that nobody else has are removed.
         """
         self._shares, self._without = shares, without
-        is_first = True
-        given: Iterator[Sequence[Share | None]] = chain(
-            in_chunks(shares.values()), ([None] * len(topics) for topics in in_chunks(without))
-        )
-        for topics, to_have in zip(chain(in_chunks(shares), in_chunks(without)), given, strict=True):
-            if not is_first:
+        topics: list[str] = [*shares, *without]
+        to_have: list[Share | None] = [*shares.values(), *repeat(None, len(without))]
+        for start in range(0, len(topics), STEP):
+            if start:
                 yield
-            is_first = False
-            for before, share, run in self._runs(topics, to_have):
-                self._put_run(before, share, run)
+            self._put_step(topics[start : start + STEP], to_have[start : start + STEP])
 
     def look(self, topic: str) -> TopicEntry | None:
         """Return a topic's entry as it is after this change."""
@@ -356,16 +342,14 @@ class Draft:
             return self._store.marks[topic]
         return over._new[topic] if topic in over._new else over._mark(topic)
 
-    def _runs(
-        self, topics: list[str], shares: Sequence[Share | None]
-    ) -> Iterator[tuple[TopicEntry | None, Share | None, list[str]]]:
-        """Yield topics that change alike: those that changed together before mostly do so again."""
+    def _put_step(self, topics: list[str], shares: list[Share | None]) -> None:
+        """Prepare some topics, those that change alike at once: most changed together before, too."""
         befores = list(map(self._store.entries.get if self._over is None else self._before, topics))
         if befores.count(befores[0]) == shares.count(shares[0]) == len(topics):
-            yield befores[0], shares[0], topics
+            self._put_run(befores[0], shares[0], topics)
             return
         for (before, share), run in groupby(zip(befores, shares, topics, strict=True), key=_BEFORE_AND_SHARE):
-            yield before, share, [topic for _, _, topic in run]
+            self._put_run(before, share, [topic for _, _, topic in run])
 
     def _put_run(self, before: TopicEntry | None, share: Share | None, topics: list[str]) -> None:
         name, revision = self._name, self._revision
@@ -408,28 +392,28 @@ class Draft:
         """Make the change."""
         store, ledger, tombstones = self._store, self._store._ledger, self._store._tombstones
         pool = store.pools[self._name]
-        pairs = len(pool.topics)
+        pairs = -len(pool.topics)
         pool.topics.update(self._shares)
-        _forget(pool.topics, self._without)
+        if self._without:
+            _forget(pool.topics, self._without)
+        pairs += len(pool.topics)
         for _, share in self._steps:
-            if share is not None:
+            if share is not None:  # perhaps a new one
                 pool.shares[astuple(share.data)[1:]] = share
         pool.bound()
         pool.size -= self._info_size
-        ledger.add(
-            pool.host,
-            topics=len(self._new),
-            pairs=len(pool.topics) - pairs,
-            size=self._new_size - self._info_size,
-        )
-        for host, (topics, size) in self._lost.items():
-            ledger.add(host, topics=-topics, size=-size)
-        gone = tombstones.by_kind["topic"]
-        came_back = gone.keys() & self._new.keys() if gone else ()
-        back = sum([self._new[str(topic)] * gone.pop(topic) for topic in came_back])
-        _forget(store.entries, self._removed)
-        _forget(store.marks, self._removed)
-        gone.update(dict.fromkeys(self._removed, self._revision))
+        back, gone = 0, tombstones.by_kind["topic"]
+        if pairs or self._new or self._info_size:
+            size = self._new_size - self._info_size
+            ledger.add(pool.host, topics=len(self._new), pairs=pairs, size=size)
+            came_back = gone.keys() & self._new.keys() if gone else ()
+            back = sum([self._new[str(topic)] * gone.pop(topic) for topic in came_back])
+        if self._removed:
+            for host, (topics, size) in self._lost.items():
+                ledger.add(host, topics=-topics, size=-size)
+            _forget(store.entries, self._removed)
+            _forget(store.marks, self._removed)
+            gone.update(dict.fromkeys(self._removed, self._revision))
         store.entries.update(self._entries)
         store.marks.update(self._new)
         store.shown = (store.shown + self._shown) & MASK

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from msgspec.structs import astuple, replace
 
-from routekeeper.nameserver.commands import TableLimits, TopicQueues, Update
+from routekeeper.nameserver.commands import TableLimits, Update
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
 from routekeeper.remoting.steps import STEP, Steps
 
+from .entries import Share
 from .registrations import (
     brings_all_perms,
     excess_of,
@@ -39,8 +40,7 @@ def shortened(
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
-    table = with_set_perms(store, said).table
-    incremental = len(table) == 1
+    incremental = len(said.table) == 1
     if (
         record is None
         or name is None
@@ -54,27 +54,26 @@ def shortened(
     news = version != record.data_version or record.complete == incremental
     if not news and (record.complete or mask is None):
         return None
-    topic_count = len(store.topics.of_name(name_key))  # as it is before anybody else may change it
-    changed = (
-        {}
-        if mask is None
-        else (yield from store.topics.differing(name_key, table, table.values(), mask=mask))
-    )
+    table = with_set_perms(store, said).table if name.perms_set else said.table
+    listed = store.topics.of_name(name_key)
+    topic_count = len(listed)  # as it is before anybody else may change it
+    changed = [] if mask is None else (yield from store.topics.differing(name_key, table, mask=mask))
     if not news and not changed:
         return None
+    adds_topics = not all(map(listed.__contains__, map(TOPIC, changed)))
     return Update(
         cluster_name=broker.cluster_name,
         broker_name=name_key,
         broker_addr=broker.broker_addr,
         data_version=version,
-        topics=tuple([TopicQueues(topic, *numbers) for topic, numbers in changed.items()]),
+        topics=tuple(changed),
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
         zone_name=name.zone_name,
         topic_count=topic_count,
         record_revision=record.revision,
         name_revision=name.revision,
-        limits=limits if limits is not None and new_topics(store, name_key, changed) else None,
+        limits=limits if adds_topics else None,
     )
 
 
@@ -95,19 +94,18 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         or len(kept.of_name(name_key)) != command.topic_count
     ):
         return Moved(revision=store.revision)
-    limits = command.limits
+    limits, host = command.limits, None
     if limits is not None:
         rejected = yield from excess_of_update(store, command)
         if rejected is not None:
             return rejected
-    topics: Iterable[str] = tuple(map(TOPIC, command.topics))
-    host = None
-    if limits is not None and name.host != limits.host and new_topics(store, name_key, topics):
-        host = limits.host
-    draft = None
-    # Nearly always it is one topic, which others have as well.
-    if len(command.topics) > 1 or (command.topics and command.topics[0].topic not in kept.entries):
-        topics = taken = yield from kept.changing(name_key, topics, command.topics)
+        if name.host != limits.host and new_topics(store, name_key, map(TOPIC, command.topics)):
+            host = limits.host
+    topics, draft = command.topics, None
+    taken: Mapping[str, Share] = {}
+    # Often it is one topic, which others have as well.
+    if len(topics) > 1 or (topics and topics[0].topic not in kept.entries):
+        taken = yield from kept.changing(name_key, topics)
         draft = Draft(kept, name_key, store.revision + 1, host=host)
         yield from draft.put(taken)
     store.limited = store.limited or limits is not None
@@ -116,12 +114,13 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         name = replace(name, host=host)
         brokers.put_name(name_key, name, store.revision)
     revision = store.revision = store.revision + 1
-    if command.topics:
+    if topics:
         if draft is not None:
             draft.commit()
         else:
-            topic, *numbers = astuple(command.topics[0])
-            kept.put_share(name_key, topic, kept.share(name_key, *numbers), revision)
+            topic, *numbers = astuple(topics[0])
+            taken = {topic: kept.share(name_key, *numbers)}
+            kept.put_share(name_key, topic, taken[topic], revision)
         brokers.renew_name(name_key, name, revision)
     if name.perms_set and brings_all_perms(command, record.broker_id, record.data_version):
         brokers.put_name(name_key, replace(brokers.names[name_key], perms_set=False), revision)
@@ -129,7 +128,7 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         record, data_version=command.data_version, complete=not command.incremental, revision=revision
     )
     brokers.put_record(record.broker, record, revision)
-    return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(topics))
+    return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(taken))
 
 
 def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:
