@@ -142,7 +142,8 @@ def test_a_consumer_of_large_bodies_stays_small_and_misses_none(
         offsets = [offset for queue, offset, _ in result["seen"] if queue == queue_id]
         assert offsets == list(range(each)), "each once and in order"
     assert {size for _, _, size in result["seen"]} == {LARGE}
-    assert result["peak"] < 450, "768 MiB of bodies, of which a client holds 128 MiB at a time"
+    # Unbounded it is all of them. What glibc keeps for each thread comes on top of the budget.
+    assert result["peak"] < 600, "768 MiB of bodies, of which a client holds 128 MiB at a time"
 
 
 class Kept:
