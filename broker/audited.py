@@ -31,7 +31,7 @@ AUDITED: Final = frozenset(
 
 #: Things of a list that a line names; the line says how many there are.
 NAMED_MAX: Final = 8
-#: What these codes say of a request that has taken effect here: it may not survive a power cut.
+#: Codes of answers to a change that has taken effect here and may not survive a power cut.
 _UNKNOWN: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT})
 
 

@@ -135,7 +135,7 @@ class Lane(abc.ABC):
         """Leave the server for good."""
 
     def is_still_listed(self) -> bool:
-        """Whether the server keeps what was listed over a connection that was lost."""
+        """Tell whether the server goes on listing brokers whose connection was lost."""
         return False
 
     def finish(self, error: str | None) -> None:

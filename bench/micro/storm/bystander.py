@@ -39,7 +39,7 @@ _CONNECT_AGAIN_NS: Final = 50_000_000
 _CONNECT_S: Final = 1.0
 #: After ``stop`` answers are waited for so long; those that are still missing are samples, too.
 _LAST_NS: Final = 5_000_000_000
-#: Where the machine allows it, this process goes first: its own waits hide the servers'.
+#: This process runs before others where the machine allows it: its own waits would count as the servers'.
 _PRIORITY: Final = -10
 
 

@@ -1,4 +1,4 @@
-"""How long a run takes on two cores with nothing else to do, from what single rows took (pure)."""
+"""An estimate of the time of a run on two idle cores, from the measured times of single rows (pure)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def rows_not_for(design: str) -> tuple[Row, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many brokers register how many topics each.
+    """Numbers of brokers, and of topics that each of them registers.
 
     The other sizes follow from those of the storm, in the proportions of 40 x 1,000, 100 x 10,000 and
     300 x 10,000 brokers and topics, and one stranger with 100,000 topics.

@@ -127,9 +127,8 @@ def test_data_version_question_is_vouched_for_like_a_registration(tmp_path: Path
     run(body)
 
 
-def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def decoded_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """Return a list that gets each registration that is decoded."""
     decoded: list[Request] = []
 
     def counted(request: Request) -> Steps[Registration | Answer]:
@@ -137,6 +136,13 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
         return decoding_registration(request)
 
     monkeypatch.setattr(registrations, "decoding_registration", counted)
+    return decoded
+
+
+def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = decoded_from_now_on(monkeypatch)
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -179,13 +185,7 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
 def test_a_large_registration_is_decoded_once_although_others_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoded: list[Request] = []
-
-    def counted(request: Request) -> Steps[Registration | Answer]:
-        decoded.append(request)
-        return decoding_registration(request)
-
-    monkeypatch.setattr(registrations, "decoding_registration", counted)
+    decoded = decoded_from_now_on(monkeypatch)
     large = register(topics=tuple(f"topic-{number}" for number in range(2_000)))
     assert len(large.body) > 64 * 1024
 
