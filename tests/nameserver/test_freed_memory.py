@@ -1,0 +1,30 @@
+"""Large requests one after the other use the same memory: the kernel hands out no empty pages for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.faults.brokers import registration
+from tests.nameserver.test_main import started
+
+TOPICS = tuple(f"orders-of-customers-{number:05d}" for number in range(10_000))
+
+
+def pages_taken(pid: int) -> int:
+    """Return how many pages the kernel has handed out to a process (minflt of proc_pid_stat)."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+@pytest.mark.slow
+def test_repeated_registrations_of_10_000_topics_take_no_new_pages(tmp_path: Path) -> None:
+    with started(tmp_path, "--http", "off") as (process, ready), BlockingClient() as broker:
+        request = registration("broker-a", "10.0.0.1:10911", TOPICS, counter=1)
+        for _ in range(5):
+            assert broker.invoke(ready["listen"], request, timeout_s=30).code == 0
+        before = pages_taken(process.pid)
+        for _ in range(20):
+            assert broker.invoke(ready["listen"], request, timeout_s=30).code == 0
+        assert pages_taken(process.pid) - before < 20 * 50  # it was 1,300 each
