@@ -51,8 +51,8 @@ _EXIT_FAILED: Final = 70  # EX_SOFTWARE, as a raft member that cannot go on
 _REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError)
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
-#: Parameters of glibc's mallopt, and their values: bytes from which on memory is taken from the kernel for one
-#: object alone; freed bytes at the end of the heap above which they are given back.
+#: Parameters of glibc's mallopt, and values: bytes from which on memory for one object comes from the kernel;
+#: freed bytes at the end of the heap above which they are given back.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _FREED_KEPT_MAX: Final = 16 * 1024**2
