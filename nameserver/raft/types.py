@@ -157,7 +157,7 @@ class RaftConfig:
     tls_ca: Path | None = None
     election_timeout_ms: int = ELECTION_TIMEOUT_MS
     entry_size_max: int = 5 * 1024 * 1024
-    compact_bytes: int = 16 * 1024 * 1024
+    compact_bytes: int = 2 * 1024 * 1024
     http: str = ""
     force_new_cluster: bool = False
 
