@@ -45,6 +45,7 @@ from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.logs import in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import format_properties, name_unknown, parse_properties
+from routekeeper.remoting.service_manager import ServiceManager
 from routekeeper.remoting.state_file import StateFileError
 
 logger = logging.getLogger("routekeeper.broker")
@@ -103,12 +104,17 @@ async def _run(
     stop = asyncio.Event()
     ending = end_at_signals(stop)
 
+    manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
+
+    async def say_when_stopping() -> None:
+        await stop.wait()
+        manager.stopping()
+
     def ready(listen: str) -> None:
-        print(
-            f"mqbroker ready listen={listen} name={config.broker_name} cluster={config.cluster_name}"
-            f" id={config.broker_id}" + (f" http={server.http_listen}" if server.http_listen else ""),
-            flush=True,
-        )
+        found = f"listen={listen} name={config.broker_name} cluster={config.cluster_name}"
+        found += f" id={config.broker_id}" + (f" http={server.http_listen}" if server.http_listen else "")
+        print(f"mqbroker ready {found}", flush=True)
+        manager.ready(found)
         # What a name was resolved to counts: many systems give loopback the machine's own name.
         if not is_loopback(split_address(listen)[0]):
             return
@@ -121,7 +127,11 @@ async def _run(
             )
 
     server = BrokerServer(config, directory, announcer, changed_settings=changed)
-    await server.run(stop, ready)
+    saying = asyncio.create_task(say_when_stopping())
+    try:
+        await server.run(stop, ready)
+    finally:
+        saying.cancel()
     return ending.code
 
 

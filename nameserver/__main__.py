@@ -13,7 +13,6 @@ print_any_text()
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import gc
 import logging
@@ -41,6 +40,7 @@ from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.logs import STYLES, Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import parse_properties
+from routekeeper.remoting.service_manager import ServiceManager
 
 log = logging.getLogger("routekeeper.nameserver")
 
@@ -166,11 +166,12 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
         status = consistency.status()
         _spare_collector()
         _keep_freed_memory()
-        print(
-            f"mqnamesrv ready listen={listen} http={http_listen} mode={status.mode} role={status.role}",
-            flush=True,
-        )
+        ready = f"listen={listen} http={http_listen} mode={status.mode} role={status.role}"
+        print(f"mqnamesrv ready {ready}", flush=True)
+        manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
+        manager.ready(ready)
         await ending.begun.wait()
+        manager.stopping()
     log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
     return ending.code
 
@@ -194,7 +195,10 @@ def _keep_freed_memory() -> None:
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return  # the operator has decided
-    with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+    # The C library may be another one. A service manager may forbid memory that is written and executed.
+    with contextlib.suppress(AttributeError, ImportError, MemoryError, OSError):
+        import ctypes
+
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _FROM_KERNEL_FROM)
         mallopt(_M_TRIM_THRESHOLD, _FREED_KEPT_MAX)

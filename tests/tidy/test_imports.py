@@ -25,6 +25,7 @@ IO_MODULES = {
     "remoting/disk_threads.py",
     "remoting/interrupt.py",
     "remoting/output.py",
+    "remoting/service_manager.py",
     "remoting/http/listener.py",
     "remoting/wall_clock.py",
     "remoting/transport/accepting.py",

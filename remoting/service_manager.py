@@ -1,0 +1,74 @@
+"""Messages to the service manager that started this server (systemd, ``Type=notify``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Final, Self
+
+logger = logging.getLogger(__name__)
+
+#: A message of the watchdog leaves so many times within the time that the service manager waits for it.
+_WATCHDOG_TIMES: Final = 3
+_US: Final = 1e6
+
+
+class ServiceManager:
+    """Tells the service manager when this server is ready, that its event loop runs, and when it stops.
+
+    Does nothing without a socket to write to. A message that cannot be sent is no reason to stop serving: the
+    first one is a WARNING.
+
+    Args:
+        socket_path: Path of the socket (``NOTIFY_SOCKET``); ``@`` begins a name without a file. Empty: none.
+        watchdog_s: The service manager restarts this server after so long without a message; 0: it does not.
+    """
+
+    def __init__(self, socket_path: str, *, watchdog_s: float = 0.0) -> None:
+        self._path = f"\0{socket_path[1:]}" if socket_path.startswith("@") else socket_path
+        self._watchdog_s = watchdog_s
+        self._failed = False
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str], *, pid: int) -> Self:
+        """Read the variables that systemd sets: see sd_notify(3) and sd_watchdog_enabled(3).
+
+        Args:
+            pid: Of this process; a watchdog for another process is none of ours.
+        """
+        microseconds = environment.get("WATCHDOG_USEC", "")
+        ours = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+        watchdog_s = int(microseconds) / _US if ours and microseconds.isdecimal() else 0.0
+        return cls(environment.get("NOTIFY_SOCKET", ""), watchdog_s=watchdog_s)
+
+    def ready(self, status: str) -> None:
+        """Say that clients are served; repeat from now on that the event loop runs, if a watchdog asks.
+
+        Args:
+            status: A line for ``systemctl status``.
+        """
+        self._send(f"READY=1\nSTATUS={status}\n")
+        if self._path and self._watchdog_s:
+            self._alive(asyncio.get_running_loop())
+
+    def stopping(self) -> None:
+        """Say that this server ends."""
+        self._send("STOPPING=1\n")
+
+    def _alive(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._send("WATCHDOG=1\n")
+        loop.call_later(self._watchdog_s / _WATCHDOG_TIMES, self._alive, loop)
+
+    def _send(self, message: str) -> None:
+        if not self._path:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+                out.setblocking(False)
+                out.sendto(message.encode(), self._path)
+        except (OSError, ValueError) as error:
+            if not self._failed:
+                self._failed = True
+                logger.warning("the service manager cannot be reached socket=%r reason=%s", self._path, error)

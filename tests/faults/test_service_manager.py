@@ -1,0 +1,146 @@
+"""Both servers tell systemd when they are ready, that they turn, and when they stop; its units are valid."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+pytestmark = pytest.mark.faults
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = sorted((ROOT / "compose" / "systemd").glob("*.service"))
+ANSWER_S = 60.0
+WATCHDOG_S = 0.6
+
+SERVERS = {
+    "mqnamesrv": ("routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off", "--data", "data"),
+    "mqbroker": ("routekeeper.broker", "--listen", "127.0.0.1:0", "--store", "data", "-n", "127.0.0.1:1"),
+}
+
+
+class Manager:
+    """The socket of a service manager."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def next(self, within_s: float) -> str | None:
+        """Return the next message, None if none comes within so many seconds."""
+        self.socket.settimeout(within_s)
+        try:
+            return self.socket.recv(4096).decode()
+        except TimeoutError:
+            return None
+
+    def wait_for(self, beginning: str) -> str:
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline:
+            message = self.next(deadline - time.monotonic())
+            if message is not None and message.startswith(beginning):
+                return message
+        raise AssertionError(f"no message begins {beginning}")
+
+    def drain(self) -> None:
+        while self.next(0.001) is not None:
+            pass
+
+
+@contextmanager
+def started(name: str, folder: Path, notify: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    module, *arguments = SERVERS[name]
+    environment = dict(os.environ, NOTIFY_SOCKET=notify, **more)
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SERVERS)
+def test_service_manager_hears_of_start_turning_loop_and_stop(name: str, tmp_path: Path) -> None:
+    notify, watchdog = str(tmp_path / "notify"), str(int(WATCHDOG_S * 1e6))
+    with Manager(notify) as manager, started(name, tmp_path, notify, WATCHDOG_USEC=watchdog) as server:
+        assert "listen=127.0.0.1:" in manager.wait_for("READY=1\nSTATUS=")
+        for _ in range(3):
+            manager.wait_for("WATCHDOG=1")
+        server.send_signal(signal.SIGSTOP)
+        manager.drain()
+        assert manager.next(2 * WATCHDOG_S) is None, (
+            "the loop stands still, and the watchdog hears that it turns"
+        )
+        server.send_signal(signal.SIGCONT)
+        manager.wait_for("WATCHDOG=1")
+        server.send_signal(signal.SIGTERM)
+        manager.wait_for("STOPPING=1")
+        assert server.wait(timeout=ANSWER_S) == 0
+
+
+@pytest.mark.slow
+def test_watchdog_of_another_process_hears_nothing(tmp_path: Path) -> None:
+    name = f"routekeeper-{os.getpid()}"
+    more = {"WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"}
+    with Manager(f"\0{name}") as manager, started("mqnamesrv", tmp_path, f"@{name}", **more):
+        manager.wait_for("READY=1")
+        assert manager.next(0.6) is None
+
+
+@pytest.mark.slow
+def test_service_manager_that_is_away_stops_no_server(tmp_path: Path) -> None:
+    with started("mqnamesrv", tmp_path, str(tmp_path / "nobody"), WATCHDOG_USEC="100000") as server:
+        assert server.stdout is not None
+        assert "ready" in server.stdout.readline()
+        time.sleep(0.5)  # five messages that cannot be sent
+        server.send_signal(signal.SIGTERM)
+        _, said = server.communicate(timeout=ANSWER_S)
+        assert server.returncode == 0
+        assert said.count("the service manager cannot be reached") == 1
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
+    programs = Path(sys.executable).parent
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/routekeeper/bin", str(programs)))
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+
+
+def test_unit_starts_the_program_with_flags_that_it_has() -> None:
+    assert len(UNITS) == 2
+    for unit in UNITS:
+        (line,) = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
+        program, *arguments = line.removeprefix("ExecStart=").split()
+        module = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}[Path(program).name]
+        shown = subprocess.check_output([sys.executable, "-m", module, "--help"], text=True)
+        for flag in arguments[::2]:
+            assert f"{flag} " in shown, (unit.name, flag)
