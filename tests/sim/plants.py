@@ -380,7 +380,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicated, "execute", execute)
 
 
-# -- fixes of the library, switched off: D-numbers as in nameserver/raft/consensus/hardening.py
+# -- fixes of the library, switched off: D-numbers as in docs/pysyncobj-defects.md
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:

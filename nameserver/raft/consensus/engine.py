@@ -8,8 +8,8 @@ state machine's ``apply``.
 This file is the order of things: what a message, an append, the journal or the clock makes due. Entry points
 of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
 
-The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). What it
-has wrong is closed by the parts, see :mod:`.hardening`.
+The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). Its
+defects are closed by the parts: docs/pysyncobj-defects.md lists each (D1 to D37) with its place.
 """
 
 from __future__ import annotations
