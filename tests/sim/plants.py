@@ -572,9 +572,9 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=a_report_counts_beyond_its_link,
-        likely=7,
-        oracles=(Oracle.EVICTION_CLOSE, Oracle.EVICTION_LINK),
-        faults=("reset",),
+        likely=5,
+        oracles=(Oracle.EVICTION_LINK,),
+        faults=("missed report",),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
