@@ -129,7 +129,7 @@ class Engine(Part):
     def _date_leader(self, now: float) -> None:
         if self._library.leads:
             # A follower may have applied, and answered, what this leader has not.
-            self._contact.led(now, self.leading.read_index, self._library.applied_index)
+            self._contact.led(now, self._library.commit_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
@@ -166,7 +166,7 @@ class Engine(Part):
             "cluster": self.shared.standing.cluster,
             "linked": sorted(self.greetings.linked),
             "waiting_for": list(self.greetings.waiting_for),
-            "peer_format": self.shared.read_by_all,
+            "peer_format": messages.FORMAT,
             "journal_bytes": self._log.journal_bytes,
             "log_bytes": self._log.retained_bytes,
             "snapshot_index": image[0] if image else 0,
@@ -338,8 +338,6 @@ class Engine(Part):
         if self._in_apply:
             self._effects.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
-            if self.shared.volatile:  # then the message says already that it is durable here
-                self._flush()
             self.leading.replicate()
             self._flush()
         return index

@@ -345,8 +345,6 @@ class RaftMember:
     def read_index_in(self, term: int) -> int | None:
         """Return what must be applied so as to miss nothing that a member answered; None if this member does
         not lead (:attr:`leads`) in ``term``.
-
-        Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
         """
         return self._driver.engine.leading.read_index_in(term) if self._driver is not None else None
 

@@ -257,7 +257,7 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
                 for driver in [member._driver for member in cluster.up.values()]:
                     assert driver is not None
                     standing = driver.engine.shared.standing
-                    driver.engine.shared.become(replace(standing, formats={**standing.formats, "d:1": 2}))
+                    driver.engine.shared.become(replace(standing, founders={**standing.founders, "d:1": "i"}))
                     driver.images.read_image(int(str(leader.status()["snapshot_index"])), 0, 100)
                     driver.images.age()
                     driver.images.image()
