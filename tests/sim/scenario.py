@@ -210,9 +210,13 @@ class Scenario(Faults):
         world.net.reset_between(member, leader)
         # For so long that the member has begun to ask for votes, and knows no leader when the link is back.
         self.block({(member.name, leader.name), (leader.name, member.name)}, rng.uniform(0.0, 0.4))
-        world.net.slow_ways[member.name, leader.name] = 0.5
-        world.clock.at(lasts, world.net.slow_ways.pop, (member.name, leader.name), None)
+        way = member.name, leader.name
+        world.net.slow_ways[way] = 0.5
+        world.clock.at(lasts, self._hurry, way)
         self._lose_others_when_linked(brokers, member, leader, number, world.clock.now + lasts)
+
+    def _hurry(self, way: tuple[str, str]) -> None:
+        self._world.net.slow_ways.pop(way, None)
 
     def _lose_others_when_linked(
         self, brokers: list[Broker], member: Member, leader: Member, former: int, until: float

@@ -262,7 +262,12 @@ class DataDirectory:
         Raises:
             RaftStartError: Nobody knows them.
         """
-        _, term, vote = _load(self._vote, _read_vote, "what this member promised is unknown")
+        version, term, vote = _load(self._vote, _read_vote, "what this member promised is unknown")
+        if version != VOTE_FORMAT:
+            raise RaftStartError(
+                f"raft: {self.raft / 'vote'} has format {version}, this program knows {VOTE_FORMAT}: go on "
+                "with the program that wrote it"
+            )
         return term, vote
 
     def save_vote(self, term: int, vote: str | None) -> None:
