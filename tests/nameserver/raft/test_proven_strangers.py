@@ -17,7 +17,7 @@ import pytest
 from routekeeper.nameserver.raft.consensus.messages import Greeting, encode
 from routekeeper.nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
 from routekeeper.nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
-from routekeeper.nameserver.raft.node.driver import Driver
+from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.identity import State
 from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
 
@@ -83,18 +83,16 @@ class Stranger:
             await self._writer.wait_closed()
 
 
-def driver_of(cluster: Cluster) -> Driver:
-    driver = cluster.up[cluster.peers[0]]._driver
-    assert driver is not None
-    return driver
+def only_member(cluster: Cluster) -> RaftMember:
+    return cluster.up[cluster.peers[0]]
 
 
 def stored(cluster: Cluster) -> State:
-    return driver_of(cluster)._storage.directory.state
+    return only_member(cluster)._storage.directory.state
 
 
 def links(cluster: Cluster) -> Collection[str]:
-    return driver_of(cluster).transport._links
+    return only_member(cluster).transport._links
 
 
 def test_only_so_many_of_them_are_linked_at_once(tmp_path: Path) -> None:
