@@ -75,7 +75,7 @@ class RaftAdmin:
         """Take a member in: a learner first, a voter once it has caught up."""
         member, deadline = self._allowed(request)
         address = await _body(request, "address", required=True)
-        change = member.add_member(address, deadline=deadline)
+        change = member.changes.add_member(address, deadline=deadline)
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members()
 
@@ -88,7 +88,7 @@ class RaftAdmin:
         if status.role == "leader" and address not in (known := status.members or ()):
             # Removing it would change nothing and succeed: a misspelt address should be noticed.
             raise Problem(409, f"{address} is no member; the members are {', '.join(known)}")
-        change = member.remove_member(address, deadline=deadline)
+        change = member.changes.remove_member(address, deadline=deadline)
         await self._done(request, f"remove member {address}", change)
         return self._members()
 
@@ -97,7 +97,7 @@ class RaftAdmin:
         """Hand leadership over."""
         member, deadline = self._allowed(request)
         to = await _body(request, "to") or None
-        change = member.transfer_leadership(to, deadline=deadline)
+        change = member.changes.transfer_leadership(to, deadline=deadline)
         leader = await self._done(request, f"transfer leadership to {to or 'anybody'}", change)
         return answers.Leader(leader=leader)
 
@@ -111,7 +111,7 @@ class RaftAdmin:
         """Write the state to a file that can be copied and restored."""
         member, deadline = self._allowed(request)
         await _body(request)
-        info = await self._done(request, "save snapshot", member.save_snapshot(deadline=deadline))
+        info = await self._done(request, "save snapshot", member.changes.save_snapshot(deadline=deadline))
         if request.headers.get("Accept", "").partition(";")[0].strip() == _BINARY:
             return await _download(request, info.path)
         return answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.file_size)
@@ -126,7 +126,7 @@ class RaftAdmin:
             image = await _read_body(request, limit=SNAPSHOT_MAX)
             if not image:
                 raise Problem(400, "the body is empty; it must be a snapshot file")
-            change = member.restore_snapshot(image, deadline=deadline)
+            change = member.changes.restore_snapshot(image, deadline=deadline)
             await self._done(request, f"restore snapshot of {len(image)} bytes", change)
         return msgspec.convert(self._consistency.status(), answers.Restored, from_attributes=True)
 

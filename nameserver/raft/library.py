@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from pysyncobj.config import SyncObjConf
@@ -74,18 +73,6 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
         return True
 
 
-#: Fields of the library that are used here, set by its constructor. This one is without another name: the
-#: constructor looks at all attributes before it has set it.
-_fields: Final = ["_SyncObj__newAppendEntriesTime"]
-
-
-def _named(private: str) -> Any:
-    """A field of the library under another name."""
-    name = f"_SyncObj__{private}"
-    _fields.append(name)
-    return property(attrgetter(name), lambda library, value: setattr(library, name, value))
-
-
 class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     """One member's Raft state: the library's, driven by messages and ticks that come with their instant.
 
@@ -95,28 +82,24 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     Attributes:
         rules: Decides in the library's place. Asked by whatever is called after the construction; until then
             nobody is.
-        connected: Who is linked; whoever has others to ask stands for election only while somebody is.
         transferring: The election that is due, or under way, was asked for by the leader itself.
     """
 
-    # The library's own.
-    state: int = _named("raftState")
-    term: int = _named("raftCurrentTerm")
-    commit_index: int = _named("raftCommitIndex")
-    applied_index: int = _named("raftLastApplied")
-    #: A follower or candidate that hears nothing until then stands for election.
-    election_deadline: float = _named("raftElectionDeadline")
-    #: The leader has asked this member to stand.
-    transfer_in_progress: bool = _named("transferInProgress")
-    #: Leader: when each voter's last answer counts from; it steps down when a majority's is too old.
-    answered: dict[str, float] = _named("lastResponseTime")
-    #: Leader: the index up to which each voter counts for the commit index.
-    match: dict[str, int] = _named("raftMatchIndex")
-    _leader: Any = _named("raftLeader")
-    _vote: str | None = _named("votedForNodeId")
-    _first_of_term: int = _named("noopIDx")
-    connected: Collection[str] = _named("connectedNodes")
-    _others: Any = _named("otherNodes")
+    # Fields of the library that are used here; its constructor sets them.
+    _SyncObj__raftState: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftLastApplied: int
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__transferInProgress: bool
+    _SyncObj__lastResponseTime: dict[str, float]
+    _SyncObj__raftMatchIndex: dict[str, int]
+    _SyncObj__connectedNodes: Collection[str]
+    _SyncObj__raftLeader: Any
+    _SyncObj__votedForNodeId: str | None
+    _SyncObj__noopIDx: int
+    _SyncObj__otherNodes: Any
+    _SyncObj__newAppendEntriesTime: float
 
     def __init__(
         self, me: str, log: Any, *, now: float, rng: random.Random, timeout: float, fallback: float
@@ -150,18 +133,82 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- its state
 
     @property
+    def state(self) -> int:
+        """The state, as the library numbers it."""
+        return self._SyncObj__raftState
+
+    @property
+    def term(self) -> int:
+        """The newest term that this member knows."""
+        return self._SyncObj__raftCurrentTerm
+
+    @property
+    def commit_index(self) -> int:
+        """The last index that is known to be committed."""
+        return self._SyncObj__raftCommitIndex
+
+    @commit_index.setter
+    def commit_index(self, value: int) -> None:
+        self._SyncObj__raftCommitIndex = value
+
+    @property
+    def applied_index(self) -> int:
+        """The last index that is applied; the engine moves it."""
+        return self._SyncObj__raftLastApplied
+
+    @applied_index.setter
+    def applied_index(self, value: int) -> None:
+        self._SyncObj__raftLastApplied = value
+
+    @property
+    def election_deadline(self) -> float:
+        """The instant at which a follower or candidate that hears nothing stands for election."""
+        return self._SyncObj__raftElectionDeadline
+
+    @election_deadline.setter
+    def election_deadline(self, value: float) -> None:
+        self._SyncObj__raftElectionDeadline = value
+
+    @property
+    def transfer_in_progress(self) -> bool:
+        """Whether the leader has asked this member to stand."""
+        return self._SyncObj__transferInProgress
+
+    @property
+    def answered(self) -> dict[str, float]:
+        """Leader: the instant from which each voter's last answer counts.
+
+        It steps down when a majority's is too old.
+        """
+        return self._SyncObj__lastResponseTime
+
+    @property
+    def match(self) -> dict[str, int]:
+        """Leader: the index up to which each voter counts for the commit index."""
+        return self._SyncObj__raftMatchIndex
+
+    @property
+    def connected(self) -> Collection[str]:
+        """Members that are linked; one that has others to ask stands for election only while some are."""
+        return self._SyncObj__connectedNodes
+
+    @connected.setter
+    def connected(self, value: Collection[str]) -> None:
+        self._SyncObj__connectedNodes = value
+
+    @property
     def leader(self) -> str | None:
-        return None if self._leader is None else str(self._leader.id)
+        return None if self._SyncObj__raftLeader is None else str(self._SyncObj__raftLeader.id)
 
     @property
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
-        return self.state == LEADER and self.commit_index >= self._first_of_term
+        return self._SyncObj__raftState == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
 
     @property
     def seen(self) -> tuple[object, ...]:
         """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
-        return self.state, self.term, self._leader, self.leads
+        return self._SyncObj__raftState, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, self.leads
 
     # ---- events
 
@@ -215,23 +262,23 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         if term is not None:
             self._SyncObj__setCurrentTerm(term, None)
         self.stop_leading()
-        self._leader = None
+        self._SyncObj__raftLeader = None
 
     def stop_leading(self) -> None:
         self._SyncObj__setState(FOLLOWER)
 
     def forget_leader(self) -> None:
-        self._leader = None
+        self._SyncObj__raftLeader = None
 
     def follow_voters(self, others: Iterable[str]) -> None:
         """Count votes, matches and answers of these, and of this member."""
         # A set of names has another order in each process; with this one a simulated seed replays.
-        self._others = dict.fromkeys(map(self._node, others)).keys()
+        self._SyncObj__otherNodes = dict.fromkeys(map(self._node, others)).keys()
 
     def remember_vote(self, name: str) -> None:
         """Count the vote of this term as given to ``name``."""
         self._log.setCurrentTerm(self.term, name)
-        self._vote = name
+        self._SyncObj__votedForNodeId = name
 
     def commit(self, index: int) -> None:
         """Take ``index`` for committed, if it is above what is."""
@@ -303,6 +350,8 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         raise AssertionError("the library's dumps are not used")
 
 
+#: Fields that are used.
+FIELDS: Final = tuple(name for name in Library.__annotations__ if name.startswith("_SyncObj__"))
 #: Private methods that are called and not overridden.
 CALLED: Final = ("_onTick", "_SyncObj__onMessageReceived", "_SyncObj__generateRaftTimeout")
 OVERRIDDEN: Final = tuple(
@@ -321,7 +370,7 @@ def check_library(made: Library | None = None) -> None:
     missing = [name for name in (*CALLED, *OVERRIDDEN) if not callable(getattr(SyncObj, name, None))]
     missing += missing_names
     if made is not None:
-        missing += [name for name in _fields if name not in vars(made)]
+        missing += [name for name in FIELDS if name not in vars(made)]
     if module.VERSION != LIBRARY_VERSION or missing:
         raise RaftStartError(
             f"raft: needs pysyncobj {LIBRARY_VERSION}, found {module.VERSION}"

@@ -36,31 +36,6 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 CONDITION_S = 60.0
 
 
-OLDER = "an older release knows no change of the members"
-#: What is not there in a release that reads the first format only.
-AN_OLDER_RELEASE = (
-    "-c",
-    f"""
-import sys
-from routekeeper.nameserver.__main__ import main
-from routekeeper.nameserver.raft.types import ChangeRefused
-from routekeeper.nameserver.raft.consensus import greetings
-from routekeeper.nameserver.raft.consensus.membership import Membership
-
-known = Membership.add_member
-
-def add_member(self, address):
-    if self._library.leader == self._me:
-        raise ChangeRefused({OLDER!r})
-    return known(self, address)
-
-greetings.FORMAT_MAX = 1
-Membership.add_member = add_member
-sys.exit(main())
-""",
-)
-
-
 def until(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + CONDITION_S
     while not (value := condition()):
@@ -76,14 +51,13 @@ class Nameserver:
         self.root, self.number, self.token = root, number, token
         self.listen, self.http, self.raft = listen, http, raft
         self.data = root / f"data{number}"
-        self.program: tuple[str, ...] = ()  # for Python, instead of our own
         self.popen: subprocess.Popen[str] | None = None
 
     def start(self, *flags: str) -> None:
         with open(self.root / f"log{self.number}", "a") as log:
             self.popen = subprocess.Popen(
                 [
-                    *(sys.executable, *(self.program or ("-m", "routekeeper.nameserver"))),
+                    *(sys.executable, "-m", "routekeeper.nameserver"),
                     *("--listen", self.listen, "--http", self.http, "--data", str(self.data), *flags),
                 ],
                 stdout=subprocess.PIPE,
@@ -528,36 +502,6 @@ def test_rolling_restart_costs_no_read(place: Place) -> None:
     assert readers.failures == []
     place.all_equal()
     assert [server.kv() for server in place.servers] == ["v"] * 3
-
-
-def test_rolling_upgrade_holds_new_kinds_back_until_every_member_reads_them(place: Place) -> None:
-    old, *others = place.servers
-    old.program = AN_OLDER_RELEASE
-    founded(place)
-    newcomer = Nameserver(place.root, 3, place.token, *free_addresses(3))
-    http = f"{place.http};{newcomer.http}"
-    with ExitStack() as stack:
-        stack.callback(lambda: newcomer.end(kill=True))
-        newcomer.start_member([*place.peers, newcomer.raft])
-
-        def held_back() -> bool:
-            said = place.said("addMember", "--address", newcomer.raft, http=http)
-            assert "it votes" not in said
-            if OLDER in said:  # it leads: another one shall
-                place.said("transferLeader", http=http)
-            return f"{old.raft} has not said that it can read a change of the members" in said
-
-        until(held_back, "the others hold back what one does not read")
-        old.put("other", "w")  # all else goes on
-        place.all_equal()
-        for server in (*others, old):
-            assert server.end() == 0
-            server.program = ()
-            server.start_member(place.peers)
-            until(server.ready, "it serves again")
-        place.admin("addMember", "--address", newcomer.raft, http=http)
-        until(newcomer.ready, "the group takes members in now")
-        assert newcomer.kv() == "v"
 
 
 def somebody_routes(place: Place) -> bool:

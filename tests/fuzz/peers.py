@@ -23,7 +23,6 @@ _HELLO: Final = messages.Greeting(
     election_timeout_ms=1000,
     founders={},
     term=1,
-    format_max=messages.FORMAT_MAX,
     cluster=cluster_id(_MEMBERS),
     last_term=1,
     last_index=5,

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from routekeeper.nameserver.http.app import HttpServer
 from routekeeper.nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
 from routekeeper.nameserver.raft.links.transport import Link
-from routekeeper.nameserver.raft.node.driver import Driver
+from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.types import RaftConfig
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.settings.changes import LiveSettings
@@ -134,9 +134,7 @@ class Stack:
         self._server = NameServer(settings=live, group=self._group)
         mode = Replicated(live, self._server, boot_id=1, raft=raft)
         await mode.start()
-        driver = mode.member._driver
-        assert driver is not None
-        driver.on_fatal = driver.on_removed = self._failures.append
+        mode.member.on_fatal = mode.member.on_removed = self._failures.append
         await self._server.start(mode)
         self._http = HttpServer(
             consistency=mode, server=self._server, settings=live, version="fuzzed", token=TOKEN
@@ -230,16 +228,16 @@ class Stack:
 class _Member:
     """One of three members; the others are away, and inputs speak for one of them."""
 
-    def __init__(self, mode: Replicated, driver: Driver) -> None:
+    def __init__(self, mode: Replicated, member: RaftMember) -> None:
         self._mode = mode
-        self._transport = driver.transport
+        self._transport = member.transport
         mine = self._transport.credentials
         self._other = Credentials(
             me=OTHER, members=mine.members, cluster=mine.cluster, secret=mine.secret, open=mine.open
         )
         self._began_with = mine
         self._stopped = ""
-        driver.on_fatal = driver.on_removed = self._stop
+        member.on_fatal = member.on_removed = self._stop
 
     @classmethod
     async def start(cls, directory: Path, group: asyncio.TaskGroup) -> _Member:
@@ -255,9 +253,7 @@ class _Member:
         )
         mode = Replicated(live, NameServer(settings=live, group=group), boot_id=2, raft=raft)
         await mode.start()
-        driver = mode.member._driver
-        assert driver is not None
-        return cls(mode, driver)
+        return cls(mode, mode.member)
 
     def _stop(self, reason: str) -> None:
         """What a member says may stop this one: it is believed. The next input finds a new one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
@@ -226,6 +226,13 @@ class Broker(Actor):
         """Lose connections; the next beat makes new ones."""
         for caller in self.callers.values():
             if self.world.clock.rng.random() < 0.7:
+                caller.end.abort()
+
+    def lose(self, members: Iterable[Member]) -> None:
+        """Lose the connections to some members; the next beat makes new ones."""
+        for member in members:
+            caller = self.callers.get(member.wire)
+            if caller is not None:
                 caller.end.abort()
 
     # -- what it says

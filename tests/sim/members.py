@@ -107,9 +107,7 @@ class Watched(Replicated):
 
     def hand_over(self) -> None:
         """As a leader does that is about to close."""
-        driver = self._member._driver
-        if driver is not None:
-            driver.hand_over()
+        self._member.hand_over()
 
     @property
     def waits_to_be_added(self) -> bool:
@@ -117,25 +115,21 @@ class Watched(Replicated):
 
         It believes no removal then: see ``Membership.on_removed``.
         """
-        driver = self._member._driver
-        if driver is None or driver.engine.shared.empty:
+        if not self._member.started or self._member.engine.shared.empty:
             return True
-        engine = driver.engine
+        engine = self._member.engine
         index, _ = engine.shared.log.committed_configuration(engine.commit_index)
         return index == FIRST_INDEX and not engine.shared.may_vote
 
     @property
     def promises_kept(self) -> bool:
         """Whether its disk holds what it has become: until then a crash makes a new voter a learner again."""
-        driver = self._member._driver
-        return driver is not None and driver._promises.kept
+        return self._member.promises_kept
 
     @property
     def engine(self) -> Engine:
         """What decides in it, once it has started."""
-        driver = self._member._driver
-        assert driver is not None
-        return driver.engine
+        return self._member.engine
 
     def was_paused_since(self, at: float) -> bool:
         return self.host.paused_at_last > at

@@ -145,6 +145,8 @@ class Net:
         self.blocked: set[tuple[str, str]] = set()
         self.slow = 0.0
         """Share of what is sent that takes long."""
+        self.slow_ways: dict[tuple[str, str], float] = {}
+        """The same of single directions, by source and target."""
         self.held: dict[tuple[str, str], list[End]] = defaultdict(list)
         self.ends: dict[str, list[End]] = defaultdict(list)
         self.dead: list[End] = []
@@ -157,12 +159,21 @@ class Net:
         clock = self.clock
         chance = clock.rng.random
         arrival = clock.now + DELAY_S[0] + (DELAY_S[1] - DELAY_S[0]) * chance()
-        if self.slow and chance() < self.slow:
+        slow = self.slow
+        if self.slow_ways:
+            slow = max(slow, self.slow_ways.get((end.host.name, end.peer.host.name), 0.0))
+        if slow and chance() < slow:
             arrival = clock.now + clock.rng.uniform(*SLOW_S)
         if arrival < end._last_arrival:
             arrival = end._last_arrival
         end._last_arrival = arrival
         clock.at_instant(arrival, end.arrive, item, size)
+
+    def reset_between(self, one: Host, other: Host) -> None:
+        """Reset all connections between two hosts."""
+        for end in self.ends[one.name]:
+            if end.peer.host is other and not end.closed:
+                end.reset()
 
     def heal(self, pairs: set[tuple[str, str]] | None = None) -> None:
         """Unblock these directions, or all."""

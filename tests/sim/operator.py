@@ -91,7 +91,7 @@ class Operator:
         self._begin(
             _Change(
                 f"add {name}",
-                lambda mode, deadline: mode.operations.member.add_member(name, deadline=deadline),
+                lambda mode, deadline: mode.operations.member.changes.add_member(name, deadline=deadline),
                 done,
                 newcomer=member,
             )
@@ -115,7 +115,7 @@ class Operator:
         self._begin(
             _Change(
                 f"remove {name}",
-                lambda mode, deadline: mode.operations.member.remove_member(name, deadline=deadline),
+                lambda mode, deadline: mode.operations.member.changes.remove_member(name, deadline=deadline),
                 done,
                 leaver=member,
             )
@@ -135,7 +135,9 @@ class Operator:
         self._begin(
             _Change(
                 "transfer",
-                lambda mode, deadline: mode.operations.member.transfer_leadership(to, deadline=deadline),
+                lambda mode, deadline: mode.operations.member.changes.transfer_leadership(
+                    to, deadline=deadline
+                ),
                 done,
                 again=False,
             )

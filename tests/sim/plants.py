@@ -33,7 +33,6 @@ from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.storage.images import Image
 from routekeeper.nameserver.raft.storage.journal import Journal, Replay
-from routekeeper.nameserver.raft.storage.writer import Writer
 from routekeeper.nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
 from routekeeper.nameserver.replicated.barriers import Barriers
 from routekeeper.nameserver.replicated.failure_detector import FailureDetector
@@ -380,7 +379,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicated, "execute", execute)
 
 
-# -- fixes of the library, switched off: D-numbers as in nameserver/raft/consensus/hardening.py
+# -- fixes of the library, switched off: D-numbers as in docs/pysyncobj-defects.md
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -413,32 +412,12 @@ def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(recovery, "join", join)
 
 
-# -- what goes with a follower of three that commits before its leader knows: a leader with a disk does not
-# say what is durable there, but nothing may depend on its silence
-
-
-def _leaders_state_what_is_durable(patch: pytest.MonkeyPatch) -> None:
-    init = Leading.__init__
-
-    def begin(leading: Any, shared: Any) -> None:
-        init(leading, shared)
-        leading.states_durable = True
-
-    write = Writer.write
-
-    def written(writer: Any, position: int, ops: Any, *, silent: bool = False) -> None:
-        write(writer, position, ops)  # it knows at once what is durable at home, before followers say so
-
-    patch.setattr(Leading, "__init__", begin)
-    patch.setattr(Writer, "write", written)
-
-
-def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None:
-    _leaders_state_what_is_durable(patch)
+def barriers_pass_before_the_leader_has_committed(patch: pytest.MonkeyPatch) -> None:
+    """A new leader takes its commit index for all that was committed before it led."""
 
     def read_index_in(leading: Any, term: int) -> int | None:
         library = leading._library
-        return library.commit_index if library.term == term and library.leads else None
+        return library.commit_index if library.term == term and library.state == LEADER else None
 
     patch.setattr(Leading, "read_index_in", read_index_in)
 
@@ -572,9 +551,9 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=a_report_counts_beyond_its_link,
-        likely=7,
-        oracles=(Oracle.EVICTION_CLOSE, Oracle.EVICTION_LINK),
-        faults=("reset",),
+        likely=5,
+        oracles=(Oracle.EVICTION_LINK,),
+        faults=("missed report",),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
@@ -737,10 +716,10 @@ PLANTS: Final = _named(
         faults=("slow",),
     ),
     Planted(
-        install=barriers_pass_at_the_leaders_commit_index,
-        likely=17,
+        install=barriers_pass_before_the_leader_has_committed,
+        likely=1,
         oracles=(Oracle.BARRIER,),
-        faults=("slow", "one way", "disk hangs"),
+        faults=("slow", "kill leader", "transfer leader"),
     ),
 )
 """By name."""

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .actors import Broker
 from .contention import Contention
 from .faults import MEMBER_FAULTS, Faults
+from .members import Member
 from .seams import installed
 from .world import World
 
@@ -25,6 +27,7 @@ FAULTS = (
     "contend for a register",
     "late registration",
     "restored broker",
+    "missed report",
 )
 BROKERS = (
     "die",
@@ -158,6 +161,8 @@ class Scenario(Faults):
                 actor = rng.choice(world.brokers)
                 how = {"power": rng.random() < 0.5, "late": rng.random() < 0.3}
                 return actor.name if actor.restore(**how) else ""
+            case "missed report":
+                return self._miss_a_report(lasts)
             case "add member":
                 return world.operator.add()
             case "remove member":
@@ -175,6 +180,56 @@ class Scenario(Faults):
                 self._contention.begin(lasts)
                 return "two writers"
         return super().cause(what, lasts)
+
+    def _miss_a_report(self, lasts: float) -> str:
+        """Have brokers register at a member in the instant in which the member's link to the leader ends.
+
+        The leader was told before that this member has no connection with them. The report of the new
+        connections goes with the link. Once there is another link, the brokers lose all other connections
+        before the report comes over it, if it is slow.
+        """
+        world, rng = self._world, self._world.clock.rng
+        leader, brokers = world.leader(), self.some(b for b in world.brokers if b.alive)
+        members = [member for member in world.members if member.ready and member is not leader]
+        if leader is None or not members or not brokers:
+            return ""
+        member = rng.choice(members)
+        for broker in brokers:
+            broker.lose([member])
+        world.clock.at(rng.uniform(0.02, 0.2), self._end_a_link, brokers, member, leader, lasts)
+        return f"{','.join(broker.name for broker in brokers)} at {member.name}"
+
+    def _end_a_link(self, brokers: list[Broker], member: Member, leader: Member, lasts: float) -> None:
+        world, rng = self._world, self._world.clock.rng
+        if not (member.ready and leader.ready):
+            return
+        for broker in brokers:
+            if broker.alive:
+                broker.register_at(member)
+        number = leader.running.member.link_number(member.name)
+        world.net.reset_between(member, leader)
+        # For so long that the member has begun to ask for votes, and knows no leader when the link is back.
+        self.block({(member.name, leader.name), (leader.name, member.name)}, rng.uniform(0.0, 0.4))
+        way = member.name, leader.name
+        world.net.slow_ways[way] = 0.5
+        world.clock.at(lasts, self._hurry, way)
+        self._lose_others_when_linked(brokers, member, leader, number, world.clock.now + lasts)
+
+    def _hurry(self, way: tuple[str, str]) -> None:
+        self._world.net.slow_ways.pop(way, None)
+
+    def _lose_others_when_linked(
+        self, brokers: list[Broker], member: Member, leader: Member, former: int, until: float
+    ) -> None:
+        world, rng = self._world, self._world.clock.rng
+        if world.clock.now > until or not (member.ready and leader.ready):
+            return
+        if leader.running.member.link_number(member.name) <= former:
+            world.clock.at(0.005, self._lose_others_when_linked, brokers, member, leader, former, until)
+            return
+        others = [other for other in world.members if other is not member]
+        for broker in brokers:
+            world.clock.at(rng.uniform(0.0, 0.1), broker.lose, others)
 
 
 def run_seed(

@@ -23,8 +23,8 @@ import routekeeper.nameserver.raft.consensus.engine
 import routekeeper.nameserver.raft.consensus.images
 import routekeeper.nameserver.raft.consensus.leading
 import routekeeper.nameserver.raft.links.transport
-import routekeeper.nameserver.raft.node.driver
 import routekeeper.nameserver.raft.node.images
+import routekeeper.nameserver.raft.node.member
 import routekeeper.nameserver.raft.storage.identity
 import routekeeper.nameserver.raft.storage.journal
 import routekeeper.nameserver.raft.storage.writer
@@ -212,9 +212,9 @@ class WriterThread:
 
 
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
-    (routekeeper.nameserver.raft.node.driver, "os", _Os),
-    (routekeeper.nameserver.raft.node.driver, "DISK", DiskFiles(lambda: machine().user)),
-    (routekeeper.nameserver.raft.node.driver, "boot_clock", _boot_clock),
+    (routekeeper.nameserver.raft.node.member, "os", _Os),
+    (routekeeper.nameserver.raft.node.member, "DISK", DiskFiles(lambda: machine().user)),
+    (routekeeper.nameserver.raft.node.member, "boot_clock", _boot_clock),
     (routekeeper.nameserver.raft.storage.writer, "WriterThread", WriterThread),
     (routekeeper.nameserver.raft.storage.journal, "urandom", _Os.urandom),
     (routekeeper.nameserver.raft.storage.identity, "secrets", _Secrets),

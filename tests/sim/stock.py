@@ -1,12 +1,11 @@
-"""PySyncObj as it is published, in the simulator: why there is
-:mod:`routekeeper.nameserver.raft.consensus.hardening`.
+"""PySyncObj as it is published, in the simulator: the reason for docs/pysyncobj-defects.md.
 
 The library's own SyncObj, FileJournal and Serializer run here; clock, chance and links are the simulator's,
 and so are the faults. Its forked child, which writes a dump, is played as a fork is: the state of that
 instant, written by the library's own code some time later, whether its parent still lives or not. Commands
-are short texts, far below a batch, as raft-notes.md recommends to whoever must use it.
+are short texts, far below a batch.
 
-What is wrong is said by the name under which raft-notes.md knows it:
+Wrong steps are named by the numbers of docs/pysyncobj-defects.md:
 
 D1
     A member drops entries that it has acknowledged and that the message at hand does not contradict.

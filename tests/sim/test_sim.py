@@ -21,9 +21,6 @@ from .scenario import run_seed
 pytestmark = [pytest.mark.sim, pytest.mark.computes, pytest.mark.timeout(600)]
 
 SEEDS = int(os.environ.get("SIM_SEEDS") or (200 if os.environ.get("CI") else 8))
-#: Since work on a table is done in slices, no seed is known that shows these: one is to be found, or another
-#: fault that does.
-NOT_SHOWN = ("a_report_counts_beyond_its_link",)
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SECONDS = float(os.environ.get("SIM_SECONDS", "6"))
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +86,7 @@ def test_a_failure_ends_with_the_command_that_repeats_it(
     reason="seeds that show planted bugs are those of PYTHONHASHSEED=0, which make sets",
 )
 @pytest.mark.timeout(900)  # a change of the engine can mean that another seed has to be found
-@pytest.mark.parametrize("name", [name for name in PLANTS if name not in NOT_SHOWN])
+@pytest.mark.parametrize("name", list(PLANTS))
 def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant = PLANTS[name]
     plant.install(monkeypatch)

@@ -32,8 +32,8 @@ WHERE: dict[str, dict[str, Any]] = {
 @pytest.mark.xfail(
     raises=Shown,
     strict=True,
-    reason="pysyncobj 0.3.17; once this passes, what nameserver/raft/consensus/hardening.py names for it "
-    "is to be reconsidered",
+    reason="pysyncobj 0.3.17; once this passes, the code that docs/pysyncobj-defects.md names for it is to "
+    "be reconsidered",
 )
 @pytest.mark.parametrize("name", WHERE)
 def test_the_published_library_loses_nothing_by(name: str) -> None:

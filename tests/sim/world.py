@@ -192,6 +192,7 @@ class World:
             self.clock.now >= self.troubled_until
             and not self.net.blocked
             and not self.net.slow
+            and not self.net.slow_ways
             and all(m.ready and not m.loop.paused and m.running.in_contact_now() for m in self.members)
             and self.judging_leader() is not None
         )
@@ -260,6 +261,7 @@ class World:
     def heal(self) -> None:
         """End all faults."""
         self.net.slow = 0.0
+        self.net.slow_ways.clear()
         self.net.heal()
         for member in self.victims:
             if not member.up:

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.nameserver.raft.consensus import hardening
-
 NUMBERS = range(1, 38)
-TESTS = Path(__file__).resolve().parents[1] / "nameserver" / "raft"
-_ENTRY = re.compile(r"^D(\d+)\n((?:    .*\n)+)", flags=re.MULTILINE)
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests" / "nameserver" / "raft"
+PAGE = ROOT / "docs" / "pysyncobj-defects.md"
+_ENTRY = re.compile(r"^## D(\d+)\n\n((?:.+\n)+)", flags=re.MULTILINE)
+_PLACE = re.compile(r"`([^`]+)`")
 
 
 def entries() -> dict[int, str]:
-    """Each defect's text in the module, in one line."""
-    found = _ENTRY.findall(hardening.__doc__ or "")
+    """Return the text of each defect on the page, in one line."""
+    found = _ENTRY.findall(PAGE.read_text())
     assert len({number for number, _ in found}) == len(found), "a defect has two entries"
     return {int(number): " ".join(text.split()) for number, text in found}
 
@@ -61,47 +62,36 @@ def switched_off() -> set[int]:
     return found
 
 
-def exists(reference: str) -> bool:
-    """Whether a dotted name is defined where it says: ``.x`` is a module beside hardening.
-
-    A path from ``nameserver`` on names its module first; whatever else there is, is in hardening itself.
-    """
-    names = reference.split(".")
-    if names[:2] == ["routekeeper", "nameserver"]:
-        path, names = "routekeeper.nameserver", names[1:]
-        while names and importlib.util.find_spec(path) is not None:
-            module, names = importlib.import_module(path), names[1:]
-            if not names or not hasattr(module, "__path__"):
-                break
-            path = f"{path}.{names[0]}"
-    elif names[0] == "":
-        module, names = importlib.import_module(f"{hardening.__package__}.{names[1]}"), names[2:]
-    else:
-        module = hardening
+def exists(place: str) -> bool:
+    """Whether a path from ``routekeeper.nameserver`` on is a module, or a name that its module defines."""
+    path, names = "routekeeper.nameserver", place.split(".")
+    while names and importlib.util.find_spec(f"{path}.{names[0]}") is not None:
+        path, names = f"{path}.{names[0]}", names[1:]
+        if not hasattr(importlib.import_module(path), "__path__"):
+            break
+    module = importlib.import_module(path)
     found: object = module
     for name in names:
         # Only its own: what a class inherits is closed elsewhere. Private names are mangled: _SyncObj__x.
         if name not in vars(found):
             return False
         found = vars(found)[name]
-    return getattr(found, "__module__", module.__name__) == module.__name__
+    return path != "routekeeper.nameserver" and getattr(found, "__module__", path) in (path, None)
 
 
 def test_each_defect_is_named_with_a_scenario_and_a_place() -> None:
     assert list(entries()) == list(NUMBERS)
     for number, text in entries().items():
-        words = re.sub(r":\w+:`[^`]*`|``[^`]*``", "", text).split()
-        assert len(words) >= 8, f"D{number}: {text}"
-        assert re.search(r":\w+:`|``", text), f"D{number} names nothing that closes it"
+        assert len(_PLACE.sub("", text).split()) >= 8, f"D{number}: {text}"
+        assert _PLACE.search(text), f"D{number} names nothing that closes it"
 
 
 def test_each_place_that_closes_a_defect_is_there() -> None:
     gone = [
-        f"D{number}: {reference}"
+        f"D{number}: {place}"
         for number, text in entries().items()
-        for reference in re.findall(r":\w+:`([^`]*)`|``(nameserver[^`]*)``", text)
-        for reference in [reference[0] or reference[1]]
-        if not exists(reference)
+        for place in _PLACE.findall(text)
+        if not exists(place)
     ]
     assert gone == []
 

@@ -6,7 +6,6 @@ effects. Files, threads and sockets stay out.
     engine.py          the order of things: what a message, an append, the journal or the clock makes due
     effects.py         what a step wants done, as values in order
     elections.py, following.py, leading.py   the parts that close the library's defects
-    hardening.py       each defect of the library, and where it is closed
     replication.py, watch.py   what a follower is sent; whether this member stood still
     greetings.py       whom this member has met, and its own standing
     membership.py      who takes part and who leads

@@ -47,7 +47,7 @@ class StoreVote(Effect, frozen=True):
 
 
 class StoreStanding(Effect, frozen=True):
-    """As :class:`StoreVote`, and after it; what the standing says of others' formats holds nothing up."""
+    """As :class:`StoreVote`, and after it."""
 
     standing: Standing
 

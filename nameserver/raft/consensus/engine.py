@@ -8,24 +8,22 @@ state machine's ``apply``.
 This file is the order of things: what a message, an append, the journal or the clock makes due. Entry points
 of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
 
-The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). What it
-has wrong is closed by the parts, see :mod:`.hardening`.
+The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). Its
+defects are closed by the parts: docs/pysyncobj-defects.md lists each (D1 to D37) with its place.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, Final
+from typing import Final, assert_never
 
 from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from routekeeper.nameserver.raft.types import Role, StopMember
 from routekeeper.remoting.steps import Steps
 
 from . import messages
-from .effects import Apply, Write
+from .effects import Apply, Effect, Write
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -50,21 +48,11 @@ APPLY_STEPS: Final = 512
 APPLY_S: Final = 0.005
 
 
-def _said(path: str) -> Any:
-    """What one of the engine's own says whenever the engine is asked."""
-    return property(attrgetter(path))
-
-
 class Engine(Part):
-    """The Raft member without IO: its parts, and what the library asks of them.
-
-    Attributes:
-        take_effects: What is to be done now, in this order: to be called after each of the other methods.
-    """
+    """The Raft member without IO: its parts, and what the library asks of them."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self.take_effects: Final = self._effects.take
         self._next_housekeeping = -math.inf
         self._in_apply = False
         self._goes_on = False  # more is applied when the loop has come round
@@ -78,34 +66,48 @@ class Engine(Part):
         self.greetings = greetings = Greetings(shared, leading)
         self.membership = membership = Membership(shared, leading)
         self.images = Images(shared, following, leading, greetings, membership)
-        #: Who takes which message of a peer.
-        self._takers: Final[dict[type[Message], Callable[[str, Any], None]]] = {
-            Append: following.on_append,
-            AppendReply: leading.on_append_reply,
-            SnapshotPart: self.images.on_part,
-            messages.SnapshotReply: leading.on_snapshot_reply,
-            messages.PreVote: self.elections.on_pre_vote,
-            messages.PreVoteReply: self.elections.on_pre_vote_reply,
-            RequestVote: self.elections.on_request_vote,
-            messages.VoteReply: self.elections.on_vote_reply,
-            messages.Stale: self.elections.on_stale,
-            messages.TimeoutNow: self.elections.on_timeout_now,
-            messages.Removed: membership.on_removed,
-        }
         self._library.rules = self
-        self.replicate = leading.replicate
-        self.leadership_begins = leading.leadership_begins
+
+    def take_effects(self) -> list[Effect]:
+        """Return what is to be done now, in this order; to be called after each of the other methods."""
+        return self._effects.take()
 
     # ---- public state
 
-    term: int = _said("_library.term")
-    leader: str | None = _said("_library.leader")
-    commit_index: int = _said("_library.commit_index")
-    applied_index: int = _said("_library.applied_index")
-    leads: bool = _said("_library.leads")
-    #: Voters and learners of the configuration in force.
-    members: tuple[str, ...] = _said("shared.configuration.members")
-    voters: tuple[str, ...] = _said("shared.configuration.voters")
+    @property
+    def term(self) -> int:
+        """The newest term that this member knows."""
+        return self._library.term
+
+    @property
+    def leader(self) -> str | None:
+        """The leader of the term, None if it is not known."""
+        return self._library.leader
+
+    @property
+    def commit_index(self) -> int:
+        """The last index that is known to be committed."""
+        return self._library.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        """The last index that is applied."""
+        return self._library.applied_index
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member leads, and an entry of its own term is committed."""
+        return self._library.leads
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Voters and learners of the configuration in force."""
+        return self.shared.configuration.members
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Voters of the configuration in force."""
+        return self.shared.configuration.voters
 
     @property
     def role(self) -> Role:
@@ -129,7 +131,7 @@ class Engine(Part):
     def _date_leader(self, now: float) -> None:
         if self._library.leads:
             # A follower may have applied, and answered, what this leader has not.
-            self._contact.led(now, self.leading.read_index, self._library.applied_index)
+            self._contact.led(now, self._library.commit_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
@@ -166,7 +168,7 @@ class Engine(Part):
             "cluster": self.shared.standing.cluster,
             "linked": sorted(self.greetings.linked),
             "waiting_for": list(self.greetings.waiting_for),
-            "peer_format": self.shared.read_by_all,
+            "peer_format": messages.FORMAT,
             "journal_bytes": self._log.journal_bytes,
             "log_bytes": self._log.retained_bytes,
             "snapshot_index": image[0] if image else 0,
@@ -229,7 +231,7 @@ class Engine(Part):
         message = messages.decode(data)
         self.shared.look()
         if peer in self._effects.greeted and self._is_expected(peer, message):
-            self._takers[type(message)](peer, message)
+            self._dispatch(peer, message)
             self._go_on()
             return
         if isinstance(message, messages.Greeting):
@@ -316,7 +318,36 @@ class Engine(Part):
             return
         if self._library.state == LEADER:
             self.leading.doing = f"{type(message).__name__} from {peer}"
-        self._takers[type(message)](peer, message)
+        self._dispatch(peer, message)
+
+    def _dispatch(self, peer: str, message: Message) -> None:
+        match message:
+            case Append():
+                self.following.on_append(peer, message)
+            case AppendReply():
+                self.leading.on_append_reply(peer, message)
+            case SnapshotPart():
+                self.images.on_part(peer, message)
+            case messages.SnapshotReply():
+                self.leading.on_snapshot_reply(peer, message)
+            case messages.PreVote():
+                self.elections.on_pre_vote(peer, message)
+            case messages.PreVoteReply():
+                self.elections.on_pre_vote_reply(peer, message)
+            case RequestVote():
+                self.elections.on_request_vote(peer, message)
+            case messages.VoteReply():
+                self.elections.on_vote_reply(peer, message)
+            case messages.Stale():
+                self.elections.on_stale(peer, message)
+            case messages.TimeoutNow():
+                self.elections.on_timeout_now(peer, message)
+            case messages.Removed():
+                self.membership.on_removed(peer, message)
+            case messages.Greeting():
+                raise AssertionError("a greeting is taken before this")
+            case _:
+                assert_never(message)
 
     # ---- entries
 
@@ -338,8 +369,6 @@ class Engine(Part):
         if self._in_apply:
             self._effects.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
-            if self.shared.volatile:  # then the message says already that it is durable here
-                self._flush()
             self.leading.replicate()
             self._flush()
         return index
@@ -546,6 +575,12 @@ class Engine(Part):
             self._effects.stopped = True
 
     # ---- what the library asks
+
+    def replicate(self) -> None:
+        self.leading.replicate()
+
+    def leadership_begins(self) -> None:
+        self.leading.leadership_begins()
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
         self._effects.send(peer, RequestVote(term, last_index, last_term, self._library.transferring))

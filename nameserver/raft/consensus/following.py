@@ -26,7 +26,6 @@ class Following(Part):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._matched = 0  # our log equals the current leader's up to here
-        self._leader_durable = 0  # what the current leader said that is durable there
         self._reply_seq = 0
         self.acknowledged = 0
         self.leader_changes = 0
@@ -34,7 +33,7 @@ class Following(Part):
         self._refused_of: tuple[str, int] | None = None
 
     def term_begins(self) -> None:
-        self._matched = self.acknowledged = self._leader_durable = 0
+        self._matched = self.acknowledged = 0
 
     def follow(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
         """Accept ``leader`` as leader of ``term``, and ``entries`` for all that follows in our log.
@@ -113,16 +112,13 @@ class Following(Part):
         self.follow(peer, m.term, min(m.commit, matched), new)
         self._matched = max(self._matched, matched)
         self._reply_seq = max(self._reply_seq, m.seq)
-        self._leader_durable = max(self._leader_durable, m.durable)
         self._take_statement(peer, m)
         durable = min(self._matched, log.durable_index)
         if m.beat or (entries and durable == self._matched):
             self._acknowledge(durable)
-        self._commit_early()
 
     def _take_statement(self, leader: str, m: Append) -> None:
-        bound = max(m.commit, m.durable)
-        self._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=bound)
+        self._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=m.commit)
 
     def while_installing(self, peer: str, m: Append) -> None:
         """The log is about to be replaced: keep the leader, and let it know that we live."""
@@ -130,38 +126,11 @@ class Following(Part):
         self._take_statement(peer, m)
         self.say_alive(peer)
 
-    def _commit_early(self) -> None:
-        """Follower: what is durable at the leader and here is committed, before the leader says so.
-
-        An entry of the leader's own term that a majority of the voters has stored durably while in that term
-        is committed; it does not take a leader that knows it. Of three voters, the leader and this one are
-        a majority. The entry at ``index`` is durable at the leader, which said so in this term (what was said
-        in another is dropped with the term); it is durable here, as this member, a voter with all that it
-        ever promised (D25), has it in its journal; it is the same one, since ``index`` is not beyond what was
-        compared with the leader's log in this term. Whoever is elected later needs the vote of one of the
-        two, which it gets only with a log that has the entry. If the leader has meanwhile appended another
-        configuration, which is not here yet: that differs by one member, so its majorities have one of
-        the two as well, and the next one comes only once that is committed, and the entry with it.
-
-        What others rely on: a leader that states its durable index answers reads, and dates contact, by
-        :attr:`.leading.Leading.read_index`, which is never below what it stated. So nobody is served less
-        than what was answered here.
-        """
-        library = self._library
-        index = min(self._leader_durable, self._matched, self._log.durable_index)
-        if index <= library.commit_index or library.state != FOLLOWER:
-            return
-        leader, voters = library.leader, self._log.configuration.voters
-        both_vote = leader in voters and self._me in voters and self.shared.may_vote
-        if both_vote and self._log.term_at(index) == library.term and self.shared.settled_three:
-            library.commit(index)
-
     def on_durable(self) -> None:
         """D7: an entry is acknowledged when the journal holds it, not before."""
         durable = min(self._matched, self._log.durable_index)
         if durable > self.acknowledged:
             self._acknowledge(durable)
-        self._commit_early()
 
     def _acknowledge(self, index: int) -> None:
         leader = self._library.leader

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .leading import Leading
 from .members import majority
-from .messages import FORMAT_MAX, Append, Greeting, MessageError
+from .messages import Append, Greeting, MessageError
 from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
@@ -106,12 +106,6 @@ class Greetings(Part):
         first = peer not in self.said
         self.said[peer] = greeting
         self.contact_limit = min(self.contact_limit, greeting.election_timeout_ms / 1000)
-        formats = self.shared.standing.formats
-        if formats.get(peer) != greeting.format_max:
-            # Of others only those that are here: names that come and go must not fill what is stored.
-            kept = {*self.shared.configuration.members, *self.said}
-            formats = {name: known for name, known in formats.items() if name in kept}
-            self.shared.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
         if first and greeting.durability not in ("", self.shared.config.durability):
             self._say(
                 peer,
@@ -155,7 +149,6 @@ class Greetings(Part):
             config.election_timeout_ms,
             dict(standing.founders),
             self._library.term,
-            FORMAT_MAX,
             standing.cluster,
             config.http,
             log.last_term,

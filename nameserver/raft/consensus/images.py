@@ -73,7 +73,7 @@ class Images(Part):
     # ---- made here
 
     def consider(self, now: float) -> None:
-        """Rule 10 of compaction: by bytes; the shallow copy is made here, everything else elsewhere (D28,
+        """Begin an image once the journal is large; the shallow copy is made here, all else elsewhere (D28,
         D29).
         """
         if self._making or self.installing or self.restoring or self.shared.applying is not None:

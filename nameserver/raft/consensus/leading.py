@@ -24,20 +24,17 @@ class Leading(Part):
         told_removed: Whom this leader told that they are removed.
         handing_over_until: Until then nothing is appended, so that a follower can hold the whole log.
         elected: How often this member was elected.
-        states_durable: It tells its followers what is durable here, if all of them read that.
         successor: The linked voter that held most of the log when this one last led.
         doing: What this member is doing right now, for the line that says why it stopped leading.
     """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._stated = 0  # the greatest durable index that it told anybody in this term
         self._handed_over = False  # this leader asked another to take over
         self.progress: dict[str, Progress] = {}
         self.told_removed: set[str] = set()
         self.handing_over_until = -math.inf
         self.elected = 0
-        self.states_durable = shared.volatile
         self.successor: str | None = None
         self.doing = ""
 
@@ -72,7 +69,6 @@ class Leading(Part):
         )
         self.progress.clear()
         self.told_removed.clear()
-        self._stated = 0
         self.handing_over_until = -math.inf
 
     def step_down(self, reason: str) -> None:
@@ -125,14 +121,13 @@ class Leading(Part):
 
     # ---- what is committed
 
-    @property
-    def read_index(self) -> int:
-        """Leader: the last index that any member can have applied, see :mod:`.following` (commits early)."""
-        return max(self._library.commit_index, self._stated)
-
     def read_index_in(self, term: int) -> int | None:
-        """Return :attr:`read_index` if this member leads in ``term`` and has committed in it, else None."""
-        return self.read_index if self._library.term == term and self._library.leads else None
+        """Return the commit index if this member leads in ``term`` and has committed in it, else None.
+
+        No member can have applied anything beyond it: followers learn from the leader what is committed.
+        """
+        library = self._library
+        return library.commit_index if library.term == term and library.leads else None
 
     def quorum_index(self) -> int:
         """D7: what a majority holds; this member counts for what its journal has."""
@@ -212,35 +207,13 @@ class Leading(Part):
             transfer.sent = max(transfer.sent, transfer.acknowledged)
             transfer.moved_at = self._clock()
 
-    def _to_state(self) -> int:
-        """The durable index to tell the followers, so that they can commit early; 0 for none.
-
-        Only under durability ``memory``, where it travels with the entries themselves: the commit index needs
-        no message, and followers have it two hops earlier. With a disk it would need a message of its own
-        after each sync, which on two cores costs the leader what followers gain (measured); and while the
-        disks of followers hang nobody would be in contact, as nobody could have applied what was stated.
-        """
-        durable, library = self._log.durable_index, self._library
-        if durable <= library.commit_index or self._log.term_at(durable) != library.term:
-            return 0
-        understood = self.states_durable and self.shared.settled_three and self.shared.all_read_durable
-        return durable if understood else 0
-
-    def _commit_untold(self, p: Progress) -> bool:
-        """Whether a peer must be told the commit index: not if it finds that out by itself."""
-        commit = self._library.commit_index
-        if p.commit_sent >= commit:
-            return False
-        finds_out = p.durable_sent >= commit and p.commit_sent >= self._log.configuration_index
-        return p.learner or not finds_out
-
     @property
     def due(self) -> bool:
         """Whether a peer is to be sent something before its next heartbeat."""
-        last, base = self._log.last_index, self._log.base_index
+        last, base, commit = self._log.last_index, self._log.base_index, self._library.commit_index
         for p in self.progress.values():
             behind = p.next <= last and p.window_open
-            if behind or p.transfer is not None or p.next <= base or self._commit_untold(p):
+            if behind or p.transfer is not None or p.next <= base or p.commit_sent < commit:
                 return True
         return False
 
@@ -251,38 +224,32 @@ class Leading(Part):
         see transport.
         """
         now = self._clock()
-        # Whoever does not read what was stated would take the commit index for all that was answered.
-        all_said = self.read_index == self._library.commit_index or self.shared.all_read_durable
         # What is not applied here yet is so there before the age counts.
-        age = now - self._contact.majority_date(now) if self._library.leads and all_said else math.inf
-        stated = self._to_state()
+        age = now - self._contact.majority_date(now) if self._library.leads else math.inf
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:
-                self._send_to(peer, progress, now, None if age == math.inf else age, stated)
+                self._send_to(peer, progress, now, None if age == math.inf else age)
             else:
                 progress.beat_at = now + self.shared.period
 
-    def _send_to(self, peer: str, p: Progress, now: float, age: float | None, stated: int) -> None:
+    def _send_to(self, peer: str, p: Progress, now: float, age: float | None) -> None:
         log, term, commit = self._log, self._library.term, self._library.commit_index
         last, echo, beat = log.last_index, self._contact.echo_for(peer), now >= p.beat_at
         if p.next <= log.base_index or p.transfer is not None:
             self._send_image(peer, p, now)
         while True:
             more = p.transfer is None and log.base_index < p.next <= last and p.window_open
-            if not (beat or more or (p.transfer is None and self._commit_untold(p))):
+            if not (beat or more or (p.transfer is None and p.commit_sent < commit)):
                 return
-            self._stated = max(self._stated, stated)
             prev = min(p.next, last + 1) - 1
             if prev < log.base_index:
                 prev = last
             prev_term = log.term_at(prev) or 0
             entries = log.read(p.next, bytes_max=BATCH_BYTES) if more else []
             p.seq += 1
-            append = Append(
-                term, p.seq, commit, prev, prev_term, entries, last, beat, now, echo, age, self._stated
-            )
+            append = Append(term, p.seq, commit, prev, prev_term, entries, last, beat, now, echo, age)
             self._effects.send(peer, append)
-            p.commit_sent, p.durable_sent = commit, self._stated
+            p.commit_sent = commit
             if beat:
                 p.beat_at = now + self.shared.period
                 beat = False

@@ -36,7 +36,6 @@ class Standing:
         founders: Instance of each member when the cluster was founded, if this member saw it.
         cluster: The cluster's name: its founders', whoever takes part now. An empty member has only the name
             of the cluster that it would found; it takes over that of the leader from which it gets a log.
-        formats: The highest format that each member said it reads (rule 7); also of members that are down.
         removed: The cluster has removed this member, which must not start again.
         doubtful: It was a voter, and may have lost what it acknowledged last: it is none until it has caught
             up, nor is it empty.
@@ -46,7 +45,6 @@ class Standing:
     voter: bool = False
     founders: Mapping[str, str] = field(default_factory=dict)
     cluster: str = ""
-    formats: Mapping[str, int] = field(default_factory=dict)
     removed: bool = False
     doubtful: bool = False
 

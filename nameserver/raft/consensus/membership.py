@@ -18,7 +18,7 @@ from .effects import Follow, Leave
 from .leading import Leading
 from .log import CONFIGURATION, FIRST_INDEX
 from .members import Configuration, encode_configuration, majority
-from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
+from .messages import Removed
 from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,8 @@ class Membership(Part):
         if not self._begins() or self._library.state != LEADER:
             raise NotLeader(self._library.leader)
 
-    def _may_change(self, *, besides: str | None = None) -> None:
-        """Rule 7: configurations travel in entries that older programs cannot read.
+    def _may_change(self) -> None:
+        """Look at the clock.
 
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
@@ -95,17 +95,6 @@ class Membership(Part):
         self._must_lead()
         if self._clock() < self._leading.handing_over_until:
             raise ChangeNotYet("leadership is being handed over; ask again")
-        stated = self.shared.standing.formats
-        old = [
-            name
-            for name in self.shared.other_voters  # a learner is no loss, and may not have come yet
-            if name != besides and stated.get(name, FORMAT) < FORMAT_CONFIGURATION
-        ]
-        if old:
-            raise ChangeRefused(
-                f"{','.join(old)} has not said that it can read a change of the members: upgrade it, or "
-                "start it so that it can say so"
-            )
 
     def add_member(self, member: str) -> int | None:
         """Append the configuration with ``member`` as a learner; None if it is a learner or voter already.
@@ -139,7 +128,6 @@ class Membership(Part):
                 and progress.transfer is None
                 and progress.match >= self._log.configuration_index
                 and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
-                and self.shared.standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
             ):
                 logger.info("learner becomes a voter member=%s match=%d", name, progress.match)
                 with contextlib.suppress(ChangeNotYet):
@@ -152,7 +140,7 @@ class Membership(Part):
         Raises:
             NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
         """
-        self._may_change(besides=member)
+        self._may_change()
         if member not in self.shared.configuration.members:
             return None
         configuration = self.shared.configuration.without(member)
@@ -177,7 +165,7 @@ class Membership(Part):
         for peer, greeting in self._effects.greeted.items():
             if peer in members or peer in self._leading.told_removed:
                 continue
-            if not greeting.empty and greeting.format_max >= FORMAT_CONFIGURATION:
+            if not greeting.empty:
                 self._leading.told_removed.add(peer)
                 self._effects.send(peer, Removed(self._library.term, self._log.configuration_index))
 

@@ -1,7 +1,7 @@
 """What members say to each other: closed set of messages, msgpack, one format byte in front.
 
 Fields are positional; a later version may append fields with defaults (older members skip them) and raises
-:data:`FORMAT` when an older member could not understand the message.
+:data:`FORMAT` when an older member could not understand the message (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ import msgspec
 from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS_MAX, ELECTION_TIMEOUT_MS_MIN
 from routekeeper.remoting.lenient import UNREADABLE
 
+#: The first byte of each message. A message of another format ends the link, with a line that names both.
 FORMAT: Final = 1
-#: What this program reads, as its greeting states it (rule 7). 2: log entries that hold a configuration, and
-#: :class:`Removed`. 3: the leader's durable index in an :class:`Append`.
-FORMAT_MAX: Final = 3
-FORMAT_CONFIGURATION: Final = 2
-FORMAT_DURABLE: Final = 3
 
 #: The next one still fits into every field of messages and journal.
 NUMBER_MAX: Final = 2**62
@@ -40,11 +36,10 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
     """First message on a link, and again when the standing changes.
 
     ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
-    cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``format_max`` is the
-    highest format that the sender reads: a new one is used only when every member has said that it knows it.
-    ``cluster`` is the cluster's name; an empty sender's is only what it would found. ``http`` is where
-    operators reach the sender; empty if nowhere, or if that is not known. ``last_term`` and ``last_index``
-    are those of its log when it said so; ``durability`` is its setting, empty if it does not say.
+    cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``cluster`` is the
+    cluster's name; an empty sender's is only what it would found. ``http`` is where operators reach the
+    sender; empty if nowhere, or if that is not known. ``last_term`` and ``last_index`` are those of its log
+    when it said so; ``durability`` is its setting, empty if it does not say.
     """
 
     instance: Name
@@ -53,7 +48,6 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
     election_timeout_ms: Annotated[int, msgspec.Meta(ge=ELECTION_TIMEOUT_MS_MIN, le=ELECTION_TIMEOUT_MS_MAX)]
     founders: Annotated[dict[str, str], msgspec.Meta(max_length=64)]
     term: Term
-    format_max: int = FORMAT
     cluster: Name = ""
     http: Annotated[str, msgspec.Meta(max_length=300)] = ""
     last_term: Term = 0
@@ -105,9 +99,8 @@ class Append(_OfTerm, frozen=True, tag=7):
         entries: (term, command) from ``prev_index + 1`` on.
         last: The leader's last index.
         beat: Answer at once; otherwise an answer follows when the entries are durable.
-        clock, echo, age: See :mod:`routekeeper.nameserver.raft.consensus.contact`; seconds.
-        durable: The leader's own log is durable up to here; 0 if it does not say. ``age`` is stated together
-            with the greater of this and ``commit``: nobody has applied anything beyond.
+        clock, echo, age: See :mod:`routekeeper.nameserver.raft.consensus.contact`; seconds. ``age`` is stated
+            together with ``commit``: no member has applied anything beyond it.
     """
 
     seq: int
@@ -120,7 +113,6 @@ class Append(_OfTerm, frozen=True, tag=7):
     clock: float
     echo: float | None
     age: float | None
-    durable: Index = 0
 
 
 #: What an :class:`AppendReply` says of ``index``.

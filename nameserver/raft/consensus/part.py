@@ -17,7 +17,6 @@ from .contact import Contact
 from .effects import Effects, StoreStanding
 from .log import FIRST_INDEX, RaftLog, Recovered
 from .members import Configuration, Standing, majority
-from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -119,12 +118,6 @@ class Shared:
     def committed(self) -> bool:
         """Whether the configuration that the log holds last is committed."""
         return self.log.configuration_index <= self.library.commit_index
-
-    @property
-    def settled_three(self) -> bool:
-        """The log holds three voters and nobody else last, and that is committed."""
-        held = self.log.configuration
-        return len(held.voters) == 3 and not held.learners and self.committed
 
     # ---- who is silent: how long this member waits; that it stood still itself is nobody's silence
 
@@ -237,17 +230,6 @@ class Shared:
     def may_stand(self) -> bool:
         """Also False while the own journal stalls."""
         return self.votes and not self.stalled
-
-    @property
-    def read_by_all(self) -> int:
-        """Rule 7: the highest format that every member said it reads."""
-        stated = (self.standing.formats.get(name, FORMAT) for name in self.other_members)
-        return min([FORMAT_MAX, *stated])
-
-    @property
-    def all_read_durable(self) -> bool:
-        """Every member has said that it understands :attr:`.messages.Append.durable`."""
-        return self.read_by_all >= FORMAT_DURABLE
 
 
 class Part:

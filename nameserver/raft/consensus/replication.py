@@ -41,7 +41,6 @@ class Progress:
         match: Last index known to be durable there and equal to ours.
         seq: Number of the last message; ``reset_floor`` is the first one sent after the last rewind, so that
             answers to earlier messages do not rewind again (D18, D22).
-        durable_sent: What this peer was told that is durable at the leader.
         catch_up_entry: Index of the entry appended so that a learner can leave its state, 0 if none.
     """
 
@@ -51,7 +50,6 @@ class Progress:
     seq: int = 0
     reset_floor: int = 0
     commit_sent: int = -1
-    durable_sent: int = 0
     beat_at: float = 0.0
     unacknowledged: int = 0
     transfer: Transfer | None = None

@@ -1,48 +1,61 @@
-"""RaftMember: what the layer above holds in its hands."""
+"""One engine on the event loop with its timers, links and journal, as the layer above sees it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from random import Random
+from typing import Any, Final
 
+from routekeeper.nameserver.disk.files import DISK
+from routekeeper.nameserver.raft.consensus import effects
+from routekeeper.nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
+from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.members import majority
+from routekeeper.nameserver.raft.consensus.messages import MessageError, encode
+from routekeeper.nameserver.raft.consensus.part import Shared
 from routekeeper.nameserver.raft.library import check_library
+from routekeeper.nameserver.raft.links.auth import Credentials, LinkError
+from routekeeper.nameserver.raft.links.tls import TlsContexts
+from routekeeper.nameserver.raft.links.transport import APPLICATION, RAFT, Transport
+from routekeeper.nameserver.raft.storage.writer import Writer
 from routekeeper.nameserver.raft.types import (
-    ChangeNotYet,
     ChangeRefused,
-    ChangeUnknown,
     NotLeader,
     RaftConfig,
     Role,
     StateMachine,
+    StopMember,
+    needed_to_start,
 )
+from routekeeper.remoting.disk_threads import DiskThreads
 
-from .driver import Driver
-
-if TYPE_CHECKING:
-    from routekeeper.nameserver.raft.consensus.engine import Engine
-    from routekeeper.nameserver.raft.storage.images import Image
+from .certificates import Certificates
+from .changes import HANDOVER_S, HANDOVER_STEP_S, Changes
+from .images import ImageFiles
+from .promises import Promises
+from .recovery import Storage
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
-#: How long a closing leader waits for another one.
-HANDOVER_S: Final = 1.5
-HANDOVER_STEP_S: Final = 0.01
-#: How long a change waits for another one, or for a new leader to find its feet, and how often it looks.
-PATIENCE_S: Final = 2.0
-PATIENCE_STEP_S: Final = 0.02
-
-
-def _asked(ask: Callable[[Engine], _T], before: _T) -> _T:
-    """What the engine says whenever it is asked; ``before`` as long as there is none."""
-    return property(lambda member: before if member._driver is None else ask(member._driver.engine))  # type: ignore[return-value]
+#: Seconds that count pauses and suspends in full (rule 8). A partial, as each batch of reads asks.
+boot_clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+#: Room for a message around an entry or a batch of entries.
+FRAME_OVERHEAD: Final = 1024 * 1024
+#: Timers are not set closer than this.
+TIMER_MIN_S: Final = 0.001
+#: How often a timer is set anew because messages have moved its deadline on.
+MOVE_TIMER_S: Final = 0.02
+#: Messages held while a promise is stored; a disk that stands still for long costs those after these.
+HELD_MAX: Final = 4096
+#: A member that closes does not wait for its disk any longer.
+CLOSE_S: Final = 5.0
 
 
 class RaftMember:
@@ -56,6 +69,11 @@ class RaftMember:
             is one line. By default the process ends: whatever it would still answer could be wrong.
         on_removed: The cluster removed this member, which takes part no more; the argument is one line. By
             default as ``on_fatal``.
+
+    Attributes:
+        changes: Changes of the cluster, which an operator asks for.
+        bound: The address that the raft port is bound to, once it is.
+        images, certificates, transport: As the member uses them, from :meth:`start` on.
 
     Raises:
         RaftStartError: The settings are wrong, or the library is not the one this was written for.
@@ -73,60 +91,166 @@ class RaftMember:
     ) -> None:
         config.validate()
         check_library()
+        self.config = config
         self.bound = ""
-        self._config = config
+        self.changes = Changes(self)
+        self.on_fatal = on_fatal or _end_process
+        self.on_removed = on_removed or self.on_fatal
+        self._on_peer_message = on_peer_message
         self._on_change = on_change
-        on_fatal = on_fatal or _end_process
-        self._make_driver = partial(
-            Driver,
-            config,
-            machine,
-            on_peer_message=on_peer_message,
-            on_change=self._changed,
-            on_fatal=on_fatal,
-            on_removed=on_removed or on_fatal,
-        )
-        self._change = asyncio.Event()  # set for an instant at each
-        self._closed = False
-        self._driver: Driver | None = None
+        self._machine = machine
+        self._engine: Engine | None = None
+        self.images: ImageFiles
+        self.transport: Transport
+        self.certificates: Certificates | None = None
+        self._storage: Storage
+        self._promises: Promises
+        self._writer: Writer | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._held: list[tuple[str, int, bytes]] = []  # member, kind and message, until promises are kept
+        self._durable_to = 0  # up to this position the journal is known to be durable
+        self._step_due = self._change_due = self._durable_due = self._closed = False
+        self._removal = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._timer_moved_from = -math.inf
+        self._background: set[asyncio.Future[None]] = set()
 
-    async def start(self) -> None:
-        """Lock, recover, bind, take part; does not wait for a quorum.
+    # ---- state; before the start that of a member that knows nothing
 
-        Replays what the journal knows to be committed through ``machine.apply(live=False)``.
+    @property
+    def engine(self) -> Engine:
+        """What decides for this member.
 
         Raises:
-            RaftStartError: With one line for the operator.
+            NotLeader: It is not started.
         """
-        driver = self._driver = self._make_driver()
-        try:
-            self.bound = await driver.start()
-        except BaseException:
-            await driver.close()
-            raise
-        logger.info(
-            "raft member started me=%s listen=%s durability=%s role=%s term=%d applied_index=%d",
-            self._config.me,
-            self.bound,
-            self._config.durability,
-            self.role,
-            self.term,
-            self.applied_index,
-        )
+        if self._engine is None:
+            raise NotLeader(None)
+        return self._engine
 
-    async def close(self, *, handover: bool = True) -> None:
-        """Hand leadership over if asked to and possible, stop, close all files. Idempotent."""
-        driver = self._driver
-        if driver is None:
-            return
-        self._closed = True
-        self._tell_waiters()
-        if handover:
-            for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
-                if not driver.engine.greetings.linked or not driver.hand_over():
-                    break
-                await asyncio.sleep(HANDOVER_STEP_S)
-        await driver.close()
+    @property
+    def started(self) -> bool:
+        """Whether this member has read its disk."""
+        return self._engine is not None
+
+    @property
+    def promises_kept(self) -> bool:
+        """Whether the disk holds every vote and standing of this member: until then no message leaves."""
+        return self._engine is not None and self._promises.kept
+
+    @property
+    def role(self) -> Role:
+        """What this member is right now."""
+        return Role.LEARNER if self._engine is None else self._engine.role
+
+    @property
+    def term(self) -> int:
+        """The newest term that this member knows."""
+        return 0 if self._engine is None else self._engine.term
+
+    @property
+    def leader(self) -> str | None:
+        """The leader of the term, None if it is not known."""
+        return None if self._engine is None else self._engine.leader
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member leads, and an entry of its own term is committed."""
+        return self._engine is not None and self._engine.leads
+
+    @property
+    def votes(self) -> bool:
+        """Whether this member is a voter, by its own configuration and standing: no learner."""
+        return self._engine is not None and self._engine.shared.votes
+
+    @property
+    def commit_index(self) -> int:
+        """The last index that is known to be committed."""
+        return 0 if self._engine is None else self._engine.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        """The last index that the state machine has applied."""
+        return 0 if self._engine is None else self._engine.applied_index
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Voters and learners of the configuration in force: the stored one, whatever ``peers`` says."""
+        return () if self._engine is None else self._engine.members
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Voters of the configuration in force."""
+        return () if self._engine is None else self._engine.voters
+
+    @property
+    def linked(self) -> frozenset[str]:
+        """Members with an authenticated link up."""
+        return frozenset() if self._engine is None else self._engine.greetings.linked
+
+    @property
+    def contact_limit(self) -> float:
+        """The smallest election timeout N that any member states, in seconds."""
+        return 0.0 if self._engine is None else self._engine.greetings.contact_limit
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """First start: the members it still waits for."""
+        return () if self._engine is None else self._engine.greetings.waiting_for
+
+    @property
+    def distrusted(self) -> tuple[str, ...]:
+        """Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then."""
+        return () if self._engine is None else self._engine.greetings.distrusted
+
+    @property
+    def best(self) -> str:
+        """Of this member and those linked, the one with the best log."""
+        return "" if self._engine is None else self._engine.greetings.best
+
+    def link_number(self, peer: str) -> int:
+        """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
+        return 0 if self._engine is None else self._engine.greetings.link_number(peer)
+
+    def read_index_in(self, term: int) -> int | None:
+        """Return what must be applied so as to miss nothing that a member answered; None if this member does
+        not lead (:attr:`leads`) in ``term``.
+        """
+        return None if self._engine is None else self._engine.leading.read_index_in(term)
+
+    def read_index_with(self, member: str, term: int) -> int | None:
+        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
+        enough = member in self.voters and majority(len(self.voters)) <= 2
+        return self.read_index_in(term) if enough else None
+
+    def contact_age(self) -> float:
+        """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
+        return math.inf if self._engine is None else self._engine.contact_age()
+
+    def in_contact(self) -> bool:
+        """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
+        return self._engine is not None and self._engine.in_contact()
+
+    def member_age(self, member: str) -> float:
+        """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
+        return math.inf if self._engine is None else self._engine.member_age(member)
+
+    def status(self) -> dict[str, object]:
+        """Figures for people and metrics; the keys are those of /v1/status and some more."""
+        engine, age = self.engine, self.images.age()
+        left = {} if self.certificates is None else {"certificate_left_s": round(self.certificates.left_s, 3)}
+        return (
+            left
+            | engine.status()
+            | {
+                "snapshot_age_s": None if age is None else round(age, 3),
+                "durability": self.config.durability,
+                "me": self.config.me,
+                # Operators send a secret there: only what members say that have proved to be members.
+                "http": engine.greetings.http_addresses if self.config.authenticated else {},
+            }
+        )
 
     # ---- entries and messages
 
@@ -136,11 +260,10 @@ class RaftMember:
         Raises:
             ValueError: The payload is above ``entry_size_max``.
         """
-        driver = self._driver
-        if driver is None:
+        if self._engine is None:
             return None
-        index = driver.engine.append(payload, term=term)
-        driver.perform()
+        index = self._engine.append(payload, term=term)
+        self.perform()
         return index
 
     def send(self, member: str, message: bytes) -> bool:
@@ -148,251 +271,420 @@ class RaftMember:
 
         First in, first out for each link, in order with the engine's own messages.
         """
-        return self._driver is not None and self._driver.send_application(member, message)
+        return (
+            self._engine is not None
+            and member in self._engine.greetings.said
+            and self._send(member, APPLICATION, message)
+        )
 
-    # ---- changes of the cluster: on the leader only; deadlines are times of the loop
+    # ---- life
 
-    async def add_member(self, address: str, *, deadline: float) -> None:
-        """Take ``address`` in: a learner first, a voter once it has caught up. Nothing if it is a voter.
+    async def start(self) -> None:
+        """Lock, recover, bind, take part; does not wait for a quorum.
 
-        Its process is started with an empty disk and with the current members and itself as ``peers``.
-        Whoever leads makes it a voter, also after this call has given up.
-
-        Raises:
-            NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not a voter by the deadline; if it is a learner, it still becomes one later.
-        """
-        engine = self._running.engine
-        await self._patiently(lambda: engine.membership.add_member(address), deadline)
-        if not await self._until(lambda: address in engine.voters and engine.shared.committed, deadline):
-            if address in engine.shared.configuration.learners:
-                raise ChangeUnknown(f"{address} is a learner: it becomes a voter when it has caught up")
-            raise ChangeUnknown(f"{address} is not known to be a member yet")
-
-    async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Take ``address`` out; it stops. Nothing if it is no member.
-
-        A leader that is to go hands over first and does no more (D37): ask again where leadership went.
+        Replays what the journal knows to be committed through ``machine.apply(live=False)``.
 
         Raises:
-            NotLeader: Nothing was removed; ask the leader that is named.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not committed by the deadline.
+            RaftStartError: With one line for the operator.
         """
-        engine = self._running.engine
-        if address == self._config.me and engine.role is Role.LEADER:
-            raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
-        await self._patiently(lambda: engine.membership.remove_member(address), deadline)
-        gone = await self._until(lambda: address not in engine.members and engine.shared.committed, deadline)
-        if not gone:
-            raise ChangeUnknown(f"the removal of {address} is not known to be committed")
+        self._loop = asyncio.get_running_loop()
+        self._storage = storage = Storage(self.config, self._machine, DISK)
+        self._promises = Promises(storage.directory, self._in_background, self._keep_going, self.fatal)
+        self.images = ImageFiles(storage, self._machine, self._in_background, self.wake)
+        try:
+            self._engine = self._open()
+        except BaseException:
+            self._close_files()
+            raise
+        try:
+            self.bound = await self._take_part(self._engine)
+        except BaseException:
+            await self.close(handover=False)
+            raise
+        logger.info(
+            "raft member started me=%s listen=%s durability=%s role=%s term=%d applied_index=%d",
+            self.config.me,
+            self.bound,
+            self.config.durability,
+            self.role,
+            self.term,
+            self.applied_index,
+        )
 
-    async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
-        """Hand leadership to ``to``, or to the most caught-up voter; return the new leader.
+    def _open(self) -> Engine:
+        config, storage = self.config, self._storage
+        recovered = storage.recover()
+        shared = Shared(
+            config,
+            self._machine,
+            held_image=self.images,
+            clock=boot_clock,
+            rng=Random(os.urandom(16)),
+            standing=storage.directory.standing,
+            recovered=recovered,
+        )
+        engine = Engine(shared)
+        if not shared.empty and set(engine.members) != set(config.peers):
+            logger.warning(
+                "stored members rule stored=%s peers=%s", ",".join(engine.members), ",".join(config.peers)
+            )
+        contexts = None
+        if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
+            self.certificates = Certificates(config, self._take_contexts)
+            contexts = self.certificates.contexts
+        size_max = config.entry_size_max + FRAME_OVERHEAD
+        self.transport = Transport(
+            self._credentials(engine), owner=self, frame_size_max=size_max, tls=contexts
+        )
+        return engine
+
+    def _take_contexts(self, contexts: TlsContexts) -> None:
+        self.transport.tls = contexts  # links that are up stay: both ends have proved who they are
+
+    async def _take_part(self, engine: Engine) -> str:
+        """Replay, bind, take part; return the bound address.
 
         Raises:
-            NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Nobody else was seen to lead by the deadline.
+            RaftStartError: The address cannot be bound, or needs a secret.
         """
-        driver = self._running
-        engine = driver.engine
-        engine.membership.may_hand_over(to)
-        term = engine.term
-        # While it is tried nothing is appended, so it is not tried for ever.
-        give_up = min(deadline, asyncio.get_running_loop().time() + HANDOVER_S)
-        while engine.role is Role.LEADER and engine.term == term and driver.hand_over(to):
-            if asyncio.get_running_loop().time() >= give_up:
-                raise ChangeUnknown(f"{to or 'no other voter'} has not taken over")
-            await asyncio.sleep(HANDOVER_STEP_S)
-        if not await self._until(lambda: engine.leader is not None and engine.term > term, deadline):
-            raise ChangeUnknown("nobody is known to lead yet")
-        leader = engine.leader
-        if leader is None or leader == self._config.me:
-            raise ChangeUnknown("this member leads again")
-        return leader
+        if self._storage.journal is not None:
+            self._writer = Writer(
+                self._storage.journal,
+                done=partial(self._on_loop, self._durable),
+                failed=partial(self._on_loop, self.fatal),
+            )
+        bound = await self.transport.listen(self.config.listen or self.config.me)
+        self._storage.directory.fresh = False
+        with needed_to_start(self.config.data_dir, StopMember):
+            engine.start()
+            self.perform()
+        await self.transport.go()
+        if self.certificates is not None:
+            self.certificates.watch()
+        self._timer_fired()
+        return bound
 
-    async def save_snapshot(self, *, deadline: float) -> Image:
-        """Store an image of the state as it is now; the file can be copied and restored elsewhere.
+    async def close(self, *, handover: bool = True) -> None:
+        """Hand leadership over if asked to and possible, stop, write what is queued, close all files.
 
-        Any member can do that: the image is of what was applied there.
-
-        Raises:
-            ChangeRefused: There is nothing to store, or it could not be stored.
-            ChangeUnknown: Not stored by the deadline.
+        Idempotent.
         """
-        driver = self._running
-        engine = driver.engine
-        index, failures = engine.applied_index, engine.images.failures
+        engine = self._engine
+        if engine is None:
+            return
+        self.changes.close()
+        if handover:
+            for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
+                if not engine.greetings.linked or not self.hand_over():
+                    break
+                await asyncio.sleep(HANDOVER_STEP_S)
+        if self._closed:
+            return
+        engine.close()
+        self.perform()
+        self._closed = self._promises.closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.certificates is not None:
+            self.certificates.close()
+        await self.transport.close()
+        closing = DiskThreads("raft close")  # another may stand still for ever
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while self._background:
+                    await asyncio.wait(self._background)
+                await self._loop.run_in_executor(closing, self._close_files)
+        except TimeoutError:
+            logger.error("storage does not answer seconds=%g: this member ends without it", CLOSE_S)
+        for thread in (self._promises.thread, self.images.thread, closing):
+            thread.shutdown()
 
-        def done() -> bool:
-            held = driver.images.image()
-            if held is not None and held[0] >= index:
-                return True
-            if engine.images.failures > failures:
-                raise ChangeRefused(f"the snapshot cannot be stored: {engine.images.error}")
-            engine.images.save()
-            driver.perform()
+    def _close_files(self) -> None:
+        """Write what is queued, and give everything back; blocking."""
+        if self._writer is not None:
+            self._writer.close()
+        self._storage.close(wrote_all=self._writer is None or self._writer.wrote_all)
+
+    # ---- time
+
+    def wake(self) -> None:
+        """Step once after everything that is ready in this turn of the loop (group commit)."""
+        if not self._step_due and not self._closed:
+            self._step_due = True
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._step_due = False
+        self.engine.step()
+        self.perform()
+        wake_at = self.engine.next_wake()
+        if wake_at < self._timer_at:
+            self._set_timer(wake_at)
+
+    def perform(self) -> None:
+        """Do what the engine wants done, in order; to be called after each of its methods that changes it.
+
+        Nothing that is done here calls back into the engine before it returns, but for what is applied.
+        """
+        for effect in self.engine.take_effects():
+            match effect:
+                case Send():
+                    self._send(effect.peer, RAFT, encode(effect.message))
+                case Wake():
+                    self.wake()
+                case Write():
+                    assert self._writer is not None
+                    # A leader hears from others before it can commit, and asks then.
+                    silent = effect.leads and len(self.engine.voters) > 1
+                    self._writer.write(effect.position, effect.ops, silent=silent)
+                case Apply():
+                    self.engine.apply_committed()
+                    self.perform()
+                case Changed():
+                    self.changed()
+                case effects.StoreVote():
+                    self._promises.store_vote(effect.term, effect.vote)
+                case effects.StoreStanding():
+                    self._promises.store_standing(effect.standing)
+                case effects.MakeImage():
+                    if self._writer is not None:
+                        self._writer.rotate()
+                    self._in_background(self._make_image(effect))
+                case effects.InstallImage():
+                    self._in_background(self._install_image(effect))
+                case effects.Trim():
+                    if self._writer is not None:
+                        self._writer.trim(effect.index)
+                case effects.Follow():
+                    self._follow(effect.members)
+                case effects.Leave():
+                    self._leave(effect.reason)
+                case effects.Fail():
+                    self.fatal(effect.reason)
+
+    def _set_timer(self, wake_at: float) -> None:
+        if self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = wake_at
+        # uvloop counts in whole milliseconds, and a timer that fires a moment too early is set once more.
+        delay = max(0.0, wake_at - boot_clock())  # a member that is to stand now has a deadline of -inf
+        self._timer = self._loop.call_later(math.ceil(delay * 1000) / 1000, self._timer_fired)
+
+    def _move_timer(self) -> None:
+        """Heartbeats move a follower's deadlines on: to set its timer anew costs less than an early look.
+
+        Not after each message of a busy leader.
+        """
+        now = boot_clock()
+        if now >= self._timer_moved_from and self._timer is not None and not self.engine.leads:
+            self._timer_moved_from = now + MOVE_TIMER_S
+            wake_at = self.engine.next_wake()
+            if wake_at > self._timer_at:
+                self._set_timer(wake_at)
+
+    def _timer_fired(self) -> None:
+        """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
+        self._timer = None
+        self._timer_at = math.inf
+        self._ask_journal()
+        if self.engine.next_wake() <= boot_clock():
+            self.engine.step()
+            self.perform()
+        self._set_timer(max(self.engine.next_wake(), boot_clock() + TIMER_MIN_S))
+
+    def changed(self) -> None:
+        if not self._change_due and not self._closed:
+            self._change_due = True
+            self._loop.call_soon(self._tell_change)
+
+    def _tell_change(self) -> None:
+        self._change_due = False
+        if not self._closed:
+            self.transport.follow(self._credentials(self.engine))
+            self.changes.look_again()
+            self._on_change()
+
+    def _credentials(self, engine: Engine) -> Credentials:
+        return Credentials(
+            me=self.config.me,
+            members=frozenset(engine.members),
+            cluster=self._storage.directory.state.cluster,
+            secret=self.config.secret,
+            open=engine.shared.empty,
+        )
+
+    def _follow(self, members: tuple[str, ...]) -> None:
+        if self._storage.volatile:  # a member that starts empty again waits for those that take part now
+            self._storage.directory.follow(members)
+            self._promises.save_standing()
+        self.transport.follow(self._credentials(self.engine))
+
+    # ---- links (transport.Owner)
+
+    def link_up(self, peer: str) -> None:
+        self.engine.link_up(peer)
+        self.perform()
+        self.changed()
+
+    def link_down(self, peer: str) -> None:
+        self._held = [message for message in self._held if message[0] != peer]
+        self.engine.link_down(peer)
+        self.perform()
+        self.changed()
+
+    def raft_message(self, peer: str, data: memoryview) -> None:
+        self._ask_journal()
+        try:
+            self.engine.receive(peer, data)
+        except MessageError as error:
+            raise LinkError(str(error)) from error
+        self.perform()
+        self._move_timer()
+
+    def hand_over(self, to: str | None = None) -> bool:
+        """Ask ``to``, or the best follower, to take over; False if this member does not lead (any more)."""
+        asked = self.engine.membership.hand_over(to)
+        self.perform()
+        return asked
+
+    def application_message(self, peer: str, data: bytes) -> None:
+        if self._closed:
+            return
+        if peer not in self.engine.greetings.said:
+            raise LinkError("application message before a greeting")
+        try:
+            self._on_peer_message(peer, data)
+        except Exception:
+            # A handler's defect must not close the link: the peer would send the same again for ever.
+            logger.exception("peer message handler failed peer=%s", peer)
+
+    # ---- storage
+
+    def _ask_journal(self) -> None:
+        """Take what is durable by now before something else is done with it."""
+        if self._writer is not None and self._writer.handed != self._durable_to:
+            position = self._writer.ask()
+            if position > self._durable_to:
+                self._durable(position)
+
+    def _on_loop(self, callback: Callable[..., None], said: object) -> None:
+        """On the writer's thread: tell the loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, said)
+
+    def _durable(self, position: int) -> None:
+        """The journal's thread is through up to here."""
+        self._durable_to = max(self._durable_to, position)
+        self._durable_due = not self._promises.kept  # an only member commits by its own write alone
+        if not self._durable_due:
+            self.engine.durable(self._durable_to)
+            self.perform()
+
+    def _keep_going(self) -> None:
+        """All promises are kept: let go of what waited."""
+        held, self._held = self._held, []
+        for message in held:
+            self.transport.send(*message)
+        if self._durable_due:
+            self._durable(self._durable_to)
+        if self._removal:
+            self.on_removed(self._removal)
+
+    def _send(self, member: str, kind: int, message: bytes) -> bool:
+        """Send, in order; nothing leaves while a promise is on its way to the disk."""
+        if self._promises.kept:
+            return self.transport.send(member, kind, message)
+        if len(self._held) >= HELD_MAX:
+            self.transport.drop(member)  # a link that stays must not miss a message
             return False
+        self._held.append((member, kind, message))
+        return True
 
-        if not await self._until(done, deadline):
-            raise ChangeUnknown("the snapshot is not stored yet")
+    def fatal(self, reason: str) -> None:
+        if not self._closed:
+            self.engine.stop()
+            logger.critical("raft member stops me=%s reason=%s", self.config.me, reason)
+            self.on_fatal(reason)
+
+    def _leave(self, reason: str) -> None:
+        if not self._closed:
+            self.engine.stop()
+            logger.warning("raft member removed me=%s reason=%s", self.config.me, reason)
+            self._removal = f"raft: {reason}; it stops, and must not start on this data again"
+            if self._promises.kept:
+                self._keep_going()
+
+    # ---- state images
+
+    async def _make_image(self, wanted: effects.MakeImage) -> None:
+        """A failure costs nothing but room (D28)."""
         try:
-            return await driver.images.as_file()
-        except OSError as error:
-            raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
+            await self.images.make(wanted)
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("snapshot failed index=%d", wanted.index)
+            self.engine.images.failed(str(error))
+        else:
+            self.engine.images.made(wanted.index)
+        self.perform()
 
-    async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
-        """Replace log and state by the contents of a snapshot file; only in a cluster of one.
-
-        What was written since the snapshot was made is gone; a new term begins.
-
-        Raises:
-            NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not durable by the deadline; it goes on.
-        """
-        driver = self._running
-        engine = driver.engine
-        engine.images.may_restore()
-        restoring = asyncio.ensure_future(driver.restore(image))
-        driver.keep(restoring)
+    async def _install_image(self, wanted: effects.InstallImage) -> None:
         try:
-            async with asyncio.timeout_at(deadline):
-                await asyncio.shield(restoring)
-        except TimeoutError as error:
-            restoring.add_done_callback(_say_how_it_ended)
-            raise ChangeUnknown("the snapshot is being restored") from error
-        if not await self._until(lambda: engine.leads, deadline):
-            raise ChangeUnknown("the snapshot is restored, nobody leads yet")
+            replace_state = await self.images.install(wanted)
+        except StopMember as error:
+            self.fatal(f"snapshot {wanted.index} from the leader: {error}")
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("snapshot not installed index=%d", wanted.index)
+            self.engine.images.install_failed(str(error))
+        else:
+            self.engine.images.installed(wanted.index, wanted.term, wanted.configuration, replace_state)
+        self.perform()
 
-    @property
-    def _running(self) -> Driver:
-        if self._driver is None:
-            raise NotLeader(None)
-        return self._driver
-
-    async def _patiently(self, change: Callable[[], int | None], deadline: float) -> None:
-        """Make a change; one that is refused for what soon passes, such as another change, is tried again.
+    async def restore(self, raw: bytes) -> None:
+        """Make the snapshot file ``raw`` log and state.
 
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
         """
-        loop = asyncio.get_running_loop()
-        give_up = min(deadline, loop.time() + PATIENCE_S)
-        while True:
-            try:
-                change()
-                self._running.perform()
-                return
-            except ChangeNotYet:
-                if loop.time() >= give_up or self._closed:
-                    raise
-            await asyncio.sleep(PATIENCE_STEP_S)
+        found, marked, replace_state = await self.images.read_file(raw)
+        images = self.engine.images
+        images.may_restore()
+        images.restoring = True
+        try:
+            while not images.settled:
+                await asyncio.sleep(0.005)
+                if self._closed:
+                    raise ChangeRefused("this member stops")
+            index, term, configuration = images.restore_at(found)
+            await self.images.store(index, term, configuration, marked)
+        except OSError as error:
+            raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
+        else:
+            images.restored(index, term, configuration, replace_state)
+            self.perform()
+        finally:
+            images.restoring = False
 
-    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``condition``, which is asked again at each change; False at the deadline, or when the
-        member closes.
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, name="raft storage")
+        task.add_done_callback(self._background_ended)
+        self.keep(task)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        """What may go wrong with a disk is dealt with in the task: anything else is our own fault, and a
+        member that goes on without its promises or images would look alive and be of no use.
         """
-        while not condition():
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._change.wait()
-            except TimeoutError:
-                return False
-            if self._closed:
-                return False
-        return True
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("raft storage failed", exc_info=error)
+            self.fatal(f"storage failed: {error!r}")
 
-    def _changed(self) -> None:
-        self._tell_waiters()
-        self._on_change()
-
-    def _tell_waiters(self) -> None:
-        self._change.set()
-        self._change.clear()
-
-    # ---- state
-
-    role: Role = _asked(lambda engine: engine.role, Role.LEARNER)
-    term: int = _asked(lambda engine: engine.shared.library.term, 0)
-    leader: str | None = _asked(lambda engine: engine.shared.library.leader, None)
-    applied_index: int = _asked(lambda engine: engine.shared.library.applied_index, 0)
-    #: Leader, and an entry of its own term is committed.
-    leads: bool = _asked(lambda engine: engine.shared.library.leads, False)
-    #: This member is a voter, by its own configuration and standing: no learner.
-    votes: bool = _asked(lambda engine: engine.shared.votes, False)
-    voters: tuple[str, ...] = _asked(lambda engine: engine.voters, ())
-    commit_index: int = _asked(lambda engine: engine.commit_index, 0)
-    #: Members with an authenticated link up.
-    linked: frozenset[str] = _asked(lambda engine: engine.greetings.linked, frozenset())
-    #: Voters and learners of the configuration in force: the stored one, whatever ``peers`` says.
-    members: tuple[str, ...] = _asked(lambda engine: engine.members, ())
-    #: Seconds: the smallest election timeout N that any member states.
-    contact_limit: float = _asked(lambda engine: engine.greetings.contact_limit, 0.0)
-    #: First start: the members it still waits for.
-    waiting_for: tuple[str, ...] = _asked(lambda engine: engine.greetings.waiting_for, ())
-    #: Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then.
-    distrusted: tuple[str, ...] = _asked(lambda engine: engine.greetings.distrusted, ())
-    #: Of this member and those linked, the one with the best log.
-    best: str = _asked(lambda engine: engine.greetings.best, "")
-
-    def link_number(self, peer: str) -> int:
-        """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
-        return self._driver.engine.greetings.link_number(peer) if self._driver is not None else 0
-
-    def read_index_in(self, term: int) -> int | None:
-        """Return what must be applied so as to miss nothing that a member answered; None if this member does
-        not lead (:attr:`leads`) in ``term``.
-
-        Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
-        """
-        return self._driver.engine.leading.read_index_in(term) if self._driver is not None else None
-
-    def read_index_with(self, member: str, term: int) -> int | None:
-        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        enough = member in self.voters and majority(len(self.voters)) <= 2
-        return self.read_index_in(term) if enough else None
-
-    def contact_age(self) -> float:
-        """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
-        return self._driver.engine.contact_age() if self._driver is not None else math.inf
-
-    def in_contact(self) -> bool:
-        """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
-        return self._driver is not None and self._driver.engine.in_contact()
-
-    def member_age(self, member: str) -> float:
-        """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
-        return self._driver.engine.member_age(member) if self._driver is not None else math.inf
-
-    def status(self) -> dict[str, object]:
-        """Figures for people and metrics; the keys are those of /v1/status and some more."""
-        driver = self._running
-        age = driver.images.age()
-        certificates = driver.certificates
-        left = {} if certificates is None else {"certificate_left_s": round(certificates.left_s, 3)}
-        return (
-            left
-            | driver.engine.status()
-            | {
-                "snapshot_age_s": None if age is None else round(age, 3),
-                "durability": self._config.durability,
-                "me": self._config.me,
-                # Operators send a secret there: only what members say that have proved to be members.
-                "http": driver.engine.greetings.http_addresses if self._config.authenticated else {},
-            }
-        )
-
-
-def _say_how_it_ended(restoring: asyncio.Future[None]) -> None:
-    """Of a restore that took longer than whoever asked for it has waited."""
-    error = None if restoring.cancelled() else restoring.exception()
-    if error is None:
-        logger.info("snapshot restored after its deadline")
-    else:
-        logger.error("snapshot not restored error=%s", error)
+    def keep(self, task: asyncio.Future[None]) -> None:
+        """Wait for it before the files are closed."""
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
 
 def _end_process(reason: str) -> None:

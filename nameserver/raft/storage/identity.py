@@ -39,7 +39,7 @@ FORMAT: Final = 1
 VOTE_FORMAT: Final = 1
 #: What a standing says, and what of it still holds in a life that finds no data.
 _STANDING: Final = tuple(field.name for field in fields(Standing))
-_WITHOUT_DATA: Final = ("cluster", "formats", "removed")
+_WITHOUT_DATA: Final = ("cluster", "removed")
 #: Room for what is known of some hundred members.
 _STANDING_SIZE: Final = 64 * 1024
 
@@ -157,9 +157,7 @@ class DataDirectory:
             )
         else:
             cluster = secrets.token_hex(16)
-            self._store(
-                members=(config.me,), cluster=cluster, founders={}, formats={}, removed=False, forcing=True
-            )
+            self._store(members=(config.me,), cluster=cluster, founders={}, removed=False, forcing=True)
 
     def forced(self, *, voter: bool) -> None:
         """The log names this member alone, durably; without ``voter`` it is empty and will found itself."""
@@ -264,7 +262,12 @@ class DataDirectory:
         Raises:
             RaftStartError: Nobody knows them.
         """
-        _, term, vote = _load(self._vote, _read_vote, "what this member promised is unknown")
+        version, term, vote = _load(self._vote, _read_vote, "what this member promised is unknown")
+        if version != VOTE_FORMAT:
+            raise RaftStartError(
+                f"raft: {self.raft / 'vote'} has format {version}, this program knows {VOTE_FORMAT}: go on "
+                "with the program that wrote it"
+            )
         return term, vote
 
     def save_vote(self, term: int, vote: str | None) -> None:
@@ -307,12 +310,12 @@ class DataDirectory:
         durable data only what concerns it in another life, too.
 
         Returns:
-            Whether anything was promised by that: nobody relies on the rest.
+            Whether anything was promised by that.
         """
         before = self.state
         outlives = _WITHOUT_DATA if self._config.durability == "memory" else _STANDING
         self._change(**{name: getattr(standing, name) for name in outlives})
-        return replace(self.state, formats=before.formats) != before
+        return self.state != before
 
     def follow(self, members: tuple[str, ...]) -> None:
         """Remember who takes part, for a member that has no log to tell it after a restart."""

@@ -140,8 +140,10 @@ def parse(raw: bytes, path: Path) -> tuple[Image, bytes]:
     if len(raw) < _MEMBERS_AT:
         raise ValueError(f"{len(raw)} bytes, less than a header")
     magic, version, index, term, size, checksum = _HEAD.unpack_from(raw)
-    if magic != _MAGIC or version != FORMAT:
-        raise ValueError(f"not an image of format {FORMAT}")
+    if magic != _MAGIC:
+        raise ValueError("no snapshot")
+    if version != FORMAT:
+        raise ValueError(f"a snapshot of format {version}, this program knows {FORMAT}")
     start = _image_at(raw)
     if start - _HEAD.size > _MEMBERS_MAX:
         raise ValueError(f"{start - _HEAD.size} bytes of members")

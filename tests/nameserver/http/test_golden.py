@@ -423,7 +423,7 @@ async def raft_of_two(root: Path) -> str:
             await until(lambda of=of: len(group(of).raft_status().http or {}) == 2)  # type: ignore[misc]
         if first.mode.status().role != "leader":
             deadline = asyncio.get_running_loop().time() + CONDITION_S
-            await group(second).member.transfer_leadership(first.raft, deadline=deadline)
+            await group(second).member.changes.transfer_leadership(first.raft, deadline=deadline)
         first.masks = second.masks = {
             str(root): "DATA",
             peers[0]: "FIRST",

@@ -65,7 +65,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
                 while not mode.status().writes_ready:
                     assert loop.time() < deadline
                     await asyncio.sleep(0.01)
-                await mode.member.save_snapshot(deadline=deadline)
+                await mode.member.changes.save_snapshot(deadline=deadline)
                 async with web.get(f"http://{addr}/metrics") as answer:
                     assert answer.status == 200
                     return await answer.text()

@@ -95,7 +95,7 @@ class Cluster:
         shutil.rmtree(self.config(name).data_dir, ignore_errors=True)
         leader = await self.elected()
         await self.start(name, peers=tuple(sorted({*leader.members, name})))
-        await leader.add_member(name, deadline=in_seconds(20))
+        await leader.changes.add_member(name, deadline=in_seconds(20))
         await until(lambda: all(name in self.up[member].voters for member in leader.members))
 
     def _changed(self) -> None:

@@ -29,7 +29,6 @@ from routekeeper.nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGU
 from routekeeper.nameserver.raft.consensus.members import encode_configuration, quorum_index
 from routekeeper.nameserver.raft.consensus.membership import Membership
 from routekeeper.nameserver.raft.consensus.messages import (
-    FORMAT_MAX,
     MATCH,
     RESET,
     TERM_STEP_MAX,
@@ -368,7 +367,7 @@ def test_d10_messages_of_strangers_and_before_the_hello_change_nothing(world: Ma
     follower.receive("z:1", encode(_append(follower, 1, [], term=term + 1000)))
     follower.link_up("z:1")
     for cluster in ("", "another"):
-        hello = Greeting("i", True, False, 300, {}, 0, FORMAT_MAX, cluster)
+        hello = Greeting("i", True, False, 300, {}, 0, cluster)
         with pytest.raises(MessageError, match=r"no member|another cluster"):
             follower.receive("z:1", encode(hello))
     with pytest.raises(MessageError, match="before a greeting"):

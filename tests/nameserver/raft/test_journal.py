@@ -483,7 +483,7 @@ def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
     whole = head + struct.pack(">I", zlib.crc32(head + bytes(4) + b"state")) + bytes(4) + b"state"
     path = tmp_path / f"snapshot-{7:020d}"
     path.write_bytes(whole)
-    with pytest.raises(RaftStartError, match="not an image of format 1"):
+    with pytest.raises(RaftStartError, match="format 2, this program knows 1"):
         Snapshots(tmp_path).recover()
     head = struct.pack(">4sIQQQ", b"RKSN", 1, 7, 3, 5)
     whole = head + struct.pack(">I", zlib.crc32(bytes(4) + b"state", zlib.crc32(head))) + bytes(4) + b"state"

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 
 from routekeeper.nameserver.disk.files import File, Files
-from routekeeper.nameserver.raft.node import driver as node_driver
+from routekeeper.nameserver.raft.node import member as node_member
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
@@ -86,7 +86,7 @@ def test_a_full_disk_stops_acknowledging_and_goes_on_when_there_is_room(tmp_path
 _BROKEN = """
     async def scenario(member):
         # The journal's descriptor now means a device on which every write fails.
-        journal = member._driver._storage.journal._file.descriptor
+        journal = member._storage.journal._file.descriptor
         broken = os.open(sys.argv[2], os.O_RDONLY)
         os.dup2(broken, journal)
         member.append(b"x", term=member.term)
@@ -156,7 +156,7 @@ def test_a_member_ends_at_once_though_there_is_no_room_for_its_vote(
             await cluster.close(leader)
             await until(lambda: "no room for term, vote or standing" in caplog.text)
             for name in list(cluster.up):
-                async with asyncio.timeout(node_driver.CLOSE_S / 2):
+                async with asyncio.timeout(node_member.CLOSE_S / 2):
                     await cluster.close(name)
 
     run(scenario)
@@ -244,7 +244,7 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
 ) -> None:
     """Images, their dates and removal, what members say of themselves, a new member: threads wait."""
     disk = Still()
-    monkeypatch.setattr(node_driver, "DISK", disk)
+    monkeypatch.setattr(node_member, "DISK", disk)
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, compact_bytes=2_000) as cluster:
@@ -254,16 +254,17 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
             leader = await cluster.elected()
             disk.moves.clear()
             try:
-                for driver in [member._driver for member in cluster.up.values()]:
-                    assert driver is not None
-                    standing = driver.engine.shared.standing
-                    driver.engine.shared.become(replace(standing, formats={**standing.formats, "d:1": 2}))
-                    driver.images.read_image(int(str(leader.status()["snapshot_index"])), 0, 100)
-                    driver.images.age()
-                    driver.images.image()
-                    driver.engine.images.save()
-                    driver.perform()
-                adding = asyncio.ensure_future(leader.add_member("127.0.0.1:1", deadline=in_seconds(0.5)))
+                for member in cluster.up.values():
+                    standing = member.engine.shared.standing
+                    member.engine.shared.become(replace(standing, founders={**standing.founders, "d:1": "i"}))
+                    member.images.read_image(int(str(leader.status()["snapshot_index"])), 0, 100)
+                    member.images.age()
+                    member.images.image()
+                    member.engine.images.save()
+                    member.perform()
+                adding = asyncio.ensure_future(
+                    leader.changes.add_member("127.0.0.1:1", deadline=in_seconds(0.5))
+                )
                 await asyncio.wait([adding])
                 assert isinstance(adding.exception(), ChangeUnknown | NotLeader | ChangeRefused)
             finally:
@@ -276,7 +277,7 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
 
 _STANDS_STILL = """
     import signal, threading
-    from routekeeper.nameserver.raft.node import driver
+    from routekeeper.nameserver.raft.node import member as node_member
     from routekeeper.nameserver.disk.files import Files
 
     class Still(Files):
@@ -293,12 +294,12 @@ _STANDS_STILL = """
         def wait():
             if not Still.moves: threading.Event().wait()
 
-    driver.DISK = Still()
+    node_member.DISK = Still()
 
     async def scenario(member):
         stopped = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-        await until(lambda: not member._driver._background)
+        await until(lambda: not member._background)
         Still.moves = False
         if UNDER_WAY: member.append(b"x", term=member.term)
         os.kill(os.getpid(), signal.SIGTERM)

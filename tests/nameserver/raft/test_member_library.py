@@ -18,7 +18,6 @@ from pysyncobj.serializer import Serializer
 from routekeeper.nameserver.raft.consensus.effects import MakeImage
 from routekeeper.nameserver.raft.links.transport import Transport
 from routekeeper.nameserver.raft.node import recovery
-from routekeeper.nameserver.raft.node.driver import Driver
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.journal import Journal, Replay
 from routekeeper.nameserver.raft.types import RaftStartError
@@ -152,11 +151,11 @@ def _d14_off(patch: pytest.MonkeyPatch) -> None:
 def _d29_off(patch: pytest.MonkeyPatch) -> None:
     """The library's own writer of dumps, with its defaults."""
 
-    async def make(member: Driver, wanted: MakeImage) -> None:
+    async def make(member: RaftMember, wanted: MakeImage) -> None:
         file = str(member.config.data_dir / "dump")
         Serializer(file, 1 << 16, True, None, None, None).serialize(None, wanted.index)
 
-    patch.setattr(Driver, "_make_image", make)
+    patch.setattr(RaftMember, "_make_image", make)
 
 
 def _d32_off(patch: pytest.MonkeyPatch) -> None:

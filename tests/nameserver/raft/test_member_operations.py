@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.nameserver.raft.node.driver import Driver
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.types import (
@@ -38,7 +37,7 @@ def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, dura
             assert len((await cluster.elected()).voters) == 5
             leader = await cluster.elected()
             gone = next(name for name in cluster.peers if cluster.up[name] is not leader)
-            await leader.remove_member(gone, deadline=in_seconds(10))
+            await leader.changes.remove_member(gone, deadline=in_seconds(10))
             await until(lambda: [name for name, _ in cluster.removed] == [gone])
             assert "removed" in cluster.removed[0][1]
             await cluster.close(gone)
@@ -46,7 +45,7 @@ def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, dura
                 await cluster.start(gone)
             await cluster.put(b"after")
             await cluster.settled()
-            await leader.remove_member(gone, deadline=in_seconds(1))  # nothing to do
+            await leader.changes.remove_member(gone, deadline=in_seconds(1))  # nothing to do
             # Whoever was added elects and is elected as the founders are, also after all restart.
             for name in list(cluster.up):
                 await cluster.close(name)
@@ -69,12 +68,12 @@ def test_a_leader_hands_over_before_its_own_removal(tmp_path: Path) -> None:
             leader = await cluster.elected()
             me = cluster.name(leader)
             with pytest.raises(NotLeader) as refused:
-                await leader.remove_member(me, deadline=in_seconds(10))
+                await leader.changes.remove_member(me, deadline=in_seconds(10))
             successor = refused.value.leader
             assert successor in cluster.peers
             assert successor != me
             await until(lambda: cluster.up[successor].leads)
-            await cluster.up[successor].remove_member(me, deadline=in_seconds(10))
+            await cluster.up[successor].changes.remove_member(me, deadline=in_seconds(10))
             await until(lambda: [name for name, _ in cluster.removed] == [me])
             await cluster.close(me)
             await cluster.put(b"two")
@@ -92,7 +91,7 @@ def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_
             (port,) = free_ports(1)
             name = f"127.0.0.1:{port}"
             with pytest.raises(ChangeUnknown, match="is a learner"):
-                await leader.add_member(name, deadline=in_seconds(0.3))
+                await leader.changes.add_member(name, deadline=in_seconds(0.3))
             assert leader.status()["learners"] == [name]
             assert len(leader.voters) == 3
             await cluster.put(b"goes on")
@@ -128,7 +127,7 @@ async def hand_over(leader: RaftMember, target: str | None) -> str:
     """Hand over as soon as the leader has heard of who takes over; a busy machine may take a while."""
     while True:
         try:
-            return await leader.transfer_leadership(target, deadline=in_seconds(5))
+            return await leader.changes.transfer_leadership(target, deadline=in_seconds(5))
         except ChangeRefused as error:
             if "out of reach, or has not caught up yet" not in str(error):
                 raise
@@ -146,20 +145,20 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
                 leader = await cluster.elected()
                 if target == cluster.name(leader):
                     with pytest.raises(ChangeRefused, match="leads already"):
-                        await leader.transfer_leadership(target, deadline=in_seconds(5))
+                        await leader.changes.transfer_leadership(target, deadline=in_seconds(5))
                     continue
                 found = await hand_over(leader, target)
                 assert found == (target or found) != cluster.name(leader)
                 with pytest.raises(NotLeader):
-                    await leader.transfer_leadership(None, deadline=in_seconds(5))
+                    await leader.changes.transfer_leadership(None, deadline=in_seconds(5))
             leader = await cluster.elected()
             with pytest.raises(ChangeRefused, match="none of the voters"):
-                await leader.transfer_leadership("127.0.0.1:1", deadline=in_seconds(5))
+                await leader.changes.transfer_leadership("127.0.0.1:1", deadline=in_seconds(5))
             for name in list(cluster.up):
                 if cluster.up[name] is not leader:
                     await cluster.close(name)
             with pytest.raises((ChangeRefused, NotLeader)):
-                await leader.transfer_leadership(None, deadline=in_seconds(1))
+                await leader.changes.transfer_leadership(None, deadline=in_seconds(1))
 
     run(scenario)
 
@@ -174,17 +173,17 @@ def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
             await cluster.start()
             await cluster.put(*(b"%d" % i for i in range(30)))
             leader = await cluster.elected()
-            saved = await leader.save_snapshot(deadline=in_seconds(10))
+            saved = await leader.changes.save_snapshot(deadline=in_seconds(10))
             image = saved.path.read_bytes()
             assert saved.file_size == len(image)
             assert 30 <= saved.index <= leader.applied_index
-            again = await leader.save_snapshot(deadline=in_seconds(10))
+            again = await leader.changes.save_snapshot(deadline=in_seconds(10))
             assert again.index >= saved.index
             with pytest.raises(ChangeRefused, match="force-new-cluster"):
-                await leader.restore_snapshot(image, deadline=in_seconds(5))
+                await leader.changes.restore_snapshot(image, deadline=in_seconds(5))
             follower = next(member for member in cluster.up.values() if member is not leader)
             with pytest.raises(NotLeader):
-                await follower.restore_snapshot(image, deadline=in_seconds(5))
+                await follower.changes.restore_snapshot(image, deadline=in_seconds(5))
 
         async with cluster_of(tmp_path / "new", 3, durability=durability) as cluster:
             first, *others = cluster.peers
@@ -193,9 +192,9 @@ def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
             member = cluster.up[first]
             for bad in (b"", image[:-1], b"XXXX" + image[4:]):
                 with pytest.raises(ChangeRefused, match="no snapshot"):
-                    await member.restore_snapshot(bad, deadline=in_seconds(5))
+                    await member.changes.restore_snapshot(bad, deadline=in_seconds(5))
             term = member.term
-            await member.restore_snapshot(image, deadline=in_seconds(10))
+            await member.changes.restore_snapshot(image, deadline=in_seconds(10))
             assert cluster.payloads() == [b"%d" % i for i in range(30)]
             assert member.term > term
             await cluster.put(b"after")
@@ -288,16 +287,16 @@ def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
     async def scenario() -> None:
         begun = asyncio.Event()
 
-        async def restore(driver: Driver, raw: bytes) -> None:
+        async def restore(member: RaftMember, raw: bytes) -> None:
             await begun.wait()
             raise ChangeRefused("the snapshot cannot be stored: planted")
 
-        monkeypatch.setattr(Driver, "restore", restore)
+        monkeypatch.setattr(RaftMember, "restore", restore)
         async with cluster_of(tmp_path, size=1) as cluster:
             await cluster.start()
             member = await cluster.elected()
             with pytest.raises(ChangeUnknown):
-                await member.restore_snapshot(b"", deadline=in_seconds(0.01))
+                await member.changes.restore_snapshot(b"", deadline=in_seconds(0.01))
             assert "not restored" not in caplog.text
             begun.set()
             await until(lambda: "snapshot not restored error=the snapshot cannot be stored" in caplog.text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -459,42 +458,6 @@ def test_a_member_that_was_away_follows_a_leader_that_it_does_not_know(world: Ma
 
 
 # ---- rule 7
-
-
-def _older(w: Any, name: str) -> None:
-    """From now on ``name`` says what a program says that knows no configurations."""
-    for other in w.members.values():
-        standing = other.engine.shared.standing
-        formats = {peer: 1 if peer == w[name].name else stated for peer, stated in standing.formats.items()}
-        other.engine.shared.standing = replace(standing, formats=formats)
-
-
-def test_rule_7_a_change_waits_until_every_member_can_read_it(world: Make) -> None:
-    w = world()
-    w.elect("a")
-    leader = w.engine("a")
-    _older(w, "c")
-    assert leader.status()["peer_format"] == 1
-    with pytest.raises(ChangeRefused, match="c:1 has not said"):
-        leader.membership.add_member("d:1")
-    with pytest.raises(ChangeRefused, match="c:1 has not said"):
-        leader.membership.remove_member("b:1")
-    assert leader.membership.remove_member("c:1") is not None  # it need not read that
-
-
-def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: Make) -> None:
-    w = world()
-    w.elect("a")
-    leader = w.engine("a")
-    hello = Greeting("i", True, False, 300, {}, 0, 1, str(leader.status()["cluster"]))
-    leader.receive("c:1", encode(hello))
-    with pytest.raises(ChangeRefused, match="c:1 has not said"):
-        leader.membership.add_member("d:1")
-    assert w["a"].disk.standing.formats["c:1"] == 1
-    w.crash(w["c"])
-    w.crash(w["a"])
-    w.start("a")
-    assert w.engine("a").shared.standing.formats["c:1"] == 1
 
 
 def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:

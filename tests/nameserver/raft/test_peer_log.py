@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from routekeeper.nameserver.raft.consensus.messages import (
-    FORMAT_MAX,
     Append,
     Greeting,
     Stale,
@@ -41,7 +40,7 @@ def append(term: int, *entries: tuple[int, bytes], prev: tuple[int, int] = (1, 0
 
 
 def greeting(*, voter: bool, cluster: str) -> Greeting:
-    return Greeting("i", voter, False, 1000, {}, 0, FORMAT_MAX, cluster)
+    return Greeting("i", voter, False, 1000, {}, 0, cluster)
 
 
 def new_leaders(w: Any, follower: Any) -> None:

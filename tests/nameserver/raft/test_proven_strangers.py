@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.nameserver.raft.consensus.messages import FORMAT_MAX, Greeting, encode
+from routekeeper.nameserver.raft.consensus.messages import Greeting, encode
 from routekeeper.nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
 from routekeeper.nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
-from routekeeper.nameserver.raft.node.driver import Driver
+from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.identity import State
 from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
 
@@ -67,7 +67,7 @@ class Stranger:
 
     def greet(self, cluster: Cluster, *, election_timeout_ms: int = 300) -> None:
         name = stored(cluster).cluster
-        hello = Greeting("instance", False, False, election_timeout_ms, {}, 0, FORMAT_MAX, name)
+        hello = Greeting("instance", False, False, election_timeout_ms, {}, 0, name)
         self.send(bytes((RAFT,)) + encode(hello))
 
     async def ended(self) -> None:
@@ -83,42 +83,16 @@ class Stranger:
             await self._writer.wait_closed()
 
 
-def driver_of(cluster: Cluster) -> Driver:
-    driver = cluster.up[cluster.peers[0]]._driver
-    assert driver is not None
-    return driver
+def only_member(cluster: Cluster) -> RaftMember:
+    return cluster.up[cluster.peers[0]]
 
 
 def stored(cluster: Cluster) -> State:
-    return driver_of(cluster)._storage.directory.state
+    return only_member(cluster)._storage.directory.state
 
 
 def links(cluster: Cluster) -> Collection[str]:
-    return driver_of(cluster).transport._links
-
-
-@pytest.mark.slow
-def test_names_that_come_and_go_leave_nothing_in_what_is_stored(tmp_path: Path) -> None:
-    """Each left its format there, until the place in the file was too small and the member ended."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1, secret=None) as cluster:
-            await cluster.start()
-            await cluster.elected()
-            for number in range(400):
-                stranger = await Stranger.link(cluster, f"{'x' * 240}{number}:1")
-                stranger.greet(cluster)
-                await stranger.receive()  # its hello
-                await stranger.close()
-            await until(lambda: not links(cluster))
-            last = await Stranger.link(cluster, "127.0.0.1:1")
-            last.greet(cluster)
-            await until(lambda: "127.0.0.1:1" in stored(cluster).formats)
-            assert len(stored(cluster).formats) <= 1 + OUTSIDERS_MAX
-            await cluster.put(b"x")
-            await last.close()
-
-    run(scenario)
+    return only_member(cluster).transport._links
 
 
 def test_only_so_many_of_them_are_linked_at_once(tmp_path: Path) -> None:

@@ -63,10 +63,9 @@ async def wrote_two_segments(cluster: Cluster) -> str:
     await cluster.put(*(b"%d" % i for i in range(50)))
     raft = cluster.config(name).data_dir / "raft"
     before = last_segment(raft)
-    driver = cluster.up[name]._driver
-    assert driver is not None
-    assert driver._writer is not None
-    driver._writer.rotate()
+    member = cluster.up[name]
+    assert member._writer is not None
+    member._writer.rotate()
     await until(lambda: last_segment(raft) != before)
     for i in range(50, 60):
         await cluster.put(b"%d" % i)

@@ -153,10 +153,9 @@ class Group:
 
     def _let_one_stand(self) -> None:
         """Nobody leads: do not wait for an election timeout that is long so that leadership stays."""
-        driver = self.running[0].member._driver
-        assert driver is not None
-        driver.engine.shared.stand_now()
-        driver.wake()
+        member = self.running[0].member
+        member.engine.shared.stand_now()
+        member.wake()
 
     async def equal(self) -> None:
         await until(

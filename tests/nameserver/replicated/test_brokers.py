@@ -116,8 +116,7 @@ async def group_with_a_report_missing(
         await until(lambda: knows_close(one), "the leader knows that it is closed there")
         reporter, version = one._reports.reporter, one._liveness.version
         await until(lambda: reporter._base == version, "the follower knows that the leader knows")
-        driver, send = one.member._driver, one.member.send
-        assert driver is not None
+        send = one.member.send
 
         def lost(member: str, message: bytes) -> bool:
             return isinstance(peer_messages.decode(message), peer_messages.Report) or send(member, message)
@@ -126,7 +125,7 @@ async def group_with_a_report_missing(
         if came_back:
             one._reports.hear(BROKER, ConnectionId(3), lease_ms=120_000)
         before = leader.member.link_number(addresses[one])
-        driver.transport.drop(addresses[leader])
+        one.member.transport.drop(addresses[leader])
         await until(lambda: leader.member.link_number(addresses[one]) > before, "linked anew")
         for member in (leader, other):
             member.closed(ONE, by_us=False)
@@ -171,12 +170,11 @@ def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> 
     async def body() -> None:
         async with group_of(tmp_path) as group:
             follower, leader = group.at(group.followers()[0]), group.addresses[group.leader()]
-            driver, link_of = follower.member._driver, follower.member.link_number
-            assert driver is not None
-            before, hello = link_of(leader), driver.engine.greetings.said[leader]
-            driver.link_up(leader)
-            driver.engine.receive(leader, encode(hello))
-            driver.perform()
+            member, link_of = follower.member, follower.member.link_number
+            before, hello = link_of(leader), member.engine.greetings.said[leader]
+            member.link_up(leader)
+            member.engine.receive(leader, encode(hello))
+            member.perform()
             assert leader in follower.member.linked
             assert link_of(leader) > before
             await until(lambda: follower._given.links[leader] > before, "told apart")

@@ -20,8 +20,7 @@ def hand_over_in_vain(leader: Replicated) -> bool:
     command = encode_command(PutKv(namespace="n", key="other", value="v", key_revision=0))
     batch = Batch(proposals=(Proposal(boot_id=7, sequence=1, command=command),))
     assert member.append(encode_batch(batch), term=member.term) is not None
-    assert member._driver is not None
-    return member._driver.engine.membership.hand_over()
+    return member.engine.membership.hand_over()
 
 
 @pytest.mark.slow

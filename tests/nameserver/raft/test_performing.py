@@ -1,0 +1,71 @@
+"""A member performs what its engine wants done, in order; nothing of it calls back into the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from routekeeper.nameserver.raft.node import member as node_member
+from routekeeper.nameserver.raft.node.member import HELD_MAX, RaftMember
+from tests.nameserver.raft.cluster import cluster_of, run, until
+from tests.nameserver.raft.test_member_disks import Still
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="the link is dropped at once, and its end reaches the engine")
+def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many messages wait for the vote that one more ends the link: not amid the effects of a message."""
+    disk, performing = Still(), False
+    ended: list[tuple[RaftMember, bool]] = []
+    perform, link_down = RaftMember.perform, RaftMember.link_down
+
+    def performed(member: RaftMember) -> None:
+        nonlocal performing
+        before, performing = performing, True
+        try:
+            perform(member)
+        finally:
+            performing = before
+
+    def went_down(member: RaftMember, peer: str) -> None:
+        ended.append((member, performing))
+        link_down(member, peer)
+
+    monkeypatch.setattr(RaftMember, "perform", performed)
+    monkeypatch.setattr(RaftMember, "link_down", went_down)
+    monkeypatch.setattr(node_member, "DISK", disk)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=2) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            await cluster.settled()
+            leader = await cluster.elected()
+            follower = next(member for member in cluster.up.values() if member is not leader)
+            disk.moves.clear()
+            try:
+                assert leader.hand_over()
+                await until(lambda: not follower.promises_kept)
+                assert all(follower.send(cluster.name(leader), b"x") for _ in range(HELD_MAX - 8))
+                await until(lambda: any(member is follower for member, _ in ended))
+            finally:
+                disk.moves.set()
+
+            def appended() -> bool:  # a leader that hands over appends nothing for a moment
+                leads = cluster.leader
+                return leads is not None and leads.append(b"two", term=leads.term) is not None
+
+            await until(appended)  # linked anew, and nothing is missing
+            wanted = [b"one", b"two"]
+            await until(
+                lambda: all(
+                    [payload for _, payload in machine.applied] == wanted
+                    for machine in cluster.machines.values()
+                )
+            )
+
+    run(scenario)
+    assert [amid for _, amid in ended if amid] == []
