@@ -21,7 +21,6 @@ def address(number: int) -> str:
     return f"10.1.0.{number}:10911"
 
 
-@pytest.mark.xfail(strict=True, reason="names are remembered for as long as their connection stays open")
 def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connection_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
