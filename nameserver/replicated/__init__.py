@@ -10,10 +10,10 @@ needs. Everything runs on one event loop.
     mode.py            Replicated: implements Consistency, Mode and the engine's StateMachine, wires the rest
     surroundings.py    what all parts share
     contact.py         contact with a leader, and who waits for it
-    reads.py           reads that wait: for contact, or for a barrier; a leader's answers to barriers
+    reader.py          reads that wait: for contact, or for a barrier; a leader's answers to barriers
     registrations.py   a registration from its decision to its answer; without the log where that is allowed
-    writes.py          a command from its proposal to its verdict
-    leadership.py      what a member holds while it leads; the leader's side of writes
+    proposer.py        a command from its proposal to its verdict
+    leader.py          what a member holds while it leads; the leader's side of writes
     reports.py         liveness: heard, reported, judged
     reporter.py        a member's side of liveness
     failure_detector.py   the leader's side
@@ -22,7 +22,7 @@ needs. Everything runs on one event loop.
     peer_messages.py   what members say to each other above the engine, and its bytes
     observer.py        what a member tells whoever watches it
     kv_file.py         RocketMQ's KV file: imported once, then written
-    images.py          the state image
+    snapshots.py       the state image
     raft_settings.py   the engine's settings
 """
 

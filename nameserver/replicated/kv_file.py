@@ -18,8 +18,8 @@ from routekeeper.nameserver.settings.files import FileError, encode_kv, load_kv_
 from routekeeper.nameserver.verdicts import Applied, Moved
 
 from .proposals import WRITE_DEADLINE_S
+from .proposer import Writes
 from .surroundings import Part, Surroundings
-from .writes import Writes
 
 logger = logging.getLogger(__name__)
 

@@ -52,17 +52,17 @@ from routekeeper.remoting.steps import Steps, finish
 
 from . import peer_messages
 from .contact import ANSWER_MARGIN_S, ContactWatch
-from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
-from .leadership import Leadership
+from .leader import Leadership
 from .observer import Observer
 from .proposals import WRITE_DEADLINE_S
+from .proposer import Writes
 from .raft_settings import raft_config
-from .reads import Reads
+from .reader import Reads
 from .registrations import Registrations
 from .reports import Reports
+from .snapshots import image_of, image_of_epoch, read_image
 from .surroundings import Surroundings
-from .writes import Writes
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from routekeeper.nameserver.verdicts import Moved, Verdict
 from routekeeper.remoting.steps import STEP, Steps
 
 from .proposals import WRITE_DEADLINE_S, Sender
+from .proposer import Writes
 from .reports import Reports
 from .surroundings import Part, Surroundings
-from .writes import Writes
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from routekeeper.nameserver.routes.entries import Record
 from routekeeper.nameserver.types import BrokerKey, ConnectionId
 
 from .failure_detector import FailureDetector
-from .leadership import Leadership
+from .leader import Leadership
 from .peer_messages import Acknowledgement, Report
 from .reporter import REPORT_PERIOD_S, Reporter
 from .surroundings import Part, Surroundings

@@ -34,10 +34,10 @@ from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.storage.images import Image
 from routekeeper.nameserver.raft.storage.journal import Journal, Replay
 from routekeeper.nameserver.raft.storage.writer import Writer
-from routekeeper.nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
+from routekeeper.nameserver.replicated import Replicated, failure_detector, mode, reader, registrations
 from routekeeper.nameserver.replicated.barriers import Barriers
 from routekeeper.nameserver.replicated.failure_detector import FailureDetector
-from routekeeper.nameserver.replicated.leadership import Leadership
+from routekeeper.nameserver.replicated.leader import Leadership
 from routekeeper.nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
 from routekeeper.nameserver.replicated.proposals import ProposalBook
 from routekeeper.nameserver.replicated.reporter import Reporter
@@ -134,7 +134,7 @@ def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None
 
 def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
     """Whoever joined a barrier joins it again, though it has been sent meanwhile."""
-    real = reads.Reads.join
+    real = reader.Reads.join
 
     def join(keeper: Any, passed: Any) -> int:
         latest: int = keeper._joined_latest
@@ -142,19 +142,19 @@ def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
             return latest
         return real(keeper, passed)
 
-    patch.setattr(reads.Reads, "join", join)
+    patch.setattr(reader.Reads, "join", join)
 
 
 def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
     """A barrier that was refused before it was sent is joined again, and nobody is told any more."""
-    real = reads.Reads._end
+    real = reader.Reads._end
 
     def end(keeper: Any, number: int, error: Any) -> None:
         latest = keeper._joined_latest
         real(keeper, number, error)
         keeper._joined_latest = latest
 
-    patch.setattr(reads.Reads, "_end", end)
+    patch.setattr(reader.Reads, "_end", end)
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     async def execute(mode: Any, *arguments: Any, deadline: float) -> Any:
         return await real(mode, *arguments, deadline=deadline + 100.0)
 
-    for module in (reads, registrations, mode):
+    for module in (reader, registrations, mode):
         patch.setattr(module, "WRITE_DEADLINE_S", 100.0)
     patch.setattr(Replicated, "execute", execute)
 

@@ -22,9 +22,9 @@ from routekeeper.nameserver.modes.line import Line
 from routekeeper.nameserver.modes.serving import Mode, serve
 from routekeeper.nameserver.registration import Registration, decode_registration
 from routekeeper.nameserver.replicated.proposals import Told
+from routekeeper.nameserver.replicated.proposer import Writes
 from routekeeper.nameserver.replicated.registrations import PROPOSED, Registering, Registrations
 from routekeeper.nameserver.replicated.reporter import Reporter
-from routekeeper.nameserver.replicated.writes import Writes
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings

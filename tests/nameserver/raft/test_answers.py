@@ -16,7 +16,7 @@ from routekeeper.nameserver.commands import Batch, Proposal, PutKv, encode_batch
 from routekeeper.nameserver.modes.interface import NoQuorum
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.replicated.proposals import RESEND_S, ProposalBook, Write
-from routekeeper.nameserver.replicated.writes import Writes
+from routekeeper.nameserver.replicated.proposer import Writes
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.ranking import load_settings

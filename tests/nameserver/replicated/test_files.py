@@ -13,7 +13,7 @@ from routekeeper.nameserver.modes import kept_file
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.nameserver.replicated import raft_config
-from routekeeper.nameserver.replicated.writes import Writes
+from routekeeper.nameserver.replicated.proposer import Writes
 from routekeeper.nameserver.routes.kv import KV_BYTES_MAX
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file

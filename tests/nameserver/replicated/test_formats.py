@@ -23,7 +23,7 @@ from routekeeper.nameserver.commands import (
 )
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from routekeeper.nameserver.raft.types import StopMember
-from routekeeper.nameserver.replicated import Replicated, peer_messages, registrations, writes
+from routekeeper.nameserver.replicated import Replicated, peer_messages, proposer, registrations
 from routekeeper.nameserver.replicated.peer_messages import Propose
 from routekeeper.nameserver.replicated.proposals import Write
 from routekeeper.nameserver.types import Answer
@@ -55,7 +55,7 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
                 yield
                 return b"\x04" + encode_command(command)[1:], command
 
-            monkeypatch.setattr(writes, "written_and_read", of_format_4)
+            monkeypatch.setattr(proposer, "written_and_read", of_format_4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")

@@ -19,7 +19,7 @@ from routekeeper.nameserver.routes.view import RouteView
 
 from .barriers import Barriers, Confirmations, Route
 from .contact import ANSWER_MARGIN_S, ContactWatch
-from .leadership import Leadership
+from .leader import Leadership
 from .peer_messages import BARRIER_FORMAT, ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
 from .proposals import WRITE_DEADLINE_S
 from .reporter import Reporter

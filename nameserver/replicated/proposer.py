@@ -1,7 +1,7 @@
 """Writes: a command from its proposal to its verdict, for the process that decided it.
 
 A verdict is learnt by applying; one timer gives up on all that have none in time. What is sent again, and
-when, is decided by the :class:`.proposals.ProposalBook`; the leader's side is in :mod:`.leadership`.
+when, is decided by the :class:`.proposals.ProposalBook`; the leader's side is in :mod:`.leader`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterRe
 from routekeeper.remoting.steps import Steps, finish
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
-from .leadership import Leadership
+from .leader import Leadership
 from .peer_messages import Propose, in_parts
 from .proposals import WRITE_DEADLINE_S, Sender, Told, Write
 from .reports import Reports
