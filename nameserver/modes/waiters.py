@@ -38,17 +38,17 @@ class TopicWaiters:
                     await change.wait()
         return view.topic_revision(topic)
 
-    def follow(self, applied: Applied) -> None:
-        """Have those look who wait for a topic that a change affects."""
+    def wake_affected(self, applied: Applied) -> None:
+        """Wake the requests that wait for a topic which a change affects."""
         if self._changes:
             self._look(self._table.view.affected(applied, self._changes))
 
     def wake_all(self) -> None:
-        """Have everybody look."""
+        """Wake all requests: each looks at its topic again."""
         self._look(self._changes)
 
     def end(self) -> None:
-        """Let everybody go: from here on nobody waits."""
+        """Answer all requests: from here on none waits."""
         self._ended = True
         self.wake_all()
 

@@ -75,9 +75,9 @@ class Hearing(_OfBroker, frozen=True):
     """The youngest hearing of one broker that a leader counts."""
 
 
-def size_of(told: _OfBroker) -> int:
+def size_of(line: _OfBroker) -> int:
     """Return a bound of the bytes that a contact or a hearing of a broker takes in a message."""
-    return 4 * (len(told.cluster_name) + len(told.broker_addr)) + 64
+    return 4 * (len(line.cluster_name) + len(line.broker_addr)) + 64
 
 
 def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_bytes: int) -> Iterator[list[_Item]]:

@@ -55,25 +55,25 @@ _COMMAND_WORK: Final = 1000
 # -- the proposer's side --------------------------------------------------------------------------------
 
 
-Told: TypeAlias = Callable[[Verdict | ConsistencyError], None]
-"""Called once with what came of a proposal.
+OnOutcome: TypeAlias = Callable[[Verdict | ConsistencyError], None]
+"""Called once with the outcome of a proposal.
 
 *Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown. After Moved
 and NoQuorum no copy of the proposal can be applied any more.
 """
 
 
-Sender: TypeAlias = tuple[BrokerKey, ConnectionId]
+Registrant: TypeAlias = tuple[BrokerKey, ConnectionId]
 """A broker, and the connection over which it registers."""
 
 
-class Write(msgspec.Struct, kw_only=True):
-    """One proposal of this process that has no verdict yet.
+class PendingProposal(msgspec.Struct, kw_only=True):
+    """One proposal of this process that has no outcome yet.
 
     Attributes:
         deadline: When its request must be answered.
-        told: Who waits for it.
-        registration: Who registers by it.
+        on_outcome: Waits for its outcome; None if nobody does.
+        registrant: Registers by it; None if it is no registration.
         route: Term and link number it was last handed to; None before that.
         handed_at: When that was.
         attempts: How many times it was handed over.
@@ -82,8 +82,8 @@ class Write(msgspec.Struct, kw_only=True):
 
     proposal: Proposal
     deadline: float
-    told: Told | None = None
-    registration: Sender | None = None
+    on_outcome: OnOutcome | None = None
+    registrant: Registrant | None = None
     route: tuple[int, int] | None = None
     handed_at: float = 0.0
     attempts: int = 0
@@ -102,11 +102,11 @@ class ProposalBook:
         self.boot_id = boot_id
         self._bytes = 0
         self._sequence = 0
-        self._waiting: dict[int, Write] = {}
+        self._waiting: dict[int, PendingProposal] = {}
         # Of those: what the leader behind the latest route may not have yet, and what a leader deferred, with
         # its term and the index that must be applied before deciding again. Most turns of the loop find both
         # empty.
-        self._fresh: dict[int, Write] = {}
+        self._fresh: dict[int, PendingProposal] = {}
         self._deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
@@ -115,7 +115,7 @@ class ProposalBook:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __iter__(self) -> Iterator[Write]:
+    def __iter__(self) -> Iterator[PendingProposal]:
         return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
@@ -128,17 +128,23 @@ class ProposalBook:
         return self._sequence
 
     def add(
-        self, command: bytes, *, deadline: float, told: Told | None = None, registration: Sender | None = None
+        self,
+        command: bytes,
+        *,
+        deadline: float,
+        on_outcome: OnOutcome | None = None,
+        registrant: Registrant | None = None,
     ) -> int:
         """Enter a command; returns its sequence."""
         sequence = self.next_sequence()
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
-        write = Write(proposal=proposal, deadline=deadline, told=told, registration=registration)
-        self._waiting[sequence] = self._fresh[sequence] = write
+        self._waiting[sequence] = self._fresh[sequence] = PendingProposal(
+            proposal=proposal, deadline=deadline, on_outcome=on_outcome, registrant=registrant
+        )
         self._bytes += len(command)
         return sequence
 
-    def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[Write]:
+    def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[PendingProposal]:
         """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`.
 
         Args:
@@ -159,7 +165,9 @@ class ProposalBook:
                 del self._fresh[waiting.proposal.sequence]
                 self._stale_at = min(self._stale_at, waiting.handed_at + RESEND_S)
 
-    def handed(self, waiting: Write, route: tuple[int, int], *, now: float, may_reach_log: bool) -> None:
+    def handed(
+        self, waiting: PendingProposal, route: tuple[int, int], *, now: float, may_reach_log: bool
+    ) -> None:
         """Note that a proposal was handed to a leader.
 
         Args:
@@ -231,7 +239,7 @@ class ProposalBook:
             if not waiting.in_doubt and format_of(waiting.proposal.command) > understood
         )
 
-    def remove(self, sequence: int) -> Write | None:
+    def remove(self, sequence: int) -> PendingProposal | None:
         """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)
         if waiting is not None:

@@ -1,4 +1,4 @@
-"""The state image that the log keeps: the table, and who led last. Pure."""
+"""Snapshots as the log keeps them: the table, and the term of the last leader. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from routekeeper.nameserver.raft.types import StopMember
 from routekeeper.nameserver.routes.image import encode_image
 from routekeeper.nameserver.routes.table import RouteTable
 
-IMAGE_FORMAT: Final = 1
+SNAPSHOT_FORMAT: Final = 1
 
 
-class _Image(msgspec.Struct, array_like=True, frozen=True):
-    """State image as the log keeps it.
+class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """State in place of log entries.
 
     Attributes:
         led_term: Term of the last leader that began to lead before it.
@@ -28,37 +28,37 @@ class _Image(msgspec.Struct, array_like=True, frozen=True):
     epoch: int = 0
 
 
-def image_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
-    """Return what encodes the state as it is now; that may run in another thread, and later."""
-    image, epoch = table.copy_for_snapshot(), table.view.epoch
+def snapshot_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
+    """Return a function that encodes the state as it is now; it may run in another thread, and later."""
+    copy, epoch = table.copy_for_snapshot(), table.view.epoch
 
     return lambda: msgspec.msgpack.encode(
-        _Image(format=IMAGE_FORMAT, led_term=led_term, table=encode_image(image), epoch=epoch)
+        _Snapshot(format=SNAPSHOT_FORMAT, led_term=led_term, table=encode_image(copy), epoch=epoch)
     )
 
 
-def image_of_epoch(image: bytes | bytearray, *, after: int) -> bytes:
-    """Return an image that an operator restores over a table of epoch ``after``: of a newer one than both.
+def snapshot_of_epoch(data: bytes | bytearray, *, after: int) -> bytes:
+    """Return a snapshot as an operator restores it over a table of epoch ``after``: newer than both.
 
     Raises:
         StopMember: If it is of a format that this program does not know.
     """
-    found = _read(image)
+    found = _read(data)
     return msgspec.msgpack.encode(msgspec.structs.replace(found, epoch=max(found.epoch, after) + 1))
 
 
-def read_image(image: bytes | bytearray) -> tuple[RouteTable, int]:
-    """Return the table and the term of an image.
+def read_snapshot(data: bytes | bytearray) -> tuple[RouteTable, int]:
+    """Return the table and the term of a snapshot.
 
     Raises:
         StopMember: If it is of a format that this program does not know.
     """
-    found = _read(image)
+    found = _read(data)
     return RouteTable.restore(found.table, epoch=found.epoch), found.led_term
 
 
-def _read(image: bytes | bytearray) -> _Image:
-    found = msgspec.msgpack.decode(image, type=_Image)
-    if found.format != IMAGE_FORMAT:
-        raise StopMember(f"state image has format {found.format}, this program knows {IMAGE_FORMAT}")
+def _read(data: bytes | bytearray) -> _Snapshot:
+    found = msgspec.msgpack.decode(data, type=_Snapshot)
+    if found.format != SNAPSHOT_FORMAT:
+        raise StopMember(f"state image has format {found.format}, this program knows {SNAPSHOT_FORMAT}")
     return found

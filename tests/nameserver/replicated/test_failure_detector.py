@@ -531,14 +531,14 @@ def test_hearing_counts_as_acknowledged_only_once_the_leader_answered(members: M
 def test_reports_are_due_once_a_second_and_at_once_for_a_new_leader() -> None:
     process = Process(boot_id=1, now=0.0)
     process.reporter.lead_by(1)
-    assert process.reporter.due()
+    assert process.reporter.period_is_over()
     process.reporter.reports()[0]
-    assert not process.reporter.due()
+    assert not process.reporter.period_is_over()
     process.pass_time(1.0)
-    assert process.reporter.due()
+    assert process.reporter.period_is_over()
     process.reporter.reports()[0]
     process.reporter.lead_by(2)
-    assert process.reporter.due()
+    assert process.reporter.period_is_over()
 
 
 def test_new_command_kinds_wait_for_every_member(members: Members) -> None:
@@ -572,10 +572,9 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=0.0)
     assert answer is not None
     assert [hearing.broker for hearing in answer.hearings] == [A]
-    assert A in evidence._members["m1"].contacts
+    assert A in evidence.members["m1"].contacts
     evidence.prune(lambda broker: False, clock=FORGET_S + 1)
-    assert A not in evidence._members["m1"].contacts
-    assert A not in evidence._judged
+    assert A not in evidence.members["m1"].contacts
     answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=0.0)
     assert answer is not None
     assert answer.hearings == ()
@@ -804,7 +803,7 @@ class GroupMachine(RuleBasedStateMachine):
                 process.pass_time(0.25)
                 process.liveness.prune()
             for name in MEMBERS:
-                if name not in self.cut and self.members[name].reporter.due():
+                if name not in self.cut and self.members[name].reporter.period_is_over():
                     self.report(name)
             self.judge()
         for broker, died_at in self.died.items():
@@ -852,14 +851,14 @@ def test_a_long_report_travels_in_parts_and_counts_with_the_last(members: Member
         assert answer is not None
         assert not process.reporter.acknowledged(answer), "no gap"
     assert counts(evidence, "m1")
-    assert evidence._members["m1"].contacts.keys() == set(MANY)
+    assert evidence.members["m1"].contacts.keys() == set(MANY)
     assert process.reporter.reports()[0].contacts == (), "all is acknowledged"
     assert process.reporter.reports()[0].handed == ()
     assert all(process.reporter.heard_acknowledged.get(broker) is not None for broker in MANY)
 
 
 def counts(evidence: FailureDetector, member: str) -> bool:
-    return member in evidence._members and evidence._members[member].counts
+    return member in evidence.members and evidence.members[member].counts
 
 
 def test_a_part_that_is_lost_is_sent_again(members: Members) -> None:
@@ -878,7 +877,7 @@ def test_a_part_that_is_lost_is_sent_again(members: Members) -> None:
     for part in again:
         evidence.receive("m1", part, clock=0.0)
     assert counts(evidence, "m1")
-    assert evidence._members["m1"].contacts.keys() == set(MANY)
+    assert evidence.members["m1"].contacts.keys() == set(MANY)
 
 
 def test_many_hearings_come_with_several_acknowledgements(
@@ -895,4 +894,4 @@ def test_many_hearings_come_with_several_acknowledgements(
             assert answer is not None
             assert len(encode(answer)) <= PART_BYTES
             process.reporter.acknowledged(answer)
-    assert process.reporter._hearings.keys() == set(MANY)
+    assert process.reporter.hearings.keys() == set(MANY)

@@ -13,7 +13,7 @@ from routekeeper.nameserver.modes import kept_file
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.nameserver.replicated import raft_config
-from routekeeper.nameserver.replicated.proposer import Writes
+from routekeeper.nameserver.replicated.proposer import Proposer
 from routekeeper.nameserver.routes.kv import KV_BYTES_MAX
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file
@@ -113,14 +113,14 @@ def test_a_kv_file_whose_import_dies_is_said_and_never_overwritten(
 ) -> None:
     path = tmp_path / "0" / "kvConfig.json"
     save_kv_file(path, {"old": {"a": "1"}})
-    propose = Writes.propose
+    propose = Proposer.propose
 
-    async def refuse_imports(writes: Writes, command: Command, *, deadline: float) -> Verdict:
+    async def refuse_imports(proposer: Proposer, command: Command, *, deadline: float) -> Verdict:
         if isinstance(command, ImportKv):
             raise RuntimeError("planted")
-        return await propose(writes, command, deadline=deadline)
+        return await propose(proposer, command, deadline=deadline)
 
-    monkeypatch.setattr(Writes, "propose", refuse_imports)
+    monkeypatch.setattr(Proposer, "propose", refuse_imports)
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:

@@ -49,7 +49,7 @@ async def registered_with_all(group: Group) -> None:
 def later(group: Group, seconds: float = REPEATED_AFTER_S) -> None:
     """Let time pass on all liveness clocks."""
     for member in group.running:
-        member._liveness.clock += seconds
+        member.liveness.clock += seconds
 
 
 async def vouched_for(member: Replicated) -> None:
@@ -195,9 +195,9 @@ def test_what_was_seen_of_a_broker_goes_with_its_record(tmp_path: Path) -> None:
         async with group_of(tmp_path) as group:
             await registered_with_all(group)
             await group.everywhere(FIRST)
-            assert all(list(member._liveness._contained) == [BROKER] for member in group.running)
+            assert all(list(member.liveness._contained) == [BROKER] for member in group.running)
             await group.everywhere(unregister())
             await group.empty()
-            await until(lambda: not any(m._liveness._contained for m in group.running), "nothing is kept")
+            await until(lambda: not any(m.liveness._contained for m in group.running), "nothing is kept")
 
     run(body)
