@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from routekeeper.nameserver.commands import Evict
-from routekeeper.nameserver.liveness import Contact, Liveness
+from routekeeper.nameserver.liveness import Liveness
 from routekeeper.nameserver.replicated import failure_detector
 from routekeeper.nameserver.replicated.failure_detector import FORGET_S, FailureDetector, judge
 from routekeeper.nameserver.replicated.peer_messages import (
@@ -586,20 +586,21 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
 
 # -- answered at once, or by the log ----------------------------------------------------------------------
 
-FRESH = Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True, confirmed=True)
+FRESH = ("registers", "succeeds")
+"""In the life of a connection of a broker."""
 
 
 @pytest.mark.parametrize(
-    ("contact", "origin", "acknowledged_at", "in_contact", "vouches"),
+    ("life", "origin", "acknowledged_at", "in_contact", "vouches"),
     [
         (FRESH, ONE, 60.0, True, True),
         (FRESH, ONE, 10.0, True, False),
         (FRESH, ONE, None, True, False),
         (FRESH, ONE, 60.0, False, False),
         (FRESH, TWO, 60.0, True, False),
-        (None, ONE, 60.0, True, False),
-        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True), ONE, 60.0, True, False),
-        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, confirmed=True), ONE, 60.0, True, False),
+        ((), ONE, 60.0, True, False),
+        (("registers",), ONE, 60.0, True, False),
+        (("registers", "succeeds", "says goodbye"), ONE, 60.0, True, False),
     ],
     ids=[
         "fresh",
@@ -613,7 +614,7 @@ FRESH = Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True, confir
     ],
 )
 def test_registration_without_change_is_answered_only_while_the_lease_is_known_to_be_fresh(
-    contact: Contact | None,
+    life: tuple[str, ...],
     origin: ConnectionId,
     acknowledged_at: float | None,
     in_contact: bool,
@@ -621,8 +622,14 @@ def test_registration_without_change_is_answered_only_while_the_lease_is_known_t
 ) -> None:
     process = Process(boot_id=1, now=0.0)
     process.pass_time(100.0)
-    if contact is not None:
-        process.liveness._contacts[A] = contact
+    for event in life:
+        match event:
+            case "registers":
+                process.liveness.registering(A, ONE)
+            case "succeeds":
+                process.liveness.registered(A, ONE, revision=1)
+            case "says goodbye":
+                process.liveness.withdrawn(A, ONE, revision=1)
     if acknowledged_at is not None:
         process.reporter.heard_acknowledged[A] = acknowledged_at
     assert process.reporter.may_vouch(A, origin, in_contact=in_contact, lease_s=120.0) is vouches
