@@ -58,7 +58,7 @@ NEVER: Final = float("-inf")
 """Instant of a hearing that there was not."""
 
 
-class Standing(Enum):
+class Ownership(Enum):
     """What a connection is to a broker."""
 
     OWNER = "owner"
@@ -309,14 +309,14 @@ class Liveness:
         latest_first = reversed(self._contacts.items())
         return tuple(takewhile(lambda change: change[1].version > version, latest_first))
 
-    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
         """Say what an open connection is to a broker."""
         contact = self._contacts.get(broker)
         if contact is not None and contact.owner == origin:
-            return Standing.OWNER
+            return Ownership.OWNER
         if broker in self._registered_over.get(origin, ()):
-            return Standing.OLDER
-        return Standing.STRANGER
+            return Ownership.OLDER
+        return Ownership.STRANGER
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Whether any broker registered over this open connection."""

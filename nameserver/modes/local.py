@@ -1,4 +1,4 @@
-"""What every mode answers from its own table and settings, without asking anybody."""
+"""Answers of every mode from its own table and settings, without asking another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from routekeeper.nameserver.handlers import DONE, SettingsChange
-from routekeeper.nameserver.liveness import Liveness, Standing
+from routekeeper.nameserver.liveness import Liveness, Ownership
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.files import save_settings_file
@@ -54,8 +54,8 @@ class Local:
     def carries_broker(self, origin: ConnectionId) -> bool:
         return self._liveness.carries_broker(origin)
 
-    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
-        return self._liveness.standing(broker, origin)
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
+        return self._liveness.ownership(broker, origin)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         return await self._waiters.changed(topic, after, deadline=deadline)

@@ -47,7 +47,7 @@ class ReportedBy:
 
 
 class FailureDetector:
-    """What the leader of one term was told, and whom it judges gone.
+    """Reports of all members to the leader of one term, and its judgement which brokers are gone.
 
     Args:
         members: Identities of all members, this leader included: it reports to itself. See
@@ -89,9 +89,7 @@ class FailureDetector:
         self._judged: dict[BrokerKey, int] = {}
 
     def members_are(self, members: Collection[str]) -> None:
-        """Follow the configuration: a new member is here from now on and has yet to report; a removed one's
-        reports go with it (rule 11).
-        """
+        """Take over the configuration: a new member has yet to report, a removed one is gone (rule 11)."""
         self._names = frozenset(members)
         self.members = {name: known for name, known in self.members.items() if name in self._names}
 
@@ -126,7 +124,7 @@ class FailureDetector:
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
-        """Note who is out of contact, or has another link; each counts again with its next report."""
+        """Note members out of contact, or with another link; each counts again with its next report."""
         for member in members:
             if member in self.members:
                 self.members[member].counts = False
@@ -144,7 +142,7 @@ class FailureDetector:
     def judge(
         self, records: Iterable[Record], *, in_contact: Collection[str], clock: float
     ) -> tuple[Evict, ...]:
-        """Return whom to evict, in the order of the records; each revision of a record is judged only once.
+        """Return the evictions, in the order of the records; each revision of a record is judged only once.
 
         Args:
             records: Of the brokers to look at: all of them now and then, those of a report at once.

@@ -2,10 +2,10 @@
 
 The proposer learns a verdict by applying, never from an answer; what it sent may be sent again at once after
 a leader change or a lost link, because a command applies at most once and never over anything newer than it
-saw. What a request is decided to be once more is another command: that is proposed only when no copy of the
-former one can be applied any more, or the request would take effect twice. The leader gathers what arrives
-while a commit is in flight into the next entry, and does not append a registration that is certain to be
-*moved*: it names the entry after which to decide again.
+saw. A request that is decided again becomes another command: that is proposed only when no copy of the
+former one can be applied any more, or the request would take effect twice. The leader gathers proposals that
+arrive while a commit is in flight into the next entry. It does not append a registration that is certain to
+be *moved*: it names the entry after which to decide again.
 
 Pure: deadlines are loop times in seconds that are passed in.
 """
@@ -103,9 +103,9 @@ class ProposalBook:
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, PendingProposal] = {}
-        # Of those: what the leader behind the latest route may not have yet, and what a leader deferred, with
-        # its term and the index that must be applied before deciding again. Most turns of the loop find both
-        # empty.
+        # Of those: proposals that the leader behind the latest route may not have yet, and proposals that a
+        # leader deferred, with its term and the index that must be applied before deciding again. Most turns
+        # of the loop find both empty.
         self._fresh: dict[int, PendingProposal] = {}
         self._deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
@@ -145,7 +145,7 @@ class ProposalBook:
         return sequence
 
     def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[PendingProposal]:
-        """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`.
+        """Yield proposals that the leader behind this route lacks, the oldest first; see :meth:`handed`.
 
         Args:
             understood: A newer format than that is not for this leader, see :meth:`beyond`.
@@ -206,7 +206,7 @@ class ProposalBook:
                 self._deferred[deferral.sequence] = (term, deferral.index)
 
     def applied(self, term: int) -> None:
-        """Note that an entry of this term was applied here, and what it settled is struck out.
+        """Note that an entry of this term was applied here, and its proposals are struck out.
 
         A leader's first entry follows all that can ever be committed of the terms before. So a copy that was
         handed to a leader of those has been applied here, and had its verdict, or never will be.
@@ -253,7 +253,7 @@ class ProposalBook:
 
 
 class _Queued(msgspec.Struct, frozen=True):
-    """A proposal that waits for the log, who waits for it, and whose record its command would move."""
+    """A proposal that waits for the log, its proposer, and the broker whose record its command would move."""
 
     proposal: Proposal
     member: str
@@ -276,9 +276,9 @@ def _size_of(queued: _Queued) -> int:
 
 
 class Sequencer:
-    """What the leader of one term appends next.
+    """Queue of the leader of one term: decides which proposals it appends next.
 
-    One entry at a time is in flight; what arrives meanwhile goes together into the next one.
+    One entry at a time is in flight; proposals that arrive meanwhile go together into the next one.
     """
 
     def __init__(self, *, term: int) -> None:
@@ -299,7 +299,7 @@ class Sequencer:
 
         Args:
             command: The proposal's command, decoded.
-            member: Who waits for it.
+            member: Its proposer.
             moved_at: The leader's table, applied up to this index, already is younger than it names.
             attempt: How many times its proposer has handed it over.
 

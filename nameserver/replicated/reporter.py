@@ -175,7 +175,7 @@ class Reporter:
         )
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that a record is gone: what was heard before says nothing of a next one."""
+        """Note that a record is gone: hearings from before say nothing of a next one."""
         for known in (self.heard_acknowledged, self.hearings, self._handed):
             known.pop(broker, None)
 

@@ -9,7 +9,7 @@ import pytest
 
 from routekeeper.nameserver.commands import Command, CommandTooLarge, PutKv
 from routekeeper.nameserver.handlers import Renewal, SettingsChange
-from routekeeper.nameserver.liveness import Standing
+from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.modes.interface import (
     ConsistencyError,
     FreshnessNotOffered,
@@ -43,7 +43,7 @@ class Delayed:
         self.meanwhile = meanwhile
         self.vouches = True
         self.uptime_s = 0.0
-        self.stands = Standing.OWNER
+        self.stands = Ownership.OWNER
         self.proposed: list[Command] = []
         self.calls: list[str] = []
         self.failure: ConsistencyError | CommandTooLarge | None = None
@@ -53,7 +53,7 @@ class Delayed:
             raise self.failure
         return self.table.view
 
-    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
         return self.stands
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
@@ -103,14 +103,14 @@ def test_goodbyes_and_settings_go_to_the_mode() -> None:
 
 def test_regression_late_goodbye_of_a_former_process_is_ignored() -> None:
     mode = Delayed()
-    mode.stands = Standing.OLDER
+    mode.stands = Ownership.OLDER
     assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
     assert (mode.calls, mode.proposed) == ([], [])
 
 
 def test_goodbye_by_a_stranger_is_proposed() -> None:
     mode = Delayed()
-    mode.stands = Standing.STRANGER
+    mode.stands = Ownership.STRANGER
     assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
     assert [type(command).__name__ for command in mode.proposed] == ["UnregisterBroker"]
 

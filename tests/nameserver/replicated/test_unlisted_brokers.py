@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from routekeeper.nameserver import liveness
-from routekeeper.nameserver.liveness import Standing
+from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG
 from routekeeper.nameserver.replicated import ANSWER_MARGIN_S
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName
@@ -35,7 +35,7 @@ def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connection_on
             answers = await asyncio.gather(*(ask(member, request, within=within) for request in requests))
             assert all((answer.remark or "").startswith(NO_QUORUM_TAG) for answer in answers)
             names = [BrokerKey(ClusterName("C"), BrokerAddr(address(number))) for number in range(NAMES)]
-            remembered = [name for name in names if member.standing(name, ONE) is not Standing.STRANGER]
+            remembered = [name for name in names if member.ownership(name, ONE) is not Ownership.STRANGER]
             assert remembered == names[-2 * REMEMBERED :]
 
     run(body)
