@@ -902,3 +902,27 @@ def test_many_hearings_come_with_several_acknowledgements(
             assert len(encode(answer)) <= PART_BYTES
             process.reporter.acknowledged(answer)
     assert process.reporter.hearings.keys() == set(MANY)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a leader remembers brokers without a record for 20 minutes, however many"
+)
+def test_of_brokers_without_a_record_those_heard_last_are_remembered(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_detector, "UNLISTED_MAX", 3, raising=False)
+    process = members["m1"]
+    evidence = begin_leading(members)
+    process.liveness.registering(A, ONE)  # it has a record
+    for broker in MANY[:8]:
+        process.pass_time(1.0)
+        process.liveness.registering(broker, TWO)
+    process.pass_time(1.0)
+    process.liveness.registering(MANY[0], TWO)  # it is heard again
+    process.tell(evidence, "m1", clock=10.0)
+    evidence.prune(lambda broker: broker == A, clock=10.0)
+    remembered = {A, *MANY[6:8], MANY[0]}
+    assert evidence.members["m1"].contacts.keys() == remembered
+    answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=10.0)
+    assert answer is not None
+    assert {hearing.broker for hearing in answer.hearings} == remembered
