@@ -46,6 +46,10 @@ LEASE_DEFAULT_S: Final = LEASE_MS / 1000
 CLOSED_MAX: Final = 10_000
 """Brokers without a connection of which something is remembered; of more, the longest unchanged go."""
 
+UNPROVEN_MAX: Final = 10_000
+"""Pairs of a connection and a broker that registered over it and has no record by that; of more, the oldest
+are forgotten. A stranger has no end of names."""
+
 REPEATED_AFTER_S: Final = 5.0
 """A contained version that comes again after this time is the broker's own. Copies that lay in one socket
 buffer arrive within moments; the shortest heartbeat of registrations is 10 s."""
@@ -54,7 +58,7 @@ NEVER: Final = float("-inf")
 """Instant of a hearing that there was not."""
 
 
-class Standing(Enum):
+class Ownership(Enum):
     """What a connection is to a broker."""
 
     OWNER = "owner"
@@ -121,6 +125,9 @@ class Liveness:
         self._unconnected: dict[BrokerKey, None] = {}  # of the contacts, in the order of their last change
         # Open connections only; the value is the revision of the last registration that succeeded over it.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
+        # Of those pairs the ones without a record, the oldest first: no registration has succeeded yet, or
+        # its record is gone since.
+        self._unproven: dict[tuple[ConnectionId, BrokerKey], None] = {}
         # One for a record at most; it goes with the record.
         self._contained: dict[BrokerKey, _Contained] = {}
 
@@ -139,14 +146,18 @@ class Liveness:
 
         The broker belongs to this connection from here on, unless a younger one has it.
         """
-        self._registered_over.setdefault(origin, {}).setdefault(broker, None)
+        unproven = self._registered_over.setdefault(origin, {}).setdefault(broker, None) is None
         before = self._contacts.get(broker)
         if before is not None and before.owner is not None and origin < before.owner:
             self._put(broker, replace(before, heard_at=self.clock))
-            return
-        known = before is not None and before.owner == origin and before.confirmed
-        contact = Contact(heard_at=self.clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known)
-        self._put(broker, contact)
+        else:
+            known = before is not None and before.owner == origin and before.confirmed
+            self._put(
+                broker,
+                Contact(heard_at=self.clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known),
+            )
+        if unproven:
+            self._add_unproven(origin, broker)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note that a registration over ``origin`` succeeded and left the record at ``revision``.
@@ -156,6 +167,7 @@ class Liveness:
         """
         if origin in self._registered_over:
             self._registered_over[origin][broker] = revision
+            self._unproven.pop((origin, broker), None)
         contact = self._contacts.get(broker)
         if contact is None or contact.owner is None:
             return
@@ -222,6 +234,7 @@ class Liveness:
         """
         gone = []
         for broker, revision in self._registered_over.pop(origin, {}).items():
+            self._unproven.pop((origin, broker), None)
             contact = self._contacts.get(broker)
             if contact is None:
                 continue
@@ -252,8 +265,10 @@ class Liveness:
         self._contacts.pop(broker, None)
         self._unconnected.pop(broker, None)
         self._contained.pop(broker, None)
-        for brokers in self._registered_over.values():
-            brokers.pop(broker, None)
+        for origin, brokers in self._registered_over.items():
+            if broker in brokers:
+                del brokers[broker]
+                self._unproven.pop((origin, broker), None)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that the record is gone, by whatever change: what was heard before says nothing of a next one.
@@ -264,6 +279,8 @@ class Liveness:
         contact = self._contacts.get(broker)
         if contact is not None:
             self._put(broker, replace(contact, heard_at=NEVER))
+        for origin in [origin for origin, brokers in self._registered_over.items() if broker in brokers]:
+            self._add_unproven(origin, broker)
 
     def table_replaced(self) -> None:
         """Forget what speaks of records: others may be listed now."""
@@ -292,14 +309,14 @@ class Liveness:
         latest_first = reversed(self._contacts.items())
         return tuple(takewhile(lambda change: change[1].version > version, latest_first))
 
-    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
         """Say what an open connection is to a broker."""
         contact = self._contacts.get(broker)
         if contact is not None and contact.owner == origin:
-            return Standing.OWNER
+            return Ownership.OWNER
         if broker in self._registered_over.get(origin, ()):
-            return Standing.OLDER
-        return Standing.STRANGER
+            return Ownership.OLDER
+        return Ownership.STRANGER
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Whether any broker registered over this open connection."""
@@ -333,6 +350,26 @@ class Liveness:
             return False
         self._put(broker, replace(contact, closing=replace(closing, at=self.clock, revision=revision)))
         return True
+
+    def _add_unproven(self, origin: ConnectionId, broker: BrokerKey) -> None:
+        """Note a pair of connection and broker without a record, and forget the oldest one above the bound.
+
+        To others its connection then counts as closed by us, which is no evidence.
+        """
+        self._unproven.pop((origin, broker), None)
+        self._unproven[origin, broker] = None
+        if len(self._unproven) <= UNPROVEN_MAX:
+            return
+        oldest = next(iter(self._unproven))
+        del self._unproven[oldest]
+        origin, broker = oldest
+        brokers = self._registered_over[origin]
+        del brokers[broker]
+        if not brokers:
+            del self._registered_over[origin]
+        contact = self._contacts.get(broker)
+        if contact is not None and contact.connected and contact.owner == origin:
+            self._put(broker, replace(contact, connected=False, confirmed=False))
 
     def _put(self, broker: BrokerKey, contact: Contact) -> None:
         self.version += 1

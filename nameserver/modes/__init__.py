@@ -1,17 +1,17 @@
-"""What a mode is, what all modes share, and the one that needs no group.
+"""Interface of a mode, code that all modes share, and the mode that needs no group.
 
-Here belongs what both modes use above the route table; what only the raft mode needs is in ``replicated``.
+Here belongs code that both modes use above the route table; code of the raft mode alone is in ``replicated``.
 
-    interface.py       Consistency: what the servers know of a mode, and its errors
-    group.py           Operations: what operators read of a raft group and do to it
+    interface.py       Consistency: the interface of a mode, and its errors
+    group.py           Operations: status of a raft group, and operations on it
     serving.py         the loop that all modes share
     repeats.py         registrations that come again unchanged, answered without decoding them
-    line.py            what changes or reads a table for long: one piece after the other, in slices
+    line.py            long work on a table: one piece after the other, in slices
     local.py           what both modes answer by themselves; request 318, put in force and kept
     independent.py     RocketMQ's own: one process, one table
-    waiters.py         who waits for a topic to change
+    waiters.py         requests that wait for a topic to change
     history.py         why topics left
     explain.py         that, put into words with likely causes
-    notes.py           what is noted of a change, with the clock
+    notes.py           notes on a change, with the clock
     kept_file.py       a file that follows what is in force, whatever its disk does
 """

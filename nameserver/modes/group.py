@@ -1,4 +1,4 @@
-"""The group behind a mode: what operators read of it and do to it."""
+"""The group behind a mode: its status and its operations."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What operators read of the group behind a mode, and do to it.
+    """Status of the group behind a mode, and operations on it.
 
     Attributes:
         raft_status: Returns figures of this member for people and metrics; local and without waiting.

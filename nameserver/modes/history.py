@@ -21,11 +21,11 @@ NAMES_MAX: Final = 100_000
 """Names of topics in all changes that are remembered; the oldest change is forgotten first."""
 
 EVENTS_MAX: Final = 8
-"""Events that are told of a topic, the last ones."""
+"""Events that are shown of a topic, the last ones."""
 
 
 class Note(StrEnum):
-    """What is worth remembering beside departures, in the words that ``explain`` shows."""
+    """Events worth remembering beside departures, in the words that ``explain`` shows."""
 
     PERMISSION_WIPED = "write permission wiped by an admin request"
     PERMISSION_ADDED = "write permission added by an admin request"
@@ -41,7 +41,7 @@ WORDS: Final[Mapping[LeaveReason, str]] = {
     LeaveReason.DELETED: "the topic was deleted here by an admin request",
     LeaveReason.ABSENT: "the broker's registration no longer had the topic",
 }
-"""What an operator reads."""
+"""Words for operators."""
 
 
 LEAVING: Final = frozenset(LeaveReason) - {LeaveReason.FENCED}

@@ -262,7 +262,7 @@ class Independent(Local):
             if self.settings.current.notify_min_broker_id_changed:
                 for change in verdict.min_changes:
                     self._effects.notify_min_broker(change)
-        self._waiters.follow(verdict)
+        self._waiters.wake_affected(verdict)
         return verdict
 
 

@@ -31,7 +31,7 @@ class Freshness(Enum):
 
 
 class ConsistencyError(Exception):
-    """Root of what a mode raises on purpose; the message is a remark without its tag."""
+    """Root of the errors that a mode raises on purpose; the message is a remark without its tag."""
 
 
 class NoQuorum(ConsistencyError):
@@ -52,7 +52,7 @@ class FreshnessNotOffered(ConsistencyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistencyStatus:
-    """What an operator sees of a mode.
+    """Status of a mode for operators.
 
     Attributes:
         role: leader, follower, candidate, learner, or independent.
@@ -89,7 +89,7 @@ class ConsistencyStatus:
 
 
 class Effects(Protocol):
-    """What an applied change does outside the table. The server implements it; never called in replay."""
+    """Actions of an applied change outside the table. The server implements them; never called in replay."""
 
     def close_connection(self, origin: ConnectionId) -> None:
         """Close a connection over which an evicted broker registered; unknown ones are ignored.
@@ -102,7 +102,7 @@ class Effects(Protocol):
 
 
 BarrierPassed = Callable[[int, NoQuorum | None], None]
-"""Told the number of a barrier, and None, or why reads that joined it are refused; called on the loop.
+"""Called on the loop with the number of a barrier, and None or the reason to refuse the reads that joined it.
 
 Barriers end in the order of their numbers, and the view holds until the function returns.
 """
@@ -116,7 +116,7 @@ class Consistency(Protocol):
 
     @property
     def operations(self) -> Operations | None:
-        """What operators can do to the group; None in a mode that has none."""
+        """Operations on the group; None in a mode that has none."""
 
     def explain(self, topic: str) -> Explanation:
         """Say why a topic has a route here or none; local and without waiting."""

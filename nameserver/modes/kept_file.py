@@ -26,8 +26,8 @@ class KeptFile:
 
     Changes while it is written, and in a pause behind that grows with its size, are in the next write.
 
-    No task could end unseen: whatever goes wrong with a write is logged once, told to those who wait for it,
-    and tried again. A disk that stands still holds up neither the loop nor the end of the process.
+    No task could end unseen: a write that fails is logged once, reported to the callers that wait for it,
+    and tried again. A disk that hangs holds up neither the loop nor the end of the process.
 
     Args:
         what, done: How the log names the content, and what is done with it: "settings", "kept".

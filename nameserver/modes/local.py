@@ -1,4 +1,4 @@
-"""What every mode answers from its own table and settings, without asking anybody."""
+"""Answers of every mode from its own table and settings, without asking another process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from routekeeper.nameserver.handlers import DONE, SettingsChange
-from routekeeper.nameserver.liveness import Liveness
+from routekeeper.nameserver.liveness import Liveness, Ownership
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.files import save_settings_file
-from routekeeper.nameserver.types import Answer, refusal
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, refusal
 
 from .explain import Explanation, explain_route
 from .history import History
@@ -45,9 +45,20 @@ class Local:
             "settings", "kept", path=self._settings_path, write=self._write_settings
         )
         self._kept_files = [self._settings_file]
-        self.carries_broker = self._liveness.carries_broker
-        self.standing = self._liveness.standing
-        self.changed = self._waiters.changed
+
+    @property
+    def liveness(self) -> Liveness:
+        """What this process knows of brokers from its own connections."""
+        return self._liveness
+
+    def carries_broker(self, origin: ConnectionId) -> bool:
+        return self._liveness.carries_broker(origin)
+
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
+        return self._liveness.ownership(broker, origin)
+
+    async def changed(self, topic: str, after: int, *, deadline: float) -> int:
+        return await self._waiters.changed(topic, after, deadline=deadline)
 
     def explain(self, topic: str) -> Explanation:
         return explain_route(

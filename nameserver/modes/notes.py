@@ -1,4 +1,4 @@
-"""What a nameserver notes of its routes' changes, for people: in its history and in its log."""
+"""Notes on changes of the routes for people: in the history and in the log."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from routekeeper.nameserver.handlers import (
     renewal_of,
     table_limits,
 )
-from routekeeper.nameserver.liveness import Liveness, Standing
+from routekeeper.nameserver.liveness import Liveness, Ownership
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.routes.updates import shortened
@@ -41,7 +41,7 @@ from .notes import note_late_unregister
 
 
 class Mode(Protocol):
-    """What a mode brings to :func:`serve`, the loop that all modes share."""
+    """Part of a mode that :func:`serve` uses, the loop that all modes share."""
 
     settings: LiveSettings
     """The settings in force."""
@@ -57,8 +57,8 @@ class Mode(Protocol):
     def uptime_s(self) -> float:
         """Seconds since this process started to serve."""
 
-    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
-        """Say what a connection is to a broker."""
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
+        """Say whether a connection belongs to a broker."""
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
@@ -98,11 +98,11 @@ async def serve(
             if isinstance(decision, Answer):
                 return decision
             if isinstance(decision, UnregisterBroker):
-                match mode.standing(decision.broker, origin):
-                    case Standing.OWNER:  # evidence as a close is
+                match mode.ownership(decision.broker, origin):
+                    case Ownership.OWNER:  # evidence as a close is
                         await mode.withdrawn(decision.broker, origin)
                         return DONE
-                    case Standing.OLDER:  # of a former process
+                    case Ownership.OLDER:  # of a former process
                         note_late_unregister(decision.broker, origin)
                         return DONE
             if isinstance(decision, SettingsChange):

@@ -1,4 +1,4 @@
-"""Who waits for a topic to change; the same in every mode."""
+"""Requests that wait for a topic to change; the same in every mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TopicWaiters:
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
-        # By topic, for as long as somebody waits for it; each is set for an instant at a change.
+        # By topic, for as long as a request waits for it; each is set for an instant at a change.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._ended = False
 
@@ -38,17 +38,17 @@ class TopicWaiters:
                     await change.wait()
         return view.topic_revision(topic)
 
-    def follow(self, applied: Applied) -> None:
-        """Have those look who wait for a topic that a change affects."""
+    def wake_affected(self, applied: Applied) -> None:
+        """Wake the requests that wait for a topic which a change affects."""
         if self._changes:
             self._look(self._table.view.affected(applied, self._changes))
 
     def wake_all(self) -> None:
-        """Have everybody look."""
+        """Wake all requests: each looks at its topic again."""
         self._look(self._changes)
 
     def end(self) -> None:
-        """Let everybody go: from here on nobody waits."""
+        """Answer all requests: from here on none waits."""
         self._ended = True
         self.wake_all()
 
@@ -60,13 +60,13 @@ class TopicWaiters:
 
 
 def wake(waiters: set[asyncio.Future[None]]) -> None:
-    """Let everybody go on who waits."""
+    """Resolve all waiters."""
     for waiter in waiters:
         resolve(waiter, None)
 
 
 def resolve(waiter: asyncio.Future[_T], outcome: _T | Exception) -> None:
-    """Let one go on with what came of it, unless it has been told already or waits no more."""
+    """Resolve a waiter with an outcome, unless it has one or was cancelled."""
     if waiter.done():
         return
     if isinstance(outcome, Exception):

@@ -110,7 +110,7 @@ class Barriers:
         return self.sent
 
     def not_sent(self) -> None:
-        """Take back what :meth:`to_send` said last: the message could not leave."""
+        """Take back the last :meth:`to_send`: the message could not leave."""
         self._route = None
 
     def confirmed(self, number: int, index: int) -> None:
@@ -135,9 +135,9 @@ class Barriers:
 
 
 class Confirmations:
-    """The leader's side of the barriers of one term: who asked, and who stands by the leader.
+    """The leader's side of the barriers of one term: members that asked, voters that confirmed it.
 
-    One round is under way at a time; who asks meanwhile gets the next one. Rounds are numbered from 1.
+    One round is under way at a time; members that ask meanwhile get the next one. Rounds are numbered from 1.
     """
 
     def __init__(self, *, term: int) -> None:
@@ -159,7 +159,7 @@ class Confirmations:
             self.confirmed_by.add(member)
 
     def settle(self, *, commit_index: int, voters: Collection[str]) -> list[tuple[str, ReadIndexReply]]:
-        """Return whom to answer what: what is certain now. Only while an entry of the own term is committed.
+        """Return the answers that are certain now. Only while an entry of the own term is committed.
 
         Args:
             voters: Of the configuration in force; this leader counts, whether or not it is one.

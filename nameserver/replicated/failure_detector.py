@@ -36,7 +36,7 @@ FORGET_S: Final = 10 * LEASE_DEFAULT_S
 
 
 @dataclass(slots=True, kw_only=True)
-class _Member:
+class ReportedBy:
     """Copy of one member's evidence. Instants are on this leader's clock."""
 
     boot_id: int
@@ -47,7 +47,7 @@ class _Member:
 
 
 class FailureDetector:
-    """What the leader of one term was told, and whom it judges gone.
+    """Reports of all members to the leader of one term, and its judgement which brokers are gone.
 
     Args:
         members: Identities of all members, this leader included: it reports to itself. See
@@ -56,6 +56,9 @@ class FailureDetector:
             older term are worth nothing: somebody else may have heard the broker since.
         clock: The instant of beginning to lead.
         judge_after_s: Two maximum election timeouts; by then whoever has not reported is not waited for.
+
+    Attributes:
+        members: The copy of each member's evidence, of those that have reported.
     """
 
     def __init__(
@@ -79,32 +82,30 @@ class FailureDetector:
         self._prior_term = prior_term
         self._leads_since = clock
         self._judge_after_s = judge_after_s
-        self._members: dict[str, _Member] = {}
+        self.members: dict[str, ReportedBy] = {}
         # In the order of change, as Liveness keeps contacts: (youngest hearing, version).
         self._hearings: dict[BrokerKey, tuple[float, int]] = {}
         self._version = 0
         self._judged: dict[BrokerKey, int] = {}
 
     def members_are(self, members: Collection[str]) -> None:
-        """Follow the configuration: a new member is here from now on and has yet to report; a removed one's
-        reports go with it (rule 11).
-        """
+        """Take over the configuration: a new member has yet to report, a removed one is gone (rule 11)."""
         self._names = frozenset(members)
-        self._members = {name: known for name, known in self._members.items() if name in self._names}
+        self.members = {name: known for name, known in self.members.items() if name in self._names}
 
     def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
         """Take a report and return the answer; None if it is not for this term or of no member."""
         if report.term != self.term or member not in self._names:
             return None
-        known = self._members.get(member)
+        known = self.members.get(member)
         if known is None or known.boot_id != report.boot_id:
-            known = self._members[member] = _Member(boot_id=report.boot_id)
+            known = self.members[member] = ReportedBy(boot_id=report.boot_id)
         if report.base <= known.version <= report.version:
             offset = clock - report.clock
             handed = report.handed if report.handed_term >= self._prior_term else ()
             for heard in (*report.contacts, *handed):
                 self.note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not in the future
-            known.contacts.update({told.broker: _shifted(told, offset) for told in report.contacts})
+            known.contacts.update({line.broker: _shifted(line, offset) for line in report.contacts})
             known.version = report.version
             known.counts = not report.more
             known.understands = report.understands
@@ -123,25 +124,25 @@ class FailureDetector:
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
-        """Note who is out of contact, or has another link; each counts again with its next report."""
+        """Note members out of contact, or with another link; each counts again with its next report."""
         for member in members:
-            if member in self._members:
-                self._members[member].counts = False
+            if member in self.members:
+                self.members[member].counts = False
 
     def understood(self) -> int:
         """Return the newest command format that every member understands, as far as all have said."""
-        if len(self._members) < len(self._names):
+        if len(self.members) < len(self._names):
             return self._known_format
-        return min(member.understands for member in self._members.values())
+        return min(member.understands for member in self.members.values())
 
     def ready(self, clock: float) -> bool:
         """Whether this leader may judge yet."""
-        return len(self._members) == len(self._names) or clock - self._leads_since >= self._judge_after_s
+        return len(self.members) == len(self._names) or clock - self._leads_since >= self._judge_after_s
 
     def judge(
         self, records: Iterable[Record], *, in_contact: Collection[str], clock: float
     ) -> tuple[Evict, ...]:
-        """Return whom to evict, in the order of the records; each revision of a record is judged only once.
+        """Return the evictions, in the order of the records; each revision of a record is judged only once.
 
         Args:
             records: Of the brokers to look at: all of them now and then, those of a report at once.
@@ -150,7 +151,7 @@ class FailureDetector:
         if not self.ready(clock):
             return ()
         counting = [
-            self._members[m] for m in sorted(in_contact) if m in self._members and self._members[m].counts
+            self.members[m] for m in sorted(in_contact) if m in self.members and self.members[m].counts
         ]
         # Somebody who is here, but has yet to report, may have a connection with anyone.
         complete = len(counting) == len(self._names.intersection(in_contact))
@@ -195,7 +196,7 @@ class FailureDetector:
 
         self._judged = {b: revision for b, revision in self._judged.items() if is_listed(b)}
         self._hearings = {b: heard for b, heard in self._hearings.items() if stays(b, heard[0])}
-        for member in self._members.values():
+        for member in self.members.values():
             known = member.contacts
             member.contacts = {b: c for b, c in known.items() if c.connected or stays(b, c.heard_at)}
 

@@ -18,8 +18,8 @@ from routekeeper.nameserver.settings.files import FileError, encode_kv, load_kv_
 from routekeeper.nameserver.verdicts import Applied, Moved
 
 from .proposals import WRITE_DEADLINE_S
-from .surroundings import Part, Surroundings
-from .writes import Writes
+from .proposer import Proposer
+from .surroundings import Component, Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ IMPORT_RETRY_S: Final = 1.0
 _Table: TypeAlias = dict[str, dict[str, str | None]]
 
 
-class KvFile(Part):
+class KvFile(Component):
     """Offers the file found at the start to the group, and keeps it as the table is.
 
     A file that cannot be imported is no reason not to start, and is not overwritten.
@@ -37,10 +37,10 @@ class KvFile(Part):
         export: Writes the file.
     """
 
-    def __init__(self, given: Surroundings, writes: Writes) -> None:
+    def __init__(self, given: Surroundings, proposer: Proposer) -> None:
         path = self._path = Path(given.settings.current.kv_path)
         super().__init__(given)
-        self._writes = writes
+        self._proposer = proposer
         self._found: _Table | None = None  # None: it is broken, and stays as it is
         self._exports = False
         self.export = KeptFile("KV configuration", "exported", path=path, write=self._write)
@@ -95,7 +95,7 @@ class KvFile(Part):
         """
         while not self._table.view.kv_table():
             try:
-                verdict = await self._writes.propose(command, deadline=self._loop.time() + WRITE_DEADLINE_S)
+                verdict = await self._proposer.propose(command, deadline=self._loop.time() + WRITE_DEADLINE_S)
             except (NoQuorum, OutcomeUnknown):
                 await asyncio.sleep(IMPORT_RETRY_S)
                 continue
@@ -105,7 +105,7 @@ class KvFile(Part):
                 return
 
     def _write(self) -> Callable[[], None] | None:
-        """What keeps the KV file as the table is, for RocketMQ's tools and for leaving this mode."""
+        """Return a function that writes the table's KV configuration, for RocketMQ's tools."""
         table = self._table.view.kv_table()
         if not table or not self._exports:
             return None

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final, assert_never
 
 import msgspec
 
@@ -25,10 +25,11 @@ from routekeeper.nameserver.commands import (
     decoding_command,
     work_of,
 )
-from routekeeper.nameserver.handlers import READS
+from routekeeper.nameserver.handlers import READS, Renewal
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
 from routekeeper.nameserver.modes.group import GroupStatus, Operations
 from routekeeper.nameserver.modes.interface import (
+    BarrierPassed,
     ConsistencyStatus,
     Effects,
     Freshness,
@@ -51,18 +52,18 @@ from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.steps import Steps, finish
 
 from . import peer_messages
-from .contact import ANSWER_MARGIN_S, ContactWatch
-from .images import image_of, image_of_epoch, read_image
+from .barriers import Barriers
 from .kv_file import KvFile
-from .leadership import Leadership
+from .leader import Leader
 from .observer import Observer
-from .proposals import WRITE_DEADLINE_S
+from .proposals import WRITE_DEADLINE_S, ProposalBook
+from .proposer import Proposer
 from .raft_settings import raft_config
-from .reads import Reads
-from .registrations import Registrations
+from .reader import ANSWER_MARGIN_S, Reader
+from .reporter import Reporter
 from .reports import Reports
+from .snapshots import read_snapshot, snapshot_of, snapshot_of_epoch
 from .surroundings import Surroundings
-from .writes import Writes
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,14 @@ class Replicated(Local):
     a default read for contact with a leader, at most one maximum election timeout; a linearizable one for a
     barrier, and a write for its verdict, until the deadline. ``view(DEFAULT)`` never waits: it raises
     NoQuorum, and the server then calls ``execute``, or ``await_view`` where it needs the view itself (HTTP).
+
+    Attributes:
+        member: The raft member.
+        leader: Its half of everything while it leads.
+        reports: Evidence of brokers, on its way to the leader.
+        reader: Reads that wait.
+        proposer: Registrations and other changes.
+        surroundings: Shared by all of these.
     """
 
     def __init__(
@@ -118,12 +127,12 @@ class Replicated(Local):
         member = self.member = self._member = RaftMember(
             raft,
             self,
-            on_peer_message=self._on_peer_message,
-            on_change=self._on_change,
+            on_peer_message=self.take_message,
+            on_change=self.member_changed,
             on_fatal=on_fatal,
             on_removed=on_removed,
         )
-        given = self._given = Surroundings(
+        given = self.surroundings = Surroundings(
             me=raft.me,
             loop=self._loop,
             member=member,
@@ -134,30 +143,22 @@ class Replicated(Local):
             work_soon=self._work_soon,
             line=Line(clock=self._loop.time, call_soon=self._loop.call_soon),
         )
-        contact = self._contact = ContactWatch(given)
-        leadership = self._leadership = Leadership(given, boot_id=boot_id, peer_log=self._peer_log)
-        reports = self._reports = Reports(given, leadership)
-        writes = self._writes = Writes(given, leadership, reports, contact)
-        reads = self._reads = Reads(given, leadership, reports.reporter, contact)
-        registrations = self._registrations = Registrations(given, reports, writes)
-        self._kv_file = KvFile(given, writes)
+        book, barriers = ProposalBook(boot_id=boot_id), Barriers()
+        reporter = Reporter(self._liveness, boot_id=boot_id)
+        leader = self.leader = Leader(
+            given,
+            book=book,
+            reporter=reporter,
+            barriers=barriers,
+            answer_reads=self._answer_reads,
+            peer_log=self._peer_log,
+        )
+        reports = self.reports = Reports(given, reporter=reporter, leader=leader)
+        reader = self.reader = Reader(given, barriers=barriers, leader=leader, reporter=reporter)
+        self.proposer = Proposer(given, book=book, leader=leader, reports=reports, reader=reader)
+        self._kv_file = KvFile(given, self.proposer)
         self._kept_files.append(self._kv_file.export)
-        self._takes: dict[type[peer_messages.Message], Callable[[str, Any], None]] = {
-            peer_messages.ReadIndex: reads.asked,
-            peer_messages.ReadIndexReply: reads.answered,
-            peer_messages.ReadIndexCheck: reads.questioned,
-            peer_messages.ReadIndexCheckReply: reads.confirmed_by,
-            peer_messages.Report: reports.receive,
-            peer_messages.Acknowledgement: self._acknowledged,
-            peer_messages.Propose: leadership.take,
-            peer_messages.Deferred: leadership.deferred,
-        }
         self.operations = Operations(raft_status=self.raft_status, member=member)
-        self.await_view = reads.await_view
-        self.join_barrier = reads.join
-        self.register = registrations.register
-        self.renew = registrations.renew
-        self.propose = writes.propose
 
     async def start(self) -> None:
         """Recover, bind the raft port, take part; does not wait for a quorum.
@@ -167,7 +168,7 @@ class Replicated(Local):
         """
         await self._member.start()
         self._tick()
-        self._on_change()
+        self.member_changed()
         self._kv_file.start()
 
     # -- Consistency --------------------------------------------------------------------------------------
@@ -175,14 +176,31 @@ class Replicated(Local):
     def view(self, freshness: Freshness) -> RouteView:
         if freshness is Freshness.DEFAULT:  # nearly every read
             if not self._member.in_contact():
-                raise NoQuorum(f"name server not ready: {self._contact.why_not()}")
+                raise NoQuorum(f"name server not ready: {self.reader.why_not()}")
         elif freshness is Freshness.LINEARIZABLE:
             raise FreshnessNotOffered("a linearizable read needs a barrier first")
         return self._table.view
 
+    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
+        return await self.reader.await_view(freshness, deadline=deadline)
+
+    def join_barrier(self, passed: BarrierPassed) -> int:
+        return self.reader.join(passed)
+
     def refuse_read(self, error: NoQuorum) -> Answer:
-        self._reads.refused += 1
+        self.reader.refused += 1
         return super().refuse_read(error)
+
+    def register(
+        self,
+        request: Request,
+        origin: ConnectionId,
+        *,
+        deadline: float,
+        answered: Callable[[Answer], None],
+        host: str = "",
+    ) -> Answer | None:
+        return self.proposer.register(request, origin, deadline=deadline, answered=answered, host=host)
 
     async def execute(
         self, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
@@ -193,23 +211,29 @@ class Replicated(Local):
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
         if request.code in READS:
             freshness = Freshness(self.settings.current.route_freshness)
-            return await self._reads.await_view(freshness, deadline=deadline)
+            return await self.reader.await_view(freshness, deadline=deadline)
         if request.code == RequestCode.QUERY_DATA_VERSION:
-            await self._contact.require(deadline=deadline - ANSWER_MARGIN_S)
+            await self.reader.await_contact(deadline=deadline - ANSWER_MARGIN_S)
         return self._table.view
+
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+        return self.proposer.renew(renewal, origin)
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        return await self.proposer.propose(command, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         # Behind the registrations that came over it.
-        self._given.line.run(self._closing(origin, by_us=by_us), lambda _: None)
+        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
-        self._registrations.forget_repeat(origin)
-        self._reports.closed(origin, by_us=by_us)
+        self.proposer.closed(origin)
+        self.reports.closed(origin, by_us=by_us)
         yield from ()
         return True
 
     async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        self._reports.withdrawn(broker, origin)
+        self.reports.withdrawn(broker, origin)
 
     def status(self) -> ConsistencyStatus:
         member = self._member
@@ -232,7 +256,7 @@ class Replicated(Local):
             durability=self._durability,
             reads_ready=ready,
             writes_ready=ready,
-            waiting_for="" if ready else self._contact.why_not(),
+            waiting_for="" if ready else self.reader.why_not(),
             unwritten_files=self._unwritten_files(),
         )
 
@@ -240,78 +264,82 @@ class Replicated(Local):
         """Return the raft member's figures, and what this layer counts beside them since the start."""
         member = self._member
         figures = member.status() | {
-            "refused_reads": self._reads.refused,
-            "refused_writes": self._writes.refused,
-            "unknown_outcomes": self._writes.unknown,
-            "barriers": self._reads.barriers.sent,
-            "barriers_confirmed": self._reads.confirmed,
-            "barrier_rounds": self._reads.begun,
-            "proposals": len(self._leadership.book),
+            "refused_reads": self.reader.refused,
+            "refused_writes": self.proposer.refused,
+            "unknown_outcomes": self.proposer.unknown,
+            "barriers": self.reader.barriers_sent,
+            "barriers_confirmed": self.leader.barriers_answered,
+            "barrier_rounds": self.leader.rounds_begun,
+            "proposals": len(self.proposer.book),
             "apply_lag": max(0, member.commit_index - member.applied_index),
         }
         return msgspec.convert(figures, GroupStatus)
 
     async def close(self) -> None:
         """Hand leadership over, write what is pending, answer whoever still waits, stop."""
-        if self._given.closing:
+        if self.surroundings.closing:
             return
-        self._given.closing = True
+        self.surroundings.closing = True
         self._waiters.end()
-        self._given.line.clear()
+        self.surroundings.line.clear()
         async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
             group.create_task(self._kv_file.close())
             group.create_task(self._member.close())
             group.create_task(self._settings_file.close())
-        self._writes.end()
-        self._contact.end()
-        self._reads.end()
+        self.proposer.end()
+        self.reader.end()
 
     # -- once a turn of the loop --------------------------------------------------------------------------
 
     def _work_soon(self) -> None:
         """Report, send and append once after everything that is ready in this turn of the loop."""
-        if not self._work_due and not self._given.closing:
+        if not self._work_due and not self.surroundings.closing:
             self._work_due = True
             self._loop.call_soon(self._work)
 
     def _work(self) -> None:
         self._work_due = False
-        if self._given.closing:
+        if self.surroundings.closing:
             return
-        if self._reports.send_due():
-            self._writes.hand_out()  # what is said of a connection precedes the command that came over it
-        self._leadership.mark()
-        self._leadership.append()
-        self._writes.release()
-        self._reads.answer_waiting()
+        if self.reports.send_due():
+            self.proposer.hand_over()  # a report of a connection precedes the command that came over it
+        self.leader.mark()
+        self.leader.append()
+        self.proposer.decide_deferred()
+        self.reader.answer_waiting()
+
+    def _answer_reads(self) -> None:
+        self.reader.answer_waiting()
 
     def _tick(self) -> None:
-        if self._given.closing:
+        if self.surroundings.closing:
             return
         self._loop.call_later(CLOCK_PERIOD_S, self._tick)
-        self._reports.tick()
+        self.reports.tick()
+        self.leader.tick()
         self._peer_log.tell_suppressed()
         self._work()
 
     # -- the engine's side --------------------------------------------------------------------------------
 
-    def _on_change(self) -> None:
-        """Follow the member's role, term, leader and links."""
-        if self._given.closing:
+    def member_changed(self) -> None:
+        """Act on the member's role, term, leader and links, any of which may have changed."""
+        if self.surroundings.closing:
             return
-        links, member = self._given.links, self._member
+        links, member = self.surroundings.links, self._member
         before, leader = dict(links), member.leader
         links.clear()
         links.update({peer: member.link_number(peer) for peer in member.linked})
-        self._reads.follow_links()
-        self._leadership.follow()
-        self._reports.follow_leader(linked_anew=leader in links and links[leader] != before.get(leader))
-        self._contact.follow()
-        self._reads.settle_round()
+        self.leader.forget_unlinked()
+        self.leader.update_role()
+        self.reports.leader_changed(linked_anew=leader in links and links[leader] != before.get(leader))
+        self.reader.log_contact()
+        self.leader.settle_rounds()
         self._work_soon()
 
-    def _on_peer_message(self, member: str, data: bytes) -> None:
-        if self._given.closing:
+    def take_message(self, member: str, data: bytes) -> None:
+        """Take a message of another member."""
+        if self.surroundings.closing:
             return
         try:
             message = peer_messages.decode(data)
@@ -320,11 +348,26 @@ class Replicated(Local):
                 logging.ERROR, member, "peer message refused member=%s error=%s", member, error
             )
             return
-        self._takes[type(message)](member, message)
-
-    def _acknowledged(self, member: str, answer: peer_messages.Acknowledgement) -> None:
-        self._reports.acknowledged(member, answer)
-        self._reads.ask()
+        match message:
+            case peer_messages.ReadIndex():
+                self.leader.take_barrier(member, message)
+            case peer_messages.ReadIndexReply():
+                self.reader.take_index(message)
+            case peer_messages.ReadIndexCheck():
+                self.reader.take_check(member, message)
+            case peer_messages.ReadIndexCheckReply():
+                self.leader.take_confirmation(member, message)
+            case peer_messages.Propose():
+                self.leader.take_proposals(member, message)
+            case peer_messages.Deferred():
+                self.proposer.take_deferrals(message)
+            case peer_messages.Report():
+                self.leader.take_report(member, message)
+            case peer_messages.Acknowledgement():
+                self.reports.take_acknowledgement(member, message)
+                self.reader.ask()
+            case _:
+                assert_never(message)
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
         """Apply one entry, see :class:`StateMachine`.
@@ -336,7 +379,7 @@ class Replicated(Local):
             # All are read before the first is applied: a member that does not understand one applies none.
             commands = []
             for proposal in batch.proposals:
-                command = self._leadership.taken(proposal)
+                command = self.leader.pop_decoded(proposal)
                 if command is None:
                     command = yield from decoding_command(proposal.command)
                 commands.append(command)
@@ -363,21 +406,20 @@ class Replicated(Local):
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
                 if isinstance(verdict, Applied):
-                    self._follow(command, verdict, live=live)
+                    self._after_change(command, verdict, live=live)
                 if proposal.boot_id == self._boot_id:
-                    self._writes.settle(proposal.sequence, verdict)
+                    self.proposer.settle(proposal.sequence, verdict)
             except Exception:
                 # The table is changed already: a failing side effect must not make members differ.
                 logger.exception("what follows a change failed index=%d command=%s", index, type(command))
         if not batch.proposals and live:
-            self._reports.leads_from(term, prior_term=self._led_term)
+            self.leader.begin_to_judge(term, prior_term=self._led_term)
         self._led_term = max(self._led_term, term)
-        self._leadership.book.applied(term)
-        if self._leadership.sequencer is not None:
-            self._leadership.sequencer.applied(index)
+        self.proposer.book.applied(term)
+        self.leader.applied(index)
         if live:
             self._work_soon()
-        self._writes.tell(index=index)
+        self.proposer.answer_settled(index=index)
 
     @property
     def _digests_applied(self) -> tuple[int, str, str]:
@@ -388,23 +430,24 @@ class Replicated(Local):
         view = self._table.view
         return view.revision, view.digest(), view.state_digest()
 
-    def _follow(self, command: Command, applied: Applied, *, live: bool) -> None:
+    def _after_change(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
         if type(command) is Update and not self._waiters:
             return  # nearly always: topics alone, which nobody waits for
         if applied.kv_changed:
             self._kv_file.may_differ()
         for gone in applied.left:
-            self._reports.removed(gone.broker)
+            self.reports.removed(gone.broker)
+            self.leader.removed(gone.broker)
         if applied.joined is not None:
-            self._reports.listed(applied.joined)
-        self._waiters.follow(applied)
+            self.leader.listed(applied.joined)
+        self._waiters.wake_affected(applied)
         if not live:
             return
         note_change(self._history, command, applied)
         if isinstance(command, Evict):
             for origin in self._liveness.connections_of(command.broker, up_to_revision=command.revision):
-                if not self._registrations.is_answering(command.broker, origin):
+                if not self.proposer.is_answering(command.broker, origin):
                     self._effects.close_connection(origin)
         if self._member.leads and self.settings.current.notify_min_broker_id_changed:
             for change in applied.min_changes:
@@ -412,23 +455,22 @@ class Replicated(Local):
 
     def snapshot(self) -> Callable[[], bytes]:
         """Return what encodes the state as it is now, see :class:`StateMachine`."""
-        return image_of(self._table, self._led_term)
+        return snapshot_of(self._table, self._led_term)
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         """Read a state image in a thread, see :class:`StateMachine`."""
-        return partial(self._install, *read_image(image))
+        return partial(self._install, *read_snapshot(image))
 
     def restored(self, image: bytes | bytearray) -> bytes:
         """Return an operator's image as a newer epoch, see :class:`StateMachine`."""
-        return image_of_epoch(image, after=self._table.view.epoch)
+        return snapshot_of_epoch(image, after=self._table.view.epoch)
 
     def _install(self, table: RouteTable, led_term: int) -> None:
         """Replace the state by a prepared one."""
         self._table.adopt(table)
         self._led_term = led_term
         self._before_entry = None
-        self._writes.table_replaced(term=led_term)
-        self._registrations.forget_repeats()  # this table may have the same revision
+        self.proposer.table_replaced(term=led_term)
         self._liveness.table_replaced()
         self._kv_file.may_differ()
         self._waiters.wake_all()

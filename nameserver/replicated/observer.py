@@ -1,4 +1,4 @@
-"""What a member of the group tells whoever watches it: the simulator. One that serves has nobody who does."""
+"""Hooks for the simulator, which watches the members of a group. A member that serves has an idle one."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from .peer_messages import Report
 
 
 class Observer:
-    """Told at that very moment, on the loop; this one does nothing.
+    """Called at that very moment, on the loop; this one does nothing.
 
-    Whoever derives from it may look at everything, and changes nothing.
+    A derived class may look at everything, and changes nothing.
     """
 
     def applying(self, command: Command) -> None:
-        """The table is about to take a command of the entry that is applied."""
+        """Note that the table is about to take a command of the entry that is applied."""
 
     def applied(self, command: Command, verdict: Verdict) -> None:
-        """The table has taken it; nobody was told yet."""
+        """Note that the table has taken it; no request was answered yet."""
 
     def settled(self, verdict: Verdict) -> None:
-        """Whoever waits here for the verdict on a change is told it, once the entry is applied."""
+        """Note the verdict on a change of this process; it is passed on once the entry is applied."""
 
     def renewed(self, answer: Answer) -> None:
-        """A registration that changes nothing is answered without the log."""
+        """Note that a registration which changes nothing is answered without the log."""
 
     def heard(self, broker: BrokerKey, *, registers: bool) -> None:
-        """A broker was heard over a connection to here."""
+        """Note that a broker registered or sent a heartbeat over a connection to here."""
 
     def withdrawn(self, broker: BrokerKey) -> None:
-        """A broker said goodbye over a connection to here."""
+        """Note that a broker said goodbye over a connection to here."""
 
     def reporting(self, report: Report) -> None:
-        """The leader is told what was heard here."""
+        """Note a report of this member to the leader."""
 
     def evicting(self, eviction: Evict, sequence: int) -> None:
-        """This leader proposes an eviction, under this sequence of its process."""
+        """Note that this leader proposes an eviction, under this sequence of its process."""

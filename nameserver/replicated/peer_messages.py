@@ -1,4 +1,4 @@
-"""What the nameservers of a group say to each other beside the log: proposals, liveness reports, barriers.
+"""Messages between the nameservers of a group beside the log: proposals, liveness reports, barriers.
 
 Messages travel over the members' authenticated links, in order on each link. Form: one byte format version,
 then msgpack, positional. A later version may append fields with defaults; a kind of message that an older
@@ -41,11 +41,11 @@ Reading = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Base of what travels: immutable, compared by value, written as arrays."""
+    """Base of all messages and their parts: immutable, compared by value, written as arrays."""
 
 
 class _OfBroker(_Wire, frozen=True):
-    """Base of what is said of one broker: it begins with who that is, and with the youngest hearing."""
+    """Base of statements about one broker: its key, and the youngest hearing of it."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -57,7 +57,7 @@ class _OfBroker(_Wire, frozen=True):
 
 
 class BrokerContact(_OfBroker, frozen=True):
-    """What one member knows of one broker from its own connections.
+    """Evidence of one member about one broker, from its own connections.
 
     Attributes:
         closed_at: When its connection closed or it said goodbye; None if neither, or it was heard since.
@@ -75,9 +75,9 @@ class Hearing(_OfBroker, frozen=True):
     """The youngest hearing of one broker that a leader counts."""
 
 
-def size_of(told: _OfBroker) -> int:
+def size_of(line: _OfBroker) -> int:
     """Return a bound of the bytes that a contact or a hearing of a broker takes in a message."""
-    return 4 * (len(told.cluster_name) + len(told.broker_addr)) + 64
+    return 4 * (len(line.cluster_name) + len(line.broker_addr)) + 64
 
 
 def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_bytes: int) -> Iterator[list[_Item]]:
@@ -132,7 +132,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
         clock: Reading of the leader's liveness clock.
         hearings: Youngest hearings that changed after ``hearings_base`` up to ``hearings_version``.
         reads: Newest format of these messages that the leader knows.
-        understood: Newest command format that every member can apply, as far as the leader was told; a
+        understood: Newest command format that every member can apply, as far as the leader knows; a
             command of a newer one is not to be proposed (rule 7).
     """
 

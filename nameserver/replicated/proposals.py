@@ -2,10 +2,10 @@
 
 The proposer learns a verdict by applying, never from an answer; what it sent may be sent again at once after
 a leader change or a lost link, because a command applies at most once and never over anything newer than it
-saw. What a request is decided to be once more is another command: that is proposed only when no copy of the
-former one can be applied any more, or the request would take effect twice. The leader gathers what arrives
-while a commit is in flight into the next entry, and does not append a registration that is certain to be
-*moved*: it names the entry after which to decide again.
+saw. A request that is decided again becomes another command: that is proposed only when no copy of the
+former one can be applied any more, or the request would take effect twice. The leader gathers proposals that
+arrive while a commit is in flight into the next entry. It does not append a registration that is certain to
+be *moved*: it names the entry after which to decide again.
 
 Pure: deadlines are loop times in seconds that are passed in.
 """
@@ -55,25 +55,25 @@ _COMMAND_WORK: Final = 1000
 # -- the proposer's side --------------------------------------------------------------------------------
 
 
-Told: TypeAlias = Callable[[Verdict | ConsistencyError], None]
-"""Called once with what came of a proposal.
+OnOutcome: TypeAlias = Callable[[Verdict | ConsistencyError], None]
+"""Called once with the outcome of a proposal.
 
 *Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown. After Moved
 and NoQuorum no copy of the proposal can be applied any more.
 """
 
 
-Sender: TypeAlias = tuple[BrokerKey, ConnectionId]
+Registrant: TypeAlias = tuple[BrokerKey, ConnectionId]
 """A broker, and the connection over which it registers."""
 
 
-class Write(msgspec.Struct, kw_only=True):
-    """One proposal of this process that has no verdict yet.
+class PendingProposal(msgspec.Struct, kw_only=True):
+    """One proposal of this process that has no outcome yet.
 
     Attributes:
         deadline: When its request must be answered.
-        told: Who waits for it.
-        registration: Who registers by it.
+        on_outcome: Waits for its outcome; None if nobody does.
+        registrant: Registers by it; None if it is no registration.
         route: Term and link number it was last handed to; None before that.
         handed_at: When that was.
         attempts: How many times it was handed over.
@@ -82,8 +82,8 @@ class Write(msgspec.Struct, kw_only=True):
 
     proposal: Proposal
     deadline: float
-    told: Told | None = None
-    registration: Sender | None = None
+    on_outcome: OnOutcome | None = None
+    registrant: Registrant | None = None
     route: tuple[int, int] | None = None
     handed_at: float = 0.0
     attempts: int = 0
@@ -102,11 +102,11 @@ class ProposalBook:
         self.boot_id = boot_id
         self._bytes = 0
         self._sequence = 0
-        self._waiting: dict[int, Write] = {}
-        # Of those: what the leader behind the latest route may not have yet, and what a leader deferred, with
-        # its term and the index that must be applied before deciding again. Most turns of the loop find both
-        # empty.
-        self._fresh: dict[int, Write] = {}
+        self._waiting: dict[int, PendingProposal] = {}
+        # Of those: proposals that the leader behind the latest route may not have yet, and proposals that a
+        # leader deferred, with its term and the index that must be applied before deciding again. Most turns
+        # of the loop find both empty.
+        self._fresh: dict[int, PendingProposal] = {}
         self._deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
@@ -115,7 +115,7 @@ class ProposalBook:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __iter__(self) -> Iterator[Write]:
+    def __iter__(self) -> Iterator[PendingProposal]:
         return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
@@ -128,18 +128,24 @@ class ProposalBook:
         return self._sequence
 
     def add(
-        self, command: bytes, *, deadline: float, told: Told | None = None, registration: Sender | None = None
+        self,
+        command: bytes,
+        *,
+        deadline: float,
+        on_outcome: OnOutcome | None = None,
+        registrant: Registrant | None = None,
     ) -> int:
         """Enter a command; returns its sequence."""
         sequence = self.next_sequence()
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
-        write = Write(proposal=proposal, deadline=deadline, told=told, registration=registration)
-        self._waiting[sequence] = self._fresh[sequence] = write
+        self._waiting[sequence] = self._fresh[sequence] = PendingProposal(
+            proposal=proposal, deadline=deadline, on_outcome=on_outcome, registrant=registrant
+        )
         self._bytes += len(command)
         return sequence
 
-    def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[Write]:
-        """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`.
+    def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[PendingProposal]:
+        """Yield proposals that the leader behind this route lacks, the oldest first; see :meth:`handed`.
 
         Args:
             understood: A newer format than that is not for this leader, see :meth:`beyond`.
@@ -159,7 +165,9 @@ class ProposalBook:
                 del self._fresh[waiting.proposal.sequence]
                 self._stale_at = min(self._stale_at, waiting.handed_at + RESEND_S)
 
-    def handed(self, waiting: Write, route: tuple[int, int], *, now: float, may_reach_log: bool) -> None:
+    def handed(
+        self, waiting: PendingProposal, route: tuple[int, int], *, now: float, may_reach_log: bool
+    ) -> None:
         """Note that a proposal was handed to a leader.
 
         Args:
@@ -198,7 +206,7 @@ class ProposalBook:
                 self._deferred[deferral.sequence] = (term, deferral.index)
 
     def applied(self, term: int) -> None:
-        """Note that an entry of this term was applied here, and what it settled is struck out.
+        """Note that an entry of this term was applied here, and its proposals are struck out.
 
         A leader's first entry follows all that can ever be committed of the terms before. So a copy that was
         handed to a leader of those has been applied here, and had its verdict, or never will be.
@@ -231,7 +239,7 @@ class ProposalBook:
             if not waiting.in_doubt and format_of(waiting.proposal.command) > understood
         )
 
-    def remove(self, sequence: int) -> Write | None:
+    def remove(self, sequence: int) -> PendingProposal | None:
         """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)
         if waiting is not None:
@@ -245,7 +253,7 @@ class ProposalBook:
 
 
 class _Queued(msgspec.Struct, frozen=True):
-    """A proposal that waits for the log, who waits for it, and whose record its command would move."""
+    """A proposal that waits for the log, its proposer, and the broker whose record its command would move."""
 
     proposal: Proposal
     member: str
@@ -268,9 +276,9 @@ def _size_of(queued: _Queued) -> int:
 
 
 class Sequencer:
-    """What the leader of one term appends next.
+    """Queue of the leader of one term: decides which proposals it appends next.
 
-    One entry at a time is in flight; what arrives meanwhile goes together into the next one.
+    One entry at a time is in flight; proposals that arrive meanwhile go together into the next one.
     """
 
     def __init__(self, *, term: int) -> None:
@@ -291,7 +299,7 @@ class Sequencer:
 
         Args:
             command: The proposal's command, decoded.
-            member: Who waits for it.
+            member: Its proposer.
             moved_at: The leader's table, applied up to this index, already is younger than it names.
             attempt: How many times its proposer has handed it over.
 

@@ -1,4 +1,4 @@
-"""One member's reports of whom it heard, and what leaders acknowledged of them.
+"""One member's reports of brokers, and what leaders acknowledged of them.
 
 The leader's side is :mod:`.failure_detector`. Pure: clocks are passed in, in seconds, always the liveness
 clock of the process that runs the code.
@@ -22,6 +22,10 @@ REPORT_PERIOD_S: Final = 1.0
 """A member reports who was heard this often; openings and closings are reported at once."""
 
 
+PRUNE_PERIOD_S: Final = 5.0
+"""How often a member drops what it knows of brokers without a record."""
+
+
 FRESH_SHARE: Final = 0.75
 """Share of a lease within which an acknowledged hearing lets a registration be answered at once."""
 
@@ -33,11 +37,16 @@ _OUTSTANDING_MAX: Final = 8  # reports whose acknowledgement may still come; you
 
 
 class Reporter:
-    """Makes one process's reports, and keeps what leaders acknowledged."""
+    """Makes one process's reports, and keeps what leaders acknowledged.
+
+    Attributes:
+        is_due: A report is to be sent as soon as there is a leader to send it to.
+    """
 
     def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
         self._liveness = liveness
         self._boot_id = boot_id
+        self.is_due = False
         self._number = 0  # of the last report
         self.heard_acknowledged: dict[BrokerKey, float] = {}
         """Youngest hearing of each broker by this member that a leader acknowledged."""
@@ -48,10 +57,12 @@ class Reporter:
     def _begin(self, term: int) -> None:
         self.term = term
         """Of the leader that is reported to; 0 before there was one."""
-        self._base = 0
+        self.base = 0
+        """Version that the leader of this term acknowledged."""
         self._acknowledged_in_term = False
         self._outstanding: deque[tuple[int, Report]] = deque()  # parts, each with the number of its report
-        self._hearings: dict[BrokerKey, float] = {}
+        self.hearings: dict[BrokerKey, float] = {}
+        """Youngest hearing of each broker that the leader of this term counts."""
         self._hearings_seen = 0
         self._last_at: float | None = None
         self.leader_reads = 0
@@ -68,11 +79,11 @@ class Reporter:
         if term == self.term:
             return False
         if self._acknowledged_in_term:
-            self._handed, self._handed_term = self._hearings, self.term
+            self._handed, self._handed_term = self.hearings, self.term
         self._begin(term)
         return True
 
-    def due(self) -> bool:
+    def period_is_over(self) -> bool:
         """Whether a second has passed since the last report of this term."""
         return self._last_at is None or self._liveness.clock - self._last_at >= REPORT_PERIOD_S
 
@@ -87,13 +98,13 @@ class Reporter:
         while self._outstanding and self._outstanding[0][0] <= self._number - _OUTSTANDING_MAX:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
-        base = self._base
-        told: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version that the part then has
+        base = self.base
+        news: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version that the part then has
         if handing:
-            told += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
+            news += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
         changes = reversed(self._liveness.changes_since(base))
-        told += [(_told(broker, contact), contact.version) for broker, contact in changes]
-        split = list(in_parts(told, lambda line: size_of(line[0]), part_bytes)) or [[]]
+        news += [(_line_of(broker, contact), contact.version) for broker, contact in changes]
+        split = list(in_parts(news, lambda line: size_of(line[0]), part_bytes)) or [[]]
         parts = []
         for lines in split:
             more = lines is not split[-1]
@@ -126,17 +137,17 @@ class Reporter:
         if answer.term != self.term or answer.boot_id != self._boot_id:
             return False
         self.leader_reads, self.understood = answer.reads, answer.understood
-        self._base = min(answer.version, self._liveness.version)
+        self.base = min(answer.version, self._liveness.version)
         whole = False
         while self._outstanding and self._outstanding[0][1].version <= answer.version:
             _, part = self._outstanding.popleft()
-            for told in part.contacts:
-                self.heard_acknowledged[told.broker] = told.heard_at
+            for contact in part.contacts:
+                self.heard_acknowledged[contact.broker] = contact.heard_at
             whole = whole or not part.more
         if answer.hearings_base <= self._hearings_seen:
             offset = self._liveness.clock - answer.clock
             for hearing in answer.hearings:
-                self._hearings[hearing.broker] = min(hearing.heard_at, answer.clock) + offset
+                self.hearings[hearing.broker] = min(hearing.heard_at, answer.clock) + offset
             self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
             # Until all parts have come, what is handed over may have been lost with a link.
             self._acknowledged_in_term = self._acknowledged_in_term or whole
@@ -164,18 +175,19 @@ class Reporter:
         )
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that a record is gone: what was heard before says nothing of a next one."""
-        for known in (self.heard_acknowledged, self._hearings, self._handed):
+        """Note that a record is gone: hearings from before say nothing of a next one."""
+        for known in (self.heard_acknowledged, self.hearings, self._handed):
             known.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
         """Forget brokers that have neither a record nor a contact here."""
-        for known in (self.heard_acknowledged, self._hearings, self._handed):
+        for known in (self.heard_acknowledged, self.hearings, self._handed):
             for broker in [b for b in known if not is_listed(b) and self._liveness.contact(b) is None]:
                 del known[broker]
 
 
-def _told(broker: BrokerKey, contact: Contact) -> BrokerContact:
+def _line_of(broker: BrokerKey, contact: Contact) -> BrokerContact:
+    """Return the line of a report for one broker."""
     closing = contact.closing
     return BrokerContact(
         **broker._asdict(),

@@ -1,4 +1,4 @@
-"""What the parts of one nameserver of a group share."""
+"""What the components of one nameserver of a group share."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .peer_messages import Message, encode
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """One member with its table, what it knows of brokers, and its settings.
+    """One member with its table, its evidence of brokers, and its settings.
 
     Attributes:
         me: Its identity, the raft address.
-        links: Who is linked, as of the last look, and the number of that link, which tells links apart.
-        observer: Is told what happens here.
+        links: The linked members, as of the last look, each with the number that tells its links apart.
+        observer: Gets what happens here, for the simulator.
         closing: This member is about to end, and begins nothing any more; timers that fire do nothing.
-        line: What takes long waits here for its turn: registrations that are decoded and decided, proposals
-            of other members.
-        work_soon: Has reports, proposals and entries leave in this turn of the loop.
+        line: Long work waits here for its turn: registrations that are decoded and decided, proposals of
+            other members.
+        work_soon: Sends reports, proposals and entries at the end of this turn of the loop.
     """
 
     me: str
@@ -43,8 +43,8 @@ class Surroundings:
     closing: bool = False
 
 
-class Part:
-    """What each part holds of them."""
+class Component:
+    """Base of leader, reports, reader, proposer and KV file: each holds what all of them need."""
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given

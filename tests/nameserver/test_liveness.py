@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from routekeeper.nameserver import liveness as liveness_module
-from routekeeper.nameserver.liveness import Closing, Liveness, Standing
+from routekeeper.nameserver.liveness import Closing, Liveness, Ownership
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
 from routekeeper.remoting.route import DataVersion
 from tests.nameserver.contacts import check
@@ -111,7 +111,7 @@ def test_close_of_an_older_connection_changes_nothing() -> None:
     liveness = Liveness()
     liveness.registering(A, ONE)
     liveness.registering(A, TWO)
-    assert liveness.standing(A, TWO) is Standing.OWNER
+    assert liveness.ownership(A, TWO) is Ownership.OWNER
     assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == ()
     contact = liveness.contact(A)
     assert contact is not None
@@ -122,7 +122,7 @@ def test_older_connection_never_takes_over() -> None:
     liveness = Liveness()
     liveness.registering(A, TWO)
     liveness.registering(A, ONE)
-    assert liveness.standing(A, ONE) is Standing.OLDER
+    assert liveness.ownership(A, ONE) is Ownership.OLDER
     assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == ()
     assert liveness.closed(TWO, by_us=False, revision_of=at_revision(7)) == (A,)
 
@@ -231,19 +231,19 @@ def test_only_success_over_the_owner_confirms_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "standing"),
-    [(TWO, Standing.OWNER), (ONE, Standing.OLDER), (THREE, Standing.STRANGER)],
+    ("origin", "ownership"),
+    [(TWO, Ownership.OWNER), (ONE, Ownership.OLDER), (THREE, Ownership.STRANGER)],
     ids=["own connection", "older connection", "admin tool"],
 )
-def test_unregistration_is_evidence_only_over_the_owner(origin: ConnectionId, standing: Standing) -> None:
+def test_unregistration_is_evidence_only_over_the_owner(origin: ConnectionId, ownership: Ownership) -> None:
     liveness = Liveness()
     liveness.registering(A, ONE)
     liveness.registering(A, TWO)
-    assert liveness.standing(A, origin) is standing
+    assert liveness.ownership(A, origin) is ownership
     liveness.withdrawn(A, origin, revision=5)
     contact = liveness.contact(A)
     assert contact is not None
-    assert (contact.closing is not None) is (standing is Standing.OWNER)
+    assert (contact.closing is not None) is (ownership is Ownership.OWNER)
 
 
 def test_broker_returns_over_the_connection_it_said_goodbye_on() -> None:
@@ -251,7 +251,7 @@ def test_broker_returns_over_the_connection_it_said_goodbye_on() -> None:
     liveness.registering(A, ONE)
     liveness.withdrawn(A, ONE, revision=5)
     liveness.registering(A, ONE)
-    assert liveness.standing(A, ONE) is Standing.OWNER
+    assert liveness.ownership(A, ONE) is Ownership.OWNER
     contact = liveness.contact(A)
     assert contact is not None
     assert (contact.connected, contact.closing) == (True, None)
@@ -319,7 +319,7 @@ def test_forgotten_broker_starts_anew_over_any_open_connection() -> None:
     liveness.forget(A)
     assert not liveness.carries_broker(TWO)
     liveness.registering(A, ONE)
-    assert liveness.standing(A, ONE) is Standing.OWNER
+    assert liveness.ownership(A, ONE) is Ownership.OWNER
 
 
 def known(liveness: Liveness) -> list[BrokerKey]:

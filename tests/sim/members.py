@@ -96,7 +96,7 @@ class Watched(Replicated):
     @property
     def judges(self) -> bool:
         """Whether it leads and is ready to judge."""
-        detector = self._leadership.failure_detector
+        detector = self.leader.failure_detector
         return (
             detector is not None
             and detector.term == self._member.term

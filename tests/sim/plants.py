@@ -33,14 +33,13 @@ from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.storage.images import Image
 from routekeeper.nameserver.raft.storage.journal import Journal, Replay
-from routekeeper.nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
+from routekeeper.nameserver.replicated import Replicated, failure_detector, mode, proposer, reader
 from routekeeper.nameserver.replicated.barriers import Barriers
 from routekeeper.nameserver.replicated.failure_detector import FailureDetector
-from routekeeper.nameserver.replicated.leadership import Leadership
+from routekeeper.nameserver.replicated.leader import Leader
 from routekeeper.nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
 from routekeeper.nameserver.replicated.proposals import ProposalBook
 from routekeeper.nameserver.replicated.reporter import Reporter
-from routekeeper.nameserver.replicated.reports import Reports
 from routekeeper.nameserver.routes import table, updates
 from routekeeper.nameserver.routes.entries import Record, Share
 from routekeeper.nameserver.routes.store import RouteStore
@@ -133,7 +132,7 @@ def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None
 
 def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
     """Whoever joined a barrier joins it again, though it has been sent meanwhile."""
-    real = reads.Reads.join
+    real = reader.Reader.join
 
     def join(keeper: Any, passed: Any) -> int:
         latest: int = keeper._joined_latest
@@ -141,19 +140,19 @@ def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
             return latest
         return real(keeper, passed)
 
-    patch.setattr(reads.Reads, "join", join)
+    patch.setattr(reader.Reader, "join", join)
 
 
 def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
     """A barrier that was refused before it was sent is joined again, and nobody is told any more."""
-    real = reads.Reads._end
+    real = reader.Reader._end_barrier
 
     def end(keeper: Any, number: int, error: Any) -> None:
         latest = keeper._joined_latest
         real(keeper, number, error)
         keeper._joined_latest = latest
 
-    patch.setattr(reads.Reads, "_end", end)
+    patch.setattr(reader.Reader, "_end_barrier", end)
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
@@ -171,13 +170,13 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
-    def evict(leadership: Any, eviction: Evict) -> None:
+    def evict(leader: Any, eviction: Evict) -> None:
         deadline = asyncio.get_running_loop().time() + 10.0
-        sequence = leadership.book.add(encode_command(eviction), deadline=deadline)
-        leadership._observer.evicting(eviction, sequence)
-        leadership._work_soon()
+        sequence = leader._book.add(encode_command(eviction), deadline=deadline)
+        leader._observer.evicting(eviction, sequence)
+        leader._work_soon()
 
-    patch.setattr(Leadership, "evict", evict)
+    patch.setattr(Leader, "evict", evict)
 
 
 def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
@@ -229,7 +228,7 @@ def crashes_are_not_evidence(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_report_counts_beyond_its_link(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reports, "_linked_anew", lambda reports, members: set())
+    patch.setattr(Leader, "_linked_anew", lambda leader, members: set())
 
 
 def acknowledgement_comes_before_the_sync(patch: pytest.MonkeyPatch) -> None:
@@ -374,7 +373,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     async def execute(mode: Any, *arguments: Any, deadline: float) -> Any:
         return await real(mode, *arguments, deadline=deadline + 100.0)
 
-    for module in (reads, registrations, mode):
+    for module in (reader, proposer, mode):
         patch.setattr(module, "WRITE_DEADLINE_S", 100.0)
     patch.setattr(Replicated, "execute", execute)
 

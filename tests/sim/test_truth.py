@@ -38,7 +38,9 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
     assert leader is not None
     late = next(member for member in world.members if member is not leader)
     cut = {(late.name, leader.name)}
-    assert world.run(2.0, late.running._reports.reporter.due)  # it tells at its next look at the clock
+    assert world.run(
+        2.0, late.running.reports.reporter.period_is_over
+    )  # it tells at its next look at the clock
     world.net.blocked |= cut
     die_silently(world)
     died_at = world.clock.now

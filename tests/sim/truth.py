@@ -475,7 +475,7 @@ class Truth:
             member = members.get(source)
             if member is None or not member.ready or any(end.life != member.life for end in waiting):
                 return True  # who sent it is gone: nobody can be asked what is in it
-            reporter = member.running._reports.reporter
+            reporter = member.running.reports.reporter
             if any(line.broker == broker for _, part in reporter._outstanding for line in part.contacts):
                 return True
         return False

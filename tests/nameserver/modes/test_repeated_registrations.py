@@ -119,9 +119,9 @@ def test_repeated_registration_is_not_decoded_and_renews_the_lease(
         register(server, request)
     assert len(decoded) == 2, "once to be listed, and once more to find that it changes nothing"
     (listed,) = server.view(Freshness.STALE).records()
-    contact = server._liveness.contact(listed.broker)
+    contact = server.liveness.contact(listed.broker)
     assert contact is not None
-    assert contact.heard_at == server._liveness.clock == 3.0
+    assert contact.heard_at == server.liveness.clock == 3.0
 
 
 def test_repeated_registration_is_not_decoded_although_other_brokers_change(
@@ -198,12 +198,10 @@ def play(folder: Path, script: Sequence[Step]) -> None:
                     if again is None:
                         continue
                     last[over] = again
-                    if server is forgets:
-                        server._repeats.clear()
                     for _ in range(2):
+                        if server is forgets:  # other settings, as far as it can tell
+                            server.settings.change(replace(server.settings.current), {})
                         answers.append(register(server, again, over))
-                        if server is forgets:
-                            server._repeats.clear()
                 case "wipe":
                     change(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="n")
                 case "add":
@@ -240,7 +238,7 @@ def play(folder: Path, script: Sequence[Step]) -> None:
         assert answers[: len(answers) // 2] == answers[len(answers) // 2 :]
         views = [server.view(Freshness.STALE) for server in (remembers, forgets)]
         assert len({view.state_digest() for view in views}) == 1
-        contacts = [server._liveness._contacts for server in (remembers, forgets)]
+        contacts = [server.liveness.changes_since(0) for server in (remembers, forgets)]
         assert contacts[0] == contacts[1]
 
 

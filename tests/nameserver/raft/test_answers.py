@@ -15,8 +15,8 @@ import pytest
 from routekeeper.nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
 from routekeeper.nameserver.modes.interface import NoQuorum
 from routekeeper.nameserver.replicated import Replicated
-from routekeeper.nameserver.replicated.proposals import RESEND_S, ProposalBook, Write
-from routekeeper.nameserver.replicated.writes import Writes
+from routekeeper.nameserver.replicated.proposals import RESEND_S, PendingProposal, ProposalBook
+from routekeeper.nameserver.replicated.proposer import Proposer
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.ranking import load_settings
@@ -75,7 +75,7 @@ def test_d13_whoever_proposes_is_answered_though_there_is_nobody_to_decide(
         async with _member(tmp_path, boot_id=1) as member:
             until = asyncio.get_running_loop().time() + 0.3
             with pytest.raises(NoQuorum, match="not applied"):
-                await member._writes.propose(_put("v"), deadline=until)
+                await member.proposer.propose(_put("v"), deadline=until)
 
     _run(scenario, patience_s=patience_s)
 
@@ -102,7 +102,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
     async def scenario() -> None:
         async with _member(tmp_path, boot_id=draw_boot_id()) as member:
             loop = asyncio.get_running_loop()
-            mine = asyncio.ensure_future(member._writes.propose(_put("mine"), deadline=loop.time() + 0.3))
+            mine = asyncio.ensure_future(member.proposer.propose(_put("mine"), deadline=loop.time() + 0.3))
             await asyncio.sleep(0)  # it has its number now
             theirs = Proposal(boot_id=former, sequence=1, command=encode_command(_put("theirs")))
             finish(member.apply(encode_batch(Batch(proposals=(theirs,))), index=2, term=1, live=True))
@@ -123,11 +123,11 @@ def test_d27_a_late_command_is_not_applied_over_what_is_newer() -> None:
 
 
 def _d13_no_deadline(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Writes, "_give_up_at", lambda member, until: None)
+    patch.setattr(Proposer, "_give_up_at", lambda member, until: None)
 
 
 def _d13_not_sent_again(patch: pytest.MonkeyPatch) -> None:
-    def handed(waiting: Write, route: tuple[int, int]) -> bool:
+    def handed(waiting: PendingProposal, route: tuple[int, int]) -> bool:
         return waiting.route == route
 
     patch.setattr(

@@ -27,7 +27,7 @@ from routekeeper.nameserver.replicated.peer_messages import (
     decode,
     encode,
 )
-from routekeeper.nameserver.replicated.proposals import RESEND_S, ProposalBook, Sequencer, Write
+from routekeeper.nameserver.replicated.proposals import RESEND_S, PendingProposal, ProposalBook, Sequencer
 from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.route import DataVersion
 
@@ -106,7 +106,7 @@ def proposal(sequence: int, *, boot_id: int = 1, size: int = 10) -> Proposal:
     return Proposal(boot_id=boot_id, sequence=sequence, command=b"x" * size)
 
 
-def waiting_in(book: ProposalBook, sequence: int) -> Write | None:
+def waiting_in(book: ProposalBook, sequence: int) -> PendingProposal | None:
     return next((waiting for waiting in book if waiting.proposal.sequence == sequence), None)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
 from routekeeper.nameserver.raft.types import RaftConfig
-from routekeeper.nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
+from routekeeper.nameserver.replicated import ANSWER_MARGIN_S, Replicated, reader
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Request
@@ -186,7 +186,7 @@ def test_every_read_without_a_leader_is_refused_also_after_others_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They join the same barrier, for none was sent; each of them has a deadline of its own."""
-    monkeypatch.setattr(reads, "WRITE_DEADLINE_S", ANSWER_MARGIN_S + 0.02)
+    monkeypatch.setattr(reader, "WRITE_DEADLINE_S", ANSWER_MARGIN_S + 0.02)
 
     async def body() -> None:
         settings = LiveSettings(NamesrvSettings(data_dir=str(tmp_path)))

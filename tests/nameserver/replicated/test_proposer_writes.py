@@ -11,7 +11,7 @@ import uvloop
 from routekeeper.nameserver.commands import Batch, Evict, Proposal, PutKv, encode_batch, encode_command
 from routekeeper.nameserver.modes.interface import OUTCOME_UNKNOWN_TAG, Freshness
 from routekeeper.nameserver.replicated import ANSWER_MARGIN_S
-from routekeeper.nameserver.types import Answer, ConnectionId, LeaveReason
+from routekeeper.nameserver.types import Answer, BrokerName, ConnectionId, LeaveReason
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.steps import finish
 from tests.nameserver.replicated.group import (
@@ -26,20 +26,31 @@ from tests.nameserver.replicated.group import (
     run,
 )
 
+NAMES, BROKERS_PER_NAME = 20, 3
+
+
+def name_of(number: int) -> BrokerName:
+    return BrokerName(f"broker-{number % NAMES}")
+
 
 def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
-            requests = [register(addr=f"10.0.1.{i}:1", broker_id=i, topics=(f"T{i}",)) for i in range(60)]
+            # Changes of one name take effect one after the other, each in a round trip of its own.
+            requests = [
+                register(addr=f"10.0.1.{i}:1", broker_id=i // NAMES, topics=(f"T{i}",), brokerName=name_of(i))
+                for i in range(NAMES * BROKERS_PER_NAME)
+            ]
             answers = await asyncio.gather(
                 *(ask(group.running[i % 3], request) for i, request in enumerate(requests))
             )
             assert [answer for answer in answers if answer.code != ResponseCode.SUCCESS] == []
             await group.equal()
             for member in group.running:
-                name = member.view(Freshness.STALE).name("broker-a")
-                assert name is not None
-                assert sorted(name.addrs) == list(range(60))
+                for i in range(NAMES):
+                    name = member.view(Freshness.STALE).name(name_of(i))
+                    assert name is not None
+                    assert sorted(name.addrs) == list(range(BROKERS_PER_NAME))
 
     run(body)
 

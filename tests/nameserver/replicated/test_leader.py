@@ -51,9 +51,9 @@ def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path) -> N
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             await group.equal()
             leader = group.at(group.leader())
-            leader._leadership.end()  # as just elected: nobody has looked at the new role yet
+            leader.leader.end()  # as just elected: nobody has looked at the new role yet
             assert hand_over_in_vain(leader)
-            leader._on_change()
+            leader.member_changed()
             for member in group.running:
                 member.closed(ONE, by_us=False)
             await until(lambda: not leader.view(Freshness.STALE).topics(), "the dead broker is evicted")

@@ -9,7 +9,6 @@ from routekeeper.nameserver.liveness import REPEATED_AFTER_S
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.replicated import Replicated
 from tests.nameserver.replicated.group import (
-    BROKER,
     ONE,
     TWO,
     Group,
@@ -20,7 +19,6 @@ from tests.nameserver.replicated.group import (
     register,
     run,
     unregister,
-    until,
 )
 
 FIRST, SECOND = register(counter=1, queues=4), register(counter=2, queues=8)
@@ -49,7 +47,7 @@ async def registered_with_all(group: Group) -> None:
 def later(group: Group, seconds: float = REPEATED_AFTER_S) -> None:
     """Let time pass on all liveness clocks."""
     for member in group.running:
-        member._liveness.clock += seconds
+        member.liveness.clock += seconds
 
 
 async def vouched_for(member: Replicated) -> None:
@@ -194,10 +192,14 @@ def test_what_was_seen_of_a_broker_goes_with_its_record(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
             await registered_with_all(group)
-            await group.everywhere(FIRST)
-            assert all(list(member._liveness._contained) == [BROKER] for member in group.running)
+            assert codes(await group.everywhere(FIRST)) == [0, 0, 0]
             await group.everywhere(unregister())
             await group.empty()
-            await until(lambda: not any(m._liveness._contained for m in group.running), "nothing is kept")
+            one, two, _ = group.running
+            assert (await ask(one, SECOND)).code == 0
+            assert await shown(group) == [8, 8, 8]
+            later(group)
+            assert (await ask(two, FIRST)).code == 0
+            assert await shown(group) == [8, 8, 8], "it is the first such copy since the record was made"
 
     run(body)

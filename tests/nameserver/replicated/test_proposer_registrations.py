@@ -11,7 +11,7 @@ import pytest
 from routekeeper.nameserver.commands import COMMAND_BYTES_MAX
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.registration import Registration, decoding_registration
-from routekeeper.nameserver.replicated import registrations
+from routekeeper.nameserver.replicated import proposer
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.steps import Steps
@@ -135,7 +135,7 @@ def decoded_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
         decoded.append(request)
         return decoding_registration(request)
 
-    monkeypatch.setattr(registrations, "decoding_registration", counted)
+    monkeypatch.setattr(proposer, "decoding_registration", counted)
     return decoded
 
 
@@ -163,9 +163,9 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
                         return
 
             await answered_without_the_log(register())
-            heard_at = member._liveness.contact(BROKER)
+            heard_at = member.liveness.contact(BROKER)
             assert await registered(register()) == 0
-            assert member._liveness.contact(BROKER) is not heard_at  # its lease is renewed all the same
+            assert member.liveness.contact(BROKER) is not heard_at  # its lease is renewed all the same
             assert member.view(Freshness.STALE).revision == revision
 
             assert await registered(register(counter=2)) == 1  # other bytes
@@ -176,8 +176,7 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
             await ask(member, put_kv("k", "v"), TWO)  # another table, with the same record
             assert await registered(register(counter=2)) == 0
             member.closed(ONE, by_us=True)
-            assert not member._registrations._repeats
-            assert not member._registrations._repeats.held_bytes
+            assert await registered(register(counter=2)) == 1, "nothing is kept of a connection that closed"
 
     run(body)
 

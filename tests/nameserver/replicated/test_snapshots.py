@@ -139,7 +139,9 @@ def test_an_answer_of_before_a_restore_is_not_given_at_the_same_revision(tmp_pat
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(tmp_path: Path) -> None:
+def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body() -> None:
         raft = free_addresses(1)[0]
         async with alone(tmp_path, raft) as one:
@@ -149,8 +151,16 @@ def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(tmp_path
                 await one.register("T", queues=counter, counter=counter)
             before = await one.get("/v1/topics/T/route")
             last = f"/v1/topics/T/route?index={before['index']}&epoch={before['epoch']}&wait=50s"
+            asked, changed = asyncio.Event(), one.mode.changed
+
+            async def noted(topic: str, after: int, *, deadline: float) -> int:
+                asked.set()
+                return await changed(topic, after, deadline=deadline)
+
+            monkeypatch.setattr(one.mode, "changed", noted)
             waiting = asyncio.create_task(one.get(last))
-            await until(lambda: bool(one.mode._waiters), "the query waits")
+            async with asyncio.timeout(30):
+                await asked.wait()
             await one.restore(image)
             async with asyncio.timeout(30):
                 after = await waiting

@@ -56,11 +56,11 @@ def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) 
             member = group.running[0]
             await ask(member, register())
             time.sleep(0.9)  # noqa: ASYNC251 - as SIGSTOP does: no timer fires meanwhile
-            member._reports.heard(BROKER, ONE)
-            contact = member._liveness.contact(BROKER)
+            member.reports.note_heartbeat(BROKER, ONE)
+            contact = member.liveness.contact(BROKER)
             assert contact is not None
-            member._reports.tick()
-            assert member._liveness.clock - contact.heard_at < 0.5
+            member.reports.tick()
+            assert member.liveness.clock - contact.heard_at < 0.5
 
     run(body)
 
@@ -108,14 +108,14 @@ async def group_with_a_report_missing(
         leader, (one, other) = group.at(group.leader()), (group.at(n) for n in group.followers())
 
         def knows_close(member: Replicated) -> bool:
-            evidence = leader._leadership.failure_detector
+            evidence = leader.leader.failure_detector
             assert evidence is not None
-            return not evidence._members[addresses[member]].contacts[BROKER].connected
+            return not evidence.members[addresses[member]].contacts[BROKER].connected
 
         one.closed(ONE, by_us=False)
         await until(lambda: knows_close(one), "the leader knows that it is closed there")
-        reporter, version = one._reports.reporter, one._liveness.version
-        await until(lambda: reporter._base == version, "the follower knows that the leader knows")
+        reporter, version = one.reports.reporter, one.liveness.version
+        await until(lambda: reporter.base == version, "the follower knows that the leader knows")
         send = one.member.send
 
         def lost(member: str, message: bytes) -> bool:
@@ -123,7 +123,7 @@ async def group_with_a_report_missing(
 
         monkeypatch.setattr(one.member, "send", lost)
         if came_back:
-            one._reports.hear(BROKER, ConnectionId(3), lease_ms=120_000)
+            one.reports.note_registration(BROKER, ConnectionId(3), lease_s=120.0)
         before = leader.member.link_number(addresses[one])
         one.member.transport.drop(addresses[leader])
         await until(lambda: leader.member.link_number(addresses[one]) > before, "linked anew")
@@ -152,11 +152,11 @@ def test_all_are_judged_once_a_missing_report_has_come(
 
     async def body() -> None:
         async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
-            reports = leader._reports
+            judges = leader.leader
             await until(
-                lambda: reports._judged_with == reports._here() == set(group.addresses), "all in contact"
+                lambda: judges.judged_with == judges.in_contact() == set(group.addresses), "all in contact"
             )
-            reports._judge_all_at = leader._liveness.clock + 3600.0
+            judges.judge_all_at = leader.liveness.clock + 3600.0
             assert leader.view(Freshness.STALE).record(BROKER) is not None
             monkeypatch.undo()
             await until(lambda: leader.view(Freshness.STALE).record(BROKER) is None, "the broker is gone")
@@ -177,7 +177,7 @@ def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> 
             member.perform()
             assert leader in follower.member.linked
             assert link_of(leader) > before
-            await until(lambda: follower._given.links[leader] > before, "told apart")
+            await until(lambda: follower.surroundings.links[leader] > before, "told apart")
 
     run(body)
 

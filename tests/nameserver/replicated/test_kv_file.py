@@ -1,4 +1,4 @@
-"""What each nameserver has for itself: settings, the KV file, its secret and its log lines."""
+"""RocketMQ's KV file beside the replicated KV configuration: imported once, then written."""
 
 from __future__ import annotations
 
@@ -11,29 +11,12 @@ import pytest
 from routekeeper.nameserver.commands import Command, ImportKv
 from routekeeper.nameserver.modes import kept_file
 from routekeeper.nameserver.modes.interface import Freshness
-from routekeeper.nameserver.raft.types import RaftStartError
-from routekeeper.nameserver.replicated import raft_config
-from routekeeper.nameserver.replicated.writes import Writes
+from routekeeper.nameserver.replicated.proposer import Proposer
 from routekeeper.nameserver.routes.kv import KV_BYTES_MAX
-from routekeeper.nameserver.settings.declared import NamesrvSettings
-from routekeeper.nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file
-from routekeeper.nameserver.types import Request
+from routekeeper.nameserver.settings.files import load_kv_file, save_kv_file
 from routekeeper.nameserver.verdicts import Verdict
-from routekeeper.remoting.codes import RequestCode, ResponseCode
-from tests.nameserver.replicated.group import ask, group_of, put_kv, register, run, until
-
-
-def test_settings_stay_with_their_nameserver(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            body = b"orderMessageEnable=true"
-            request = Request(code=RequestCode.UPDATE_NAMESRV_CONFIG, ext_fields={}, body=body)
-            assert (await ask(group.running[0], request)).code == ResponseCode.SUCCESS
-            stored = load_settings_file(tmp_path / "0" / "namesrv.properties")
-            assert stored == {"orderMessageEnable": "true"}
-            assert [m.settings.current.order_message_enable for m in group.running] == [True, False, False]
-
-    run(body)
+from routekeeper.remoting.codes import ResponseCode
+from tests.nameserver.replicated.group import ask, group_of, put_kv, run, until
 
 
 @pytest.mark.slow
@@ -113,14 +96,14 @@ def test_a_kv_file_whose_import_dies_is_said_and_never_overwritten(
 ) -> None:
     path = tmp_path / "0" / "kvConfig.json"
     save_kv_file(path, {"old": {"a": "1"}})
-    propose = Writes.propose
+    propose = Proposer.propose
 
-    async def refuse_imports(writes: Writes, command: Command, *, deadline: float) -> Verdict:
+    async def refuse_imports(proposer: Proposer, command: Command, *, deadline: float) -> Verdict:
         if isinstance(command, ImportKv):
             raise RuntimeError("planted")
-        return await propose(writes, command, deadline=deadline)
+        return await propose(proposer, command, deadline=deadline)
 
-    monkeypatch.setattr(Writes, "propose", refuse_imports)
+    monkeypatch.setattr(Proposer, "propose", refuse_imports)
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -150,35 +133,3 @@ def test_all_that_the_group_acknowledged_of_kv_is_there_after_a_restart(tmp_path
             assert group.running[0].view(Freshness.STALE).kv("n") == acknowledged
 
     run(body)
-
-
-def test_a_secret_that_others_can_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(b"s" * 32)
-    for mode, named in ((0o644, True), (0o640, True), (0o600, False)):
-        secret.chmod(mode)
-        caplog.clear()
-        raft_config(NamesrvSettings(raft_secret_file=str(secret), data_dir=str(tmp_path)))
-        assert (f"{secret} can be read by others: its mode is {mode:04o}" in caplog.text) is named
-
-
-def test_unreadable_secret_is_one_line(tmp_path: Path) -> None:
-    async def body() -> None:
-        with pytest.raises(RaftStartError, match="No such file") as error:
-            async with group_of(tmp_path, size=1, raftSecretFile=str(tmp_path / "none")):
-                pass
-        assert "\n" not in str(error.value)
-
-    run(body)
-
-
-def test_nothing_is_logged_above_info_in_a_quiet_life(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, raftDurability="memory") as group:  # a slow disk is named
-            await group.everywhere(register())
-
-    with caplog.at_level(logging.INFO):
-        run(body)
-    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []

@@ -23,9 +23,9 @@ from routekeeper.nameserver.commands import (
 )
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from routekeeper.nameserver.raft.types import StopMember
-from routekeeper.nameserver.replicated import Replicated, peer_messages, registrations, writes
+from routekeeper.nameserver.replicated import Replicated, peer_messages, proposer
 from routekeeper.nameserver.replicated.peer_messages import Propose
-from routekeeper.nameserver.replicated.proposals import Write
+from routekeeper.nameserver.replicated.proposals import PendingProposal
 from routekeeper.nameserver.types import Answer
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.line_limit import LINES_PER_PEER
@@ -55,12 +55,12 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
                 yield
                 return b"\x04" + encode_command(command)[1:], command
 
-            monkeypatch.setattr(writes, "written_and_read", of_format_4)
+            monkeypatch.setattr(proposer, "written_and_read", of_format_4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")
             # One that a former leader allowed does not get past this one either.
-            monkeypatch.setattr(follower._writes._reporter, "understood", 4)
+            monkeypatch.setattr(follower.reports.reporter, "understood", 4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             monkeypatch.undo()
@@ -81,15 +81,15 @@ def test_proposals_that_cannot_be_taken_leave_a_few_lines(
             proposals = tuple(Proposal(boot_id=9, sequence=number, command=command) for number in range(100))
             term, attempts = leader.member.term, (1,) * len(proposals)
             message = Propose(term=term, proposals=proposals, attempts=attempts)
-            leader._on_peer_message("127.0.0.1:2", peer_messages.encode(message))
+            leader.take_message("127.0.0.1:2", peer_messages.encode(message))
             refused = [r for r in caplog.records if r.getMessage().startswith("proposal refused")]
             assert 1 <= len(refused) <= LINES_PER_PEER
 
     run(body)
 
 
-def under_way(member: Replicated) -> list[Write]:
-    return list(member._writes._book._waiting.values())
+def under_way(member: Replicated) -> list[PendingProposal]:
+    return list(member.proposer.book)
 
 
 def kinds_under_way(member: Replicated) -> set[str]:
@@ -107,11 +107,11 @@ async def change_that_gets_lost(
     """
     assert codes(await group.everywhere(register())) == [0, 0, 0]
     follower = group.at(group.followers()[0])
-    await until(lambda: follower._writes._reporter.understood >= UPDATE_FORMAT, "all have said so")
-    patch.setattr(registrations, "WRITE_DEADLINE_S", CONDITION_S)
+    await until(lambda: follower.reports.reporter.understood >= UPDATE_FORMAT, "all have said so")
+    patch.setattr(proposer, "WRITE_DEADLINE_S", CONDITION_S)
     with pytest.MonkeyPatch.context() as lost:
         lost.setattr(follower.member, "send", lambda member, message: leaves)
-        lost.setattr(follower._writes._reporter, "acknowledged", lambda answer: False)
+        lost.setattr(follower.reports.reporter, "acknowledged", lambda answer: False)
         request = register(counter=2, topics=("T", "V"))
         asking = asyncio.create_task(ask(follower, request, within=CONDITION_S))
         await until(lambda: kinds_under_way(follower) == {"Update"}, "it is proposed as its difference")
@@ -149,10 +149,10 @@ def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no
             async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
                 (before,) = under_way(follower)
                 await until(lambda: before.in_doubt, "it is sent")
-                monkeypatch.setattr(follower._writes._reporter, "understood", 1)  # says another leader
-                follower._work()
+                monkeypatch.setattr(follower.reports.reporter, "understood", 1)  # says another leader
+                follower.proposer.decide_deferred()
                 assert under_way(follower) == [before], "decided again it might take effect twice"
-                follower._leadership.book.applied(follower.member.term + 1)  # that leader's first entry
+                follower.proposer.book.applied(follower.member.term + 1)  # that leader's first entry
                 await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
             await takes_effect(group, asking)
 
@@ -169,7 +169,7 @@ def test_what_a_state_image_may_hold_has_an_unknown_outcome(
         ):
             (before,) = under_way(follower)
             await until(lambda: before.in_doubt, "it is sent")
-            follower._writes.table_replaced(term=follower.member.term)
+            follower.proposer.table_replaced(term=follower.member.term)
             answer = await asking
             assert answer.remark is not None
             assert answer.remark.startswith(OUTCOME_UNKNOWN_TAG)
@@ -184,7 +184,7 @@ def test_a_difference_to_another_table_that_never_left_is_decided_again(
         async with group_of(tmp_path) as group:
             async with change_that_gets_lost(group, monkeypatch, leaves=False) as (follower, asking):
                 (before,) = under_way(follower)
-                follower._writes.table_replaced(term=follower.member.term)
+                follower.proposer.table_replaced(term=follower.member.term)
                 await until(lambda: under_way(follower) not in ([], [before]), "it is decided again")
             await takes_effect(group, asking)
 
@@ -221,8 +221,8 @@ def test_member_that_does_not_know_whether_others_know_limits_judges_alone(
         async with group_of(tmp_path, tableTopicsMax="2") as group:
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             follower = group.at(group.followers()[0])
-            monkeypatch.setattr(follower._writes._reporter, "acknowledged", lambda answer: False)
-            monkeypatch.setattr(follower._writes._reporter, "understood", LIMITS_FORMAT - 1)
+            monkeypatch.setattr(follower.reports.reporter, "acknowledged", lambda answer: False)
+            monkeypatch.setattr(follower.reports.reporter, "understood", LIMITS_FORMAT - 1)
             answer = await ask(follower, register(counter=2, topics=("T", "U", "V")))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "3 topics, allowed: tableTopicsMax=2" in (answer.remark or "")
@@ -236,13 +236,13 @@ def test_leader_that_applied_limits_holds_those_who_are_away_to_know_them(tmp_pa
     async def body() -> None:
         async with group_of(tmp_path, tableTopicsMax="3") as group:
             await until(
-                lambda: all(m._writes._reporter.understood >= LIMITS_FORMAT for m in group.running),
+                lambda: all(m.reports.reporter.understood >= LIMITS_FORMAT for m in group.running),
                 "all have said so",
             )
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             await group.stop(group.leader())
             await group.ready()
             leader = group.at(group.leader())
-            await until(lambda: leader._writes._reporter.understood >= LIMITS_FORMAT, "it is known still")
+            await until(lambda: leader.reports.reporter.understood >= LIMITS_FORMAT, "it is known still")
 
     run(body)

@@ -1,15 +1,18 @@
-"""Members that stop and start, and what they read from their disks."""
+"""Members that stop and start, and what each has for itself."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from pathlib import Path
 
 import pytest
 
 from routekeeper.nameserver.modes.interface import Freshness
-from routekeeper.remoting.codes import ResponseCode
+from routekeeper.nameserver.settings.files import load_settings_file
+from routekeeper.nameserver.types import Request
+from routekeeper.remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import ONE, ask, codes, group_of, put_kv, register, run, until
 
 
@@ -85,3 +88,28 @@ def test_state_image_restores_the_table_and_the_last_leaders_term(tmp_path: Path
             assert target.snapshot()() == source.snapshot()()
 
     run(body)
+
+
+def test_settings_stay_with_their_nameserver(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            body = b"orderMessageEnable=true"
+            request = Request(code=RequestCode.UPDATE_NAMESRV_CONFIG, ext_fields={}, body=body)
+            assert (await ask(group.running[0], request)).code == ResponseCode.SUCCESS
+            stored = load_settings_file(tmp_path / "0" / "namesrv.properties")
+            assert stored == {"orderMessageEnable": "true"}
+            assert [m.settings.current.order_message_enable for m in group.running] == [True, False, False]
+
+    run(body)
+
+
+def test_nothing_is_logged_above_info_in_a_quiet_life(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, raftDurability="memory") as group:  # a slow disk is named
+            await group.everywhere(register())
+
+    with caplog.at_level(logging.INFO):
+        run(body)
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []

@@ -1,0 +1,462 @@
+"""The leader's half of this layer: what a member holds while it leads, and what it does with it.
+
+A leader appends the proposals of all members, answers their read barriers, and judges brokers by their
+reports. It decides nothing itself: :class:`Sequencer`, :class:`Confirmations` and :class:`FailureDetector`
+are pure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from routekeeper.nameserver.commands import (
+    FIRST_FORMAT,
+    LIMITS_FORMAT,
+    Batch,
+    Command,
+    CommandFormatError,
+    Evict,
+    Proposal,
+    RegisterBroker,
+    Update,
+    decoding_command,
+    encode_batch,
+    encode_command,
+    format_of,
+)
+from routekeeper.nameserver.raft.consensus.members import majority
+from routekeeper.nameserver.raft.types import Role
+from routekeeper.nameserver.routes.entries import Record
+from routekeeper.nameserver.types import BrokerKey
+from routekeeper.remoting.line_limit import LimitedLog
+from routekeeper.remoting.steps import Steps, finish
+
+from .barriers import Barriers, Confirmations
+from .failure_detector import FailureDetector
+from .peer_messages import (
+    Deferral,
+    Deferred,
+    Propose,
+    ReadIndex,
+    ReadIndexCheck,
+    ReadIndexCheckReply,
+    ReadIndexReply,
+    Report,
+)
+from .proposals import ProposalBook, Sequencer
+from .reporter import PRUNE_PERIOD_S, REPORT_PERIOD_S, Reporter
+from .surroundings import Component, Surroundings
+
+logger = logging.getLogger(__name__)
+
+LARGE_BYTES: Final = 2048
+"""Of its log form, above which a command is not kept decoded: 10,000 topics are 26 KB and 2 MB then."""
+
+ASK_ALL_S: Final = 0.05
+"""A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
+
+
+class Leader(Component):
+    """What this member holds while it leads, all of it of one term.
+
+    Attributes:
+        sequencer: Appends proposals in order; None if this member does not lead.
+        rounds: The barriers that it is asked for; None if it does not lead.
+        failure_detector: Judges brokers; None before an entry of this leader's own term is applied.
+        barriers_answered: Barriers answered, to other members and to itself.
+        rounds_begun: Rounds that those needed.
+        judge_all_at: When all brokers are judged next, on the liveness clock.
+        judged_with: Members in contact when all brokers were judged last.
+    """
+
+    def __init__(
+        self,
+        given: Surroundings,
+        *,
+        book: ProposalBook,
+        reporter: Reporter,
+        barriers: Barriers,
+        answer_reads: Callable[[], None],
+        peer_log: LimitedLog,
+    ) -> None:
+        """Make the half of a member that does not lead yet.
+
+        Args:
+            book: The proposals of this process, whoever leads.
+            reporter: Makes the reports of this process, whoever leads.
+            barriers: Those of the reads of this process, whoever leads.
+            answer_reads: Answers the reads whose barriers have passed.
+        """
+        super().__init__(given)
+        self._book = book
+        self._reporter = reporter
+        self._barriers = barriers
+        self._answer_reads = answer_reads
+        self._peer_log = peer_log
+        self.sequencer: Sequencer | None = None
+        self.rounds: Confirmations | None = None
+        self.failure_detector: FailureDetector | None = None
+        self.barriers_answered = self.rounds_begun = 0
+        # Reports that came before there was a failure detector, by member, each with the link it came over.
+        self._early: dict[str, tuple[Report, int]] = {}
+        # Commands on their way by boot id and sequence, kept until they are applied or given up, so that
+        # small ones are decoded once; large ones are kept without their topics. Those of other processes only
+        # while it leads.
+        self._decoded: dict[tuple[int, int], Command] = {}
+        self._mark_due = False  # the mark of this leadership could not be appended yet
+        self._near: list[str] = []  # voters, who spoke of barriers last first
+        self._round_timer: asyncio.TimerHandle | None = None
+        self._prune_at = 0.0
+        self.judge_all_at = 0.0
+        self.judged_with: set[str] = set()
+        self._reported_over: dict[str, int] = {}  # the link over which each member's last report came
+
+    def update_role(self) -> None:
+        """Lead if this member leads, in its present term.
+
+        Also called when others ask: they may know of a new leader before its own loop turns.
+        """
+        member, term = self._member, self._member.term
+        if member.role is not Role.LEADER:
+            self.end()
+        elif self.sequencer is None or self.sequencer.term != term:
+            self.end()
+            self.sequencer = Sequencer(term=term)
+            self.rounds = Confirmations(term=term)
+            logger.info("leading term=%d", term)
+            self._mark_due = True
+            self.mark()
+
+    def mark(self) -> None:
+        """Mark in the log who leads, see FailureDetector.prior_term; again if it was not the time for it."""
+        if self._mark_due and self.sequencer is not None:
+            mark = encode_batch(Batch(proposals=()))
+            self._mark_due = self._member.append(mark, term=self.sequencer.term) is None
+
+    def end(self) -> None:
+        """Forget all that a leader holds, if this member led."""
+        if self.sequencer is None:
+            return
+        logger.info("no longer leading term=%d", self.sequencer.term)
+        self.sequencer = None
+        self.rounds = None
+        self.failure_detector = None
+        self._early.clear()
+        for mark in [mark for mark in self._decoded if mark[0] != self._book.boot_id]:
+            del self._decoded[mark]
+
+    # -- proposals ----------------------------------------------------------------------------------------
+
+    def take_proposals(self, member: str, message: Propose) -> None:
+        """Take another member's proposals, if this one leads in the term that they name."""
+        self.update_role()
+        if self.sequencer is not None and self.sequencer.term == message.term:
+            self._line.run(self._taking(member, message), lambda _: None)
+
+    def _taking(self, member: str, message: Propose) -> Steps[bool]:
+        for proposal, attempt in zip(message.proposals, message.attempts, strict=True):
+            if self.sequencer is None or self.sequencer.term != message.term:
+                break
+            yield from self._offering(proposal, member, attempt=attempt)
+        self._work_soon()
+        return True
+
+    def offer(self, proposal: Proposal, *, attempt: int = 1) -> None:
+        """Take a proposal of this process at once into the queue, or defer it. Only while this member leads.
+
+        Args:
+            attempt: How many times its proposer has handed it over.
+        """
+        finish(self._offering(proposal, self._me, attempt=attempt))
+
+    def _offering(self, proposal: Proposal, member: str, *, attempt: int) -> Steps[None]:
+        sequencer = self.sequencer
+        assert sequencer is not None, "offered without leading"
+        # The newest format that every member understands, as far as this leader knows.
+        detector = self.failure_detector
+        understood = FIRST_FORMAT if detector is None else detector.understood()
+        needed = format_of(proposal.command)
+        if needed > FIRST_FORMAT and needed > understood:
+            # A former leader stated otherwise to the proposer, which sends it again and is answered anew.
+            self._refuse(logging.WARNING, member, "format=%d understood=%d", needed, understood)
+            return
+        mark = (proposal.boot_id, proposal.sequence)
+        command = self._decoded.get(mark)
+        if command is None:
+            try:
+                command = yield from decoding_command(proposal.command)
+            except CommandFormatError as error:
+                self._refuse(logging.ERROR, member, "error=%s", error)
+                return
+            if self.sequencer is not sequencer:
+                return  # it led no more, or in another term, before that was read
+            self.keep_decoded(proposal, command)
+        moved_at = self._member.applied_index if self._table.moved(command) else None
+        deferral = sequencer.offer(proposal, command, member, moved_at=moved_at, attempt=attempt)
+        if deferral is not None:
+            self._send_deferrals([(member, deferral)])
+
+    def _refuse(self, level: int, member: str, why: str, *values: object) -> None:
+        self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
+
+    def keep_decoded(self, proposal: Proposal, command: Command) -> None:
+        """Keep a command that was decoded, so that it is decoded once; of a large one all but its topics."""
+        mark = (proposal.boot_id, proposal.sequence)
+        if _is_large(proposal) and isinstance(command, RegisterBroker | Update):
+            command = replace(command, topics=())
+        self._decoded[mark] = command
+
+    def pop_decoded(self, proposal: Proposal) -> Command | None:
+        """Return a command that is kept, and keep it no longer; None if it must be decoded."""
+        command = self._decoded.pop((proposal.boot_id, proposal.sequence), None)
+        return None if _is_large(proposal) else command
+
+    def forget_proposal(self, sequence: int, *, withdraw: bool) -> None:
+        """Forget a proposal of this process.
+
+        Args:
+            withdraw: Take it out of this leader's queue, too: its proposer will say that it was not applied.
+        """
+        if withdraw and self.sequencer is not None:
+            self.sequencer.withdraw(self._book.boot_id, sequence)
+        self._decoded.pop((self._book.boot_id, sequence), None)
+
+    def append(self) -> None:
+        """Append what waits, unless an entry of ours is in flight."""
+        sequencer = self.sequencer
+        batch = None if sequencer is None else sequencer.next_batch()
+        if sequencer is None or batch is None:
+            return
+        index = self._member.append(encode_batch(batch), term=sequencer.term)
+        if index is None:
+            if self._member.role is Role.LEADER and self._member.term == sequencer.term:
+                sequencer.not_appended()  # it hands over, perhaps in vain: the next tick tries again
+            else:
+                self.end()
+            return
+        for proposal in batch.proposals:
+            if proposal.boot_id == self._book.boot_id:
+                self._book.appended(proposal.sequence, term=sequencer.term)
+        self._send_deferrals(sequencer.appended(index))
+
+    def applied(self, index: int) -> None:
+        """Note that the entry of an index is applied: the next one may be appended."""
+        if self.sequencer is not None:
+            self.sequencer.applied(index)
+
+    def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:
+        by_member: dict[str, list[Deferral]] = {}
+        for member, deferral in deferrals:
+            self._decoded.pop((deferral.boot_id, deferral.sequence), None)
+            by_member.setdefault(member, []).append(deferral)
+        term = self._member.term
+        for member, of_member in by_member.items():
+            if member == self._me:
+                for deferral in of_member:
+                    self._book.defer(deferral, term=term)
+            else:
+                # A lost one is no harm: the proposal is sent again.
+                self._send(member, Deferred(term=term, deferrals=tuple(of_member)))
+
+    # -- read barriers ------------------------------------------------------------------------------------
+
+    def take_barrier(self, member: str, barrier: ReadIndex) -> None:
+        """Take a member's question, or one of this leader's own reads, see :attr:`Confirmations.asked`."""
+        if barrier.voter:
+            index = self._member.read_index_with(member, barrier.term)
+            if index is not None:  # of three, asker and leader are enough
+                self.barriers_answered += 1
+                self._note_voter(member)
+                # A lost one is no harm: the link is gone, and the barrier is sent again.
+                self._send(member, ReadIndexReply(number=barrier.number, index=index))
+                return
+        rounds = self._rounds_of(barrier.term)
+        if rounds is None:
+            return
+        if barrier.voter:
+            self._note_voter(member)
+        rounds.asked[member] = barrier
+        self.settle_rounds()
+
+    def take_confirmation(self, member: str, answer: ReadIndexCheckReply) -> None:
+        """Take a voter's answer to a round."""
+        rounds = self.rounds
+        if rounds is not None and rounds.term == answer.term:
+            self._note_voter(member)
+            rounds.confirms(member, answer.number)
+            self.settle_rounds()
+
+    def settle_rounds(self) -> None:
+        """Answer the barriers that are certain, begin a round for the others."""
+        rounds, member = self.rounds, self._member
+        if rounds is None or not (rounds.asked or rounds.round):
+            return
+        index = member.read_index_in(rounds.term)
+        if index is None:
+            return
+        voters = member.voters
+        confirmed = rounds.settle(commit_index=index, voters=voters)
+        if confirmed:
+            self.barriers_answered += len(confirmed)
+            for asker, answer in confirmed:
+                if asker == self._me:
+                    self._barriers.confirmed(answer.number, answer.index)
+                else:
+                    # A lost one is no harm: the link is gone, and the barrier is sent again.
+                    self._send(asker, answer)
+            self._answer_reads()
+            index = member.read_index_in(rounds.term)
+            if index is None:
+                return
+        if rounds.begin(commit_index=index) is not None:
+            self.rounds_begun += 1
+            enough = majority(len(voters)) - 1
+            self._ask_voters(rounds, self._near[:enough])
+            if self._round_timer is None:
+                wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
+                self._round_timer = self._loop.call_later(wait_s, self._ask_all)
+
+    def forget_unlinked(self) -> None:
+        """Forget voters that are not linked any more."""
+        self._near = [member for member in self._near if member in self._links]
+
+    def _rounds_of(self, term: int) -> Confirmations | None:
+        """Return the rounds of a term, if this member leads in it."""
+        if self.rounds is None or self.rounds.term != term:
+            self.update_role()
+        return self.rounds if self.rounds is not None and self.rounds.term == term else None
+
+    def _note_voter(self, member: str) -> None:
+        if self._near[:1] != [member]:
+            self._near = [member, *(other for other in self._near if other != member)]
+
+    def _ask_voters(self, rounds: Confirmations, members: Iterable[str]) -> None:
+        question = ReadIndexCheck(term=rounds.term, number=rounds.number)
+        for member in members:
+            self._send(member, question)
+
+    def _ask_all(self) -> None:
+        """Ask everybody in a round that nobody answered in time: a voter may be gone, or hang."""
+        self._round_timer = None
+        rounds = self.rounds
+        if rounds is not None and rounds.round and not self._given.closing:
+            self._ask_voters(rounds, sorted(self._member.linked - rounds.confirmed_by))
+            self._round_timer = self._loop.call_later(ASK_ALL_S, self._ask_all)
+
+    # -- brokers ------------------------------------------------------------------------------------------
+
+    def begin_to_judge(self, term: int, *, prior_term: int) -> None:
+        """Note that an entry which marks a leader is applied: if it is this one's own, it judges from now on.
+
+        Args:
+            prior_term: Of the last leader before, see :class:`FailureDetector`.
+        """
+        if self._member.role is not Role.LEADER or self._member.term != term:
+            return
+        self.failure_detector = FailureDetector(
+            term=term,
+            members=self._member.members,
+            prior_term=prior_term,
+            clock=self._liveness.clock,
+            judge_after_s=4 * self._member.contact_limit,
+            known_format=LIMITS_FORMAT if self._table.limited else FIRST_FORMAT,
+        )
+        self._reporter.lead_by(term)
+        self._reporter.is_due = True
+        self._work_soon()
+        early, self._early = self._early, {}
+        for member, (report, link) in early.items():
+            self.take_report(member, report, link)
+
+    def take_report(self, member: str, report: Report, link: int | None = None) -> None:
+        """Take a report, answer it, judge the brokers that it names.
+
+        Args:
+            link: Over which it came; None for the present one.
+        """
+        link = self._member.link_number(member) if link is None else link
+        detector = self.failure_detector
+        if detector is None or detector.term != report.term:
+            if report.term >= self._member.term:
+                self._early[member] = report, link
+            return
+        detector.members_are(self._member.members)
+        self._liveness.advance(self._loop.time())
+        answer = detector.receive(member, report, clock=self._liveness.clock)
+        if answer is None:
+            return
+        if answer.version == report.version and self._reported_over.get(member) != link:
+            self._reported_over[member] = link
+            self.judge_all_at = 0.0  # its report was missing
+        if member == self._me:
+            self._reporter.acknowledged(answer)
+        else:
+            self._send(member, answer)
+        view = self._table.view
+        unconnected = [view.record(contact.broker) for contact in report.contacts if not contact.connected]
+        self._judge([record for record in unconnected if record is not None])
+
+    def tick(self) -> None:
+        """Judge all brokers when it is time; the liveness clock was advanced before."""
+        clock, detector = self._liveness.clock, self.failure_detector
+        if clock >= self._prune_at:
+            self._prune_at = clock + PRUNE_PERIOD_S
+            if detector is not None:
+                detector.prune(self._is_listed, clock=clock)
+        in_contact = self.in_contact()
+        if in_contact != self.judged_with or clock >= self.judge_all_at:
+            self.judged_with = in_contact
+            self.judge_all_at = clock + REPORT_PERIOD_S
+            self._judge(list(self._table.view.records()))
+
+    def removed(self, broker: BrokerKey) -> None:
+        """Note that a record is gone: what was reported before says nothing of a next one."""
+        if self.failure_detector is not None:
+            self.failure_detector.removed(broker)
+
+    def listed(self, broker: BrokerKey) -> None:
+        """Note that a record was made."""
+        if self.failure_detector is not None:
+            self.failure_detector.note(broker, self._liveness.clock)
+
+    def evict(self, eviction: Evict) -> None:
+        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
+        sequence = self._book.next_sequence()
+        data = encode_command(eviction)
+        self.offer(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data))
+        self._observer.evicting(eviction, sequence)
+        self._work_soon()
+
+    def _judge(self, records: list[Record]) -> None:
+        detector, sequencer = self.failure_detector, self.sequencer
+        if detector is None or sequencer is None or sequencer.term != detector.term:
+            return
+        in_contact = self.in_contact()
+        detector.members_are(self._member.members)
+        detector.out_of_contact((set(self._member.members) - in_contact) | self._linked_anew(in_contact))
+        for eviction in detector.judge(records, in_contact=in_contact, clock=self._liveness.clock):
+            self.evict(eviction)
+
+    def _linked_anew(self, members: set[str]) -> set[str]:
+        """Return who has yet to report over the present link: the former one may have taken some."""
+        number = self._member.link_number
+        return {m for m in members if m != self._me and number(m) != self._reported_over.get(m)}
+
+    def in_contact(self) -> set[str]:
+        """Return the members in contact, this one included; none while it does not judge."""
+        if self.failure_detector is None:
+            return set()
+        within_s = 2 * self._member.contact_limit
+        return {m for m in self._member.members if self._member.member_age(m) < within_s}
+
+    def _is_listed(self, broker: BrokerKey) -> bool:
+        return self._table.view.record(broker) is not None
+
+
+def _is_large(proposal: Proposal) -> bool:
+    return len(proposal.command) > LARGE_BYTES

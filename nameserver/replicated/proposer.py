@@ -1,0 +1,480 @@
+"""The proposer: a registration or another change of this process, from its decision to its answer.
+
+Registrations that change nothing are answered without the log where that is allowed. All other changes enter
+the :class:`.proposals.ProposalBook`, which decides when they are sent again; a verdict is learnt by applying,
+and one timer gives up on all that have none in time. The leader's half is in :mod:`.leader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from routekeeper.nameserver.commands import (
+    FIRST_FORMAT,
+    FORMAT_VERSION,
+    LIMITS_FORMAT,
+    UPDATE_FORMAT,
+    Command,
+    CommandFormatError,
+    CommandTooLarge,
+    Limited,
+    Proposal,
+    RegisterBroker,
+    Update,
+    format_of,
+    written_and_read,
+)
+from routekeeper.nameserver.handlers import Renewal, answer_for, deciding_registration, table_limits
+from routekeeper.nameserver.modes.interface import ConsistencyError, NoQuorum, NoRoom, OutcomeUnknown
+from routekeeper.nameserver.modes.repeats import Repeats
+from routekeeper.nameserver.modes.serving import decide_received, refusal_of
+from routekeeper.nameserver.modes.waiters import resolve
+from routekeeper.nameserver.registration import Registration, decoding_registration
+from routekeeper.nameserver.routes.registrations import excess_of_registration
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
+from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
+from routekeeper.remoting.steps import STEP, Steps, finish
+
+from .leader import Leader
+from .peer_messages import Deferred, Propose, in_parts
+from .proposals import WRITE_DEADLINE_S, OnOutcome, PendingProposal, ProposalBook, Registrant
+from .reader import ANSWER_MARGIN_S, Reader
+from .reports import Reports
+from .surroundings import Component, Surroundings
+
+logger = logging.getLogger(__name__)
+
+PROPOSED: Final = Answer()
+"""In place of an answer that comes later."""
+
+PROPOSE_BYTES: Final = 1024 * 1024
+"""Commands are sent to the leader in messages of about this many bytes; one command is never split."""
+
+LATE_MAX: Final = 10_000
+"""Registrations whose verdict is still looked out for after their request was answered."""
+
+
+@dataclass(slots=True)
+class _Registering:
+    """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
+
+    Attributes:
+        answered: Called once with the answer, unless that was known at once.
+        host: Where it comes from.
+        renewal: What it was answered by without the log.
+        broker: Its sender, once it is decoded.
+    """
+
+    request: Request
+    origin: ConnectionId
+    deadline: float
+    answered: Callable[[Answer], None]
+    host: str
+    renewal: Renewal | None = None
+    broker: BrokerKey | None = None
+
+    def decided(self, answer: Answer) -> None:
+        """Answer, unless the answer comes later."""
+        if answer is not PROPOSED:
+            self.answered(answer)
+
+
+class Proposer(Component):
+    """Answers registrations, and takes changes of this process through the log.
+
+    Attributes:
+        book: Proposals of this process that have no outcome yet.
+        refused: Changes answered "not applied".
+        unknown: Changes answered "may apply yet".
+    """
+
+    def __init__(
+        self,
+        given: Surroundings,
+        *,
+        book: ProposalBook,
+        leader: Leader,
+        reports: Reports,
+        reader: Reader,
+    ) -> None:
+        super().__init__(given)
+        self._settings = given.settings
+        self.book = book
+        self.refused = self.unknown = 0
+        self._leader = leader
+        self._reports = reports
+        self._reporter = reports.reporter
+        self._reader = reader
+        self._registering: Counter[Registrant] = Counter()  # registrations without an answer yet
+        self._repeats = Repeats()
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
+        self._settled: list[tuple[OnOutcome, Verdict]] = []  # by the entry that is being applied
+        # Of proposals whose outcome is unknown: a verdict that comes after all dates evidence.
+        self._late: OrderedDict[int, Registrant] = OrderedDict()
+
+    # -- registrations ------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        request: Request,
+        origin: ConnectionId,
+        *,
+        deadline: float,
+        answered: Callable[[Answer], None],
+        host: str,
+    ) -> Answer | None:
+        """Answer a registration, see :meth:`Consistency.register`."""
+        repeat = self._repeats.find(request, origin, self._table, self._settings.current)
+        if repeat is not None:
+            broker = repeat.renewal.record.broker
+            self._reports.note_registration(broker, origin, lease_s=repeat.lease_ms / 1000)
+            renewed = self.renew(repeat.renewal, origin, registration=True)
+            if isinstance(renewed, Answer):
+                return renewed
+        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
+        on = _Registering(request, origin, deadline, answered, host)
+        answer = self._line.run(self._begin(on), on.decided)
+        return None if answer is PROPOSED else answer
+
+    def _begin(self, on: _Registering) -> Steps[Answer]:
+        """Decode and decide; :data:`PROPOSED` if the answer comes later."""
+        decoded = yield from decoding_registration(on.request)
+        if isinstance(decoded, Answer):
+            return decoded
+        answer = yield from self._no_room(decoded, on.host)
+        if answer is not None:
+            return answer
+        on.broker = decoded.broker
+        self._reports.note_registration(decoded.broker, on.origin, lease_s=decoded.lease_ms / 1000)
+        answer = yield from self._decide(on, decoded)
+        if answer is PROPOSED:
+            self._registering[decoded.broker, on.origin] += 1
+        elif on.renewal is not None:
+            settings = self._settings.current
+            self._repeats.remember(on.request, decoded, on.renewal, on.origin, self._table, settings)
+        return answer
+
+    def renew(
+        self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
+    ) -> Answer | Command:
+        """Answer what changes nothing, if this process may vouch for the record (rule 3).
+
+        Args:
+            registration: It is one, not a heartbeat or a question.
+        """
+        broker, lease_s = renewal.record.broker, renewal.record.lease_ms / 1000
+        in_contact = self._member.in_contact()
+        if renewal.is_current:
+            self._liveness.note_current(broker)
+        if not registration:
+            self._reports.note_heartbeat(broker, origin, lease_s=lease_s)
+        if not self._reporter.may_vouch(broker, origin, in_contact=in_contact, lease_s=lease_s):
+            return renewal.otherwise
+        if registration:
+            self._reports.note_registered(broker, origin, revision=renewal.record.revision)
+            self._observer.renewed(renewal.answer)
+        return renewal.answer
+
+    def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
+        """Whether a registration of this broker over this connection has no answer yet."""
+        return (broker, origin) in self._registering
+
+    def closed(self, origin: ConnectionId) -> None:
+        """Note the end of a connection."""
+        self._repeats.forget(origin)
+
+    def _decide(self, on: _Registering, decoded: Registration) -> Steps[Answer]:
+        """Decide on the table as it is; :data:`PROPOSED` if that is proposed and the answer comes later."""
+        settings = self._settings.current
+        try:
+            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences,
+            # once every member knows those.
+            decision = yield from decide_received(
+                self._table,
+                self._liveness,
+                decoded,
+                on.origin,
+                settings,
+                differences=self._reporter.understood >= UPDATE_FORMAT,
+                host=on.host,
+            )
+            command: Command | Answer
+            if isinstance(decision, Renewal):
+                command = self.renew(decision, on.origin, registration=True)
+                if isinstance(command, Answer):
+                    on.renewal = decision
+                    return command
+            else:
+                command = decision
+            kept = command
+            if isinstance(command, RegisterBroker | Update) and len(command.topics) > STEP:
+                kept = replace(command, topics=())  # an answer does not need them
+            on_outcome, registrant = partial(self._conclude, on, kept), (decoded.broker, on.origin)
+            yield from self._entering(
+                command, deadline=on.deadline, on_outcome=on_outcome, registrant=registrant
+            )
+        except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
+            return refusal_of(on.request, error)
+        return PROPOSED
+
+    def _no_room(self, decoded: Registration, host: str) -> Steps[Answer | None]:
+        """Refuse a broker that is not listed and for which the table has no room, as far as it goes here.
+
+        Such a broker is neither noted nor proposed: there is no end of names that a stranger can register,
+        and members remember for minutes who registered.
+        """
+        settings = self._settings.current
+        limits = table_limits(settings, host)
+        if self._table.present("record", decoded.broker) is not None:
+            return None
+        if self._table.has_ample_room(decoded, limits):
+            return None
+        command = yield from deciding_registration(self._table.view, decoded, settings, limits=limits)
+        assert isinstance(command, RegisterBroker), "no record is there that it could renew"
+        rejected = yield from excess_of_registration(self._table, command)
+        return None if rejected is None else answer_for(command, rejected, settings)
+
+    def _conclude(self, on: _Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
+        """Answer a registration by the outcome of its command, or decide it again."""
+        if isinstance(outcome, Moved):
+            done = partial(self._answer, on)
+            answer = self._line.run(self._decide_again(on), done)
+            if answer is not None:
+                done(answer)
+            return
+        try:
+            if isinstance(outcome, ConsistencyError):
+                answer = refusal_of(on.request, outcome)
+            else:
+                answer = answer_for(command, outcome, self._settings.current)
+        except Exception as error:  # the boundary of one request
+            answer = self._failed(on, error)
+        self._answer(on, answer)
+
+    def _decide_again(self, on: _Registering) -> Steps[Answer]:
+        try:
+            # Decoded anew: a hundred large ones that wait for their verdicts are not kept decoded.
+            decoded = yield from decoding_registration(on.request)
+            assert isinstance(decoded, Registration), "it was decoded before"
+            return (yield from self._decide(on, decoded))
+        except Exception as error:  # the boundary of one request
+            return self._failed(on, error)
+
+    def _failed(self, on: _Registering, error: Exception) -> Answer:
+        logger.exception("registration failed broker=%s", on.broker)
+        return refusal(f"{type(error).__name__}: {error}")
+
+    def _answer(self, on: _Registering, answer: Answer) -> None:
+        """Answer a registration, unless it was proposed again."""
+        if answer is PROPOSED:
+            return
+        assert on.broker is not None, "it was decoded"
+        registrant = on.broker, on.origin
+        self._registering[registrant] -= 1
+        if not self._registering[registrant]:
+            del self._registering[registrant]
+        on.answered(answer)
+
+    # -- proposals ----------------------------------------------------------------------------------------
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        """Propose a command and wait for its verdict.
+
+        Raises:
+            NoQuorum, OutcomeUnknown, CommandTooLarge, CommandFormatError: As :meth:`Mode.propose`.
+        """
+        waiter: asyncio.Future[Verdict] = self._loop.create_future()
+        steps = self._entering(command, deadline=deadline, on_outcome=partial(resolve, waiter))
+        sequence = finish(steps)
+        try:
+            return await waiter
+        finally:
+            self._forget(sequence, late=True)
+
+    def _entering(
+        self,
+        command: Command,
+        *,
+        deadline: float,
+        on_outcome: OnOutcome,
+        registrant: Registrant | None = None,
+    ) -> Steps[int]:
+        """Enter a command in the book; ``on_outcome`` is called later, and ends before anything else happens.
+
+        Args:
+            registrant: Registers by this command.
+
+        Returns:
+            The proposal's sequence.
+
+        Raises:
+            NoQuorum, NoRoom, CommandTooLarge, CommandFormatError: Nothing was proposed.
+        """
+        if (
+            isinstance(command, Limited)
+            and command.limits is not None
+            and self._reporter.understood < LIMITS_FORMAT
+        ):
+            # No member may apply what another would reject: this one judges alone, before it proposes.
+            rejected = self._table.excess(command)
+            if rejected is not None:
+                raise NoRoom(rejected.remark)
+            command = replace(command, limits=None)
+        data, command = yield from written_and_read(command)
+        if self._given.closing:
+            raise NoQuorum("not applied: this name server is shutting down")
+        needed = format_of(data)
+        if needed > self._reporter.understood:
+            raise NoQuorum(
+                f"not applied: it needs format {needed}, and a member knows only "
+                f"{self._reporter.understood}, or has not said yet: it runs an older release"
+            )
+        if not self.book.has_room(data):
+            raise NoQuorum("not applied: too many changes are under way here")
+        sequence = self.book.add(data, deadline=deadline, on_outcome=on_outcome, registrant=registrant)
+        if deadline - ANSWER_MARGIN_S < self._timer_at:
+            self._give_up_at(deadline - ANSWER_MARGIN_S)
+        proposal = Proposal(boot_id=self.book.boot_id, sequence=sequence, command=data)
+        self._leader.keep_decoded(proposal, command)
+        self._work_soon()
+        return sequence
+
+    def hand_over(self) -> None:
+        """Give the leader the proposals that it does not have yet."""
+        if not self.book:
+            return
+        now, term, leader = self._loop.time(), self._member.term, self._member.leader
+        understood = self._reporter.understood
+        sequencer = self._leader.sequencer
+        if sequencer is not None and sequencer.term == term:
+            for pending in self.book.outgoing((term, 0), now=now, understood=understood):
+                self.book.handed(pending, (term, 0), now=now, may_reach_log=False)
+                self._leader.offer(pending.proposal, attempt=pending.attempts)
+            return
+        if leader is None or leader not in self._links:
+            return
+        route = (term, self._links[leader])
+        outgoing = self.book.outgoing(route, now=now, understood=understood)
+        for chunk in in_parts(outgoing, lambda pending: len(pending.proposal.command), PROPOSE_BYTES):
+            proposals = tuple([pending.proposal for pending in chunk])
+            attempts = tuple([pending.attempts + 1 for pending in chunk])
+            if not self._send(leader, Propose(term=term, proposals=proposals, attempts=attempts)):
+                return
+            for pending in chunk:
+                self.book.handed(pending, route, now=now, may_reach_log=True)
+
+    def take_deferrals(self, message: Deferred) -> None:
+        """Take a leader's answer to proposals of this process."""
+        for deferral in message.deferrals:
+            self.book.defer(deferral, term=message.term)
+        self._work_soon()
+
+    def decide_deferred(self) -> None:
+        """Decide again what a leader deferred, and differences that a member does not know."""
+        for sequence in self.book.released(applied_index=self._member.applied_index):
+            self._end(sequence, Moved(revision=self._table.revision))
+        if self._reporter.understood < FORMAT_VERSION:
+            for sequence in self.book.beyond(self._reporter.understood):
+                self._end(sequence, Moved(revision=self._table.revision))
+
+    def table_replaced(self, *, term: int) -> None:
+        """Settle what cannot have its verdict any more: a snapshot came in place of entries.
+
+        Args:
+            term: Of the last leader that began to lead in the snapshot.
+        """
+        # All callbacks run later: this is called amid the engine's work.
+        for pending in [pending for pending in self.book if pending.in_doubt]:
+            unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
+            self._end(pending.proposal.sequence, unknown_yet, later=True)
+        # Differences are decided again: revisions of another table may be the same by chance.
+        for sequence in self.book.beyond(FIRST_FORMAT):
+            self._end(sequence, Moved(revision=self._table.revision), later=True)
+        self.book.applied(term)
+        self._repeats.clear()  # this table may have the same revision
+
+    def settle(self, sequence: int, verdict: Verdict) -> None:
+        """Take the verdict on a proposal of this process; :meth:`answer_settled` follows."""
+        pending = self.book.remove(sequence)
+        registrant = self._late.pop(sequence, None) if pending is None else pending.registrant
+        reply = verdict.reply if isinstance(verdict, Applied | NoChange) else None
+        if registrant is not None and isinstance(reply, RegisterReply) and reply.revision is not None:
+            self._reports.note_registered(*registrant, revision=reply.revision)
+        if pending is not None and pending.on_outcome is not None:
+            self._observer.settled(verdict)
+            self._settled.append((pending.on_outcome, verdict))
+
+    def answer_settled(self, *, index: int) -> None:
+        """Pass on the verdicts of the entry that was just applied."""
+        settled, self._settled = self._settled, []
+        for on_outcome, verdict in settled:
+            try:
+                on_outcome(verdict)
+            except Exception:
+                logger.exception("a change was not answered index=%d", index)
+
+    def end(self) -> None:
+        """Answer all that still wait."""
+        for pending in list(self.book):
+            self._give_up(pending)
+
+    def _forget(self, sequence: int, *, late: bool) -> OnOutcome | None:
+        """Forget a proposal; return the callback that waits for its outcome.
+
+        Args:
+            late: Its verdict may come yet. If not, it is taken out of this member's own queue as leader.
+        """
+        self._leader.forget_proposal(sequence, withdraw=not late)
+        pending = self.book.remove(sequence)
+        if pending is None:
+            return None
+        if late and pending.registrant is not None:
+            self._late[sequence] = pending.registrant
+            if len(self._late) > LATE_MAX:
+                self._late.popitem(last=False)
+        return pending.on_outcome
+
+    def _give_up_at(self, until: float) -> None:
+        """Set the one timer for all that wait: nearly all have their verdict long before it fires."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(until, self._give_up_late), until
+
+    def _give_up_late(self) -> None:
+        if self._given.closing:
+            return
+        self._timer, self._timer_at = None, math.inf
+        now = self._loop.time() + ANSWER_MARGIN_S
+        for pending in [pending for pending in self.book if pending.deadline <= now]:
+            self._give_up(pending)
+        if self.book:
+            self._give_up_at(min(pending.deadline for pending in self.book) - ANSWER_MARGIN_S)
+
+    def _give_up(self, pending: PendingProposal) -> None:
+        """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
+        why = self._reader.why_not()
+        outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
+        if pending.in_doubt:
+            outcome = OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {why}")
+        self._end(pending.proposal.sequence, outcome)
+
+    def _end(self, sequence: int, outcome: Moved | ConsistencyError, *, later: bool = False) -> None:
+        """Forget a proposal that has no verdict, and pass on another outcome instead."""
+        unknown = isinstance(outcome, OutcomeUnknown)
+        on_outcome = self._forget(sequence, late=unknown)
+        self.unknown += unknown
+        self.refused += isinstance(outcome, NoQuorum)
+        if on_outcome is not None and later:
+            self._loop.call_soon(on_outcome, outcome)
+        elif on_outcome is not None:
+            on_outcome(outcome)

@@ -1,0 +1,64 @@
+"""Snapshots as the log keeps them: the table, and the term of the last leader. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from routekeeper.nameserver.raft.types import StopMember
+from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.table import RouteTable
+
+SNAPSHOT_FORMAT: Final = 1
+
+
+class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """State in place of log entries.
+
+    Attributes:
+        led_term: Term of the last leader that began to lead before it.
+        epoch: Of the table, see :attr:`RouteView.epoch`.
+    """
+
+    format: int
+    led_term: int
+    table: bytes
+    epoch: int = 0
+
+
+def snapshot_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
+    """Return a function that encodes the state as it is now; it may run in another thread, and later."""
+    copy, epoch = table.copy_for_snapshot(), table.view.epoch
+
+    return lambda: msgspec.msgpack.encode(
+        _Snapshot(format=SNAPSHOT_FORMAT, led_term=led_term, table=encode_image(copy), epoch=epoch)
+    )
+
+
+def snapshot_of_epoch(data: bytes | bytearray, *, after: int) -> bytes:
+    """Return a snapshot as an operator restores it over a table of epoch ``after``: newer than both.
+
+    Raises:
+        StopMember: If it is of a format that this program does not know.
+    """
+    found = _read(data)
+    return msgspec.msgpack.encode(msgspec.structs.replace(found, epoch=max(found.epoch, after) + 1))
+
+
+def read_snapshot(data: bytes | bytearray) -> tuple[RouteTable, int]:
+    """Return the table and the term of a snapshot.
+
+    Raises:
+        StopMember: If it is of a format that this program does not know.
+    """
+    found = _read(data)
+    return RouteTable.restore(found.table, epoch=found.epoch), found.led_term
+
+
+def _read(data: bytes | bytearray) -> _Snapshot:
+    found = msgspec.msgpack.decode(data, type=_Snapshot)
+    if found.format != SNAPSHOT_FORMAT:
+        raise StopMember(f"state image has format {found.format}, this program knows {SNAPSHOT_FORMAT}")
+    return found

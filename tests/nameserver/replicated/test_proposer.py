@@ -1,0 +1,174 @@
+"""A registration from its proposal to its answer, at a member that finds no other: the test applies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from routekeeper.nameserver.commands import (
+    Batch,
+    Command,
+    Proposal,
+    PutKv,
+    RegisterBroker,
+    Touch,
+    decode_command,
+    encode_batch,
+    encode_command,
+)
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.raft.types import RaftConfig
+from routekeeper.nameserver.replicated import Replicated, proposals
+from routekeeper.nameserver.replicated.proposals import PendingProposal
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.types import Answer, Request
+from routekeeper.remoting.steps import finish
+from tests.nameserver.replicated.group import ONE, RecordedEffects, register, run, until
+
+HERE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
+TERM = 3
+
+
+class Lonely:
+    """A member that is not started, and the answers to what it was asked."""
+
+    def __init__(self, root: Path) -> None:
+        settings = LiveSettings(NamesrvSettings(data_dir=str(root)))
+        raft = RaftConfig(me=HERE, peers=(HERE, OTHER), listen=None, data_dir=root)
+        self.member = Replicated(settings, RecordedEffects(), boot_id=1, raft=raft)
+        self.answers: list[Answer] = []
+        self._index = 1
+
+    def register(self, request: Request | None = None) -> Answer | None:
+        """Register; return what is answered at once."""
+        deadline = asyncio.get_running_loop().time() + 60.0
+        request = register() if request is None else request
+        return self.member.register(request, ONE, deadline=deadline, answered=self.answers.append)
+
+    async def proposes(self, kind: type[Command] = RegisterBroker) -> PendingProposal:
+        """Return the one proposal of this kind that has no outcome yet, once it is decided."""
+
+        def is_proposed() -> bool:
+            commands = [decode_command(pending.proposal.command) for pending in self.member.proposer.book]
+            return [type(command) for command in commands] == [kind]
+
+        await until(is_proposed, f"{kind.__name__} is proposed")
+        (pending,) = self.member.proposer.book
+        return pending
+
+    def apply(self, *, of_another_member: bool = False) -> None:
+        """Apply an entry of all that is proposed here, or of the same commands by another member."""
+        pending = [pending.proposal for pending in self.member.proposer.book]
+        if of_another_member:
+            pending = [Proposal(boot_id=9, sequence=p.sequence, command=p.command) for p in pending]
+        self.apply_proposals(*pending)
+
+    def apply_proposals(self, *of: Proposal) -> None:
+        self._index += 1
+        entry = encode_batch(Batch(proposals=of))
+        finish(self.member.apply(entry, index=self._index, term=TERM, live=True))
+
+
+@contextlib.asynccontextmanager
+async def lonely(root: Path) -> AsyncIterator[Lonely]:
+    one = Lonely(root)
+    try:
+        yield one
+    finally:
+        await one.member.close()
+
+
+def test_registration_that_did_not_move_is_proposed_once_and_answered_by_its_verdict(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with lonely(tmp_path) as one:
+            assert one.register() is None
+            await one.proposes()
+            assert one.answers == []
+            one.apply()
+            assert one.answers == [Answer()]
+            assert len(one.member.proposer.book) == 0
+            assert one.member.view(Freshness.STALE).topics() == ["T", "U"]
+
+    run(body)
+
+
+def test_registration_that_another_member_brought_meanwhile_becomes_a_touch(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with lonely(tmp_path) as one:
+            assert one.register() is None
+            await one.proposes()
+            one.apply(of_another_member=True)
+            one.apply()
+            await one.proposes(Touch)  # it is decided again, and this member may not vouch for the record
+            assert one.answers == []
+            one.apply()
+            assert one.answers == [Answer()]
+
+    run(body)
+
+
+def test_registration_that_moved_and_was_never_sent_is_not_applied(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with lonely(tmp_path) as one:
+            one.register()
+            await one.proposes()
+            one.apply(of_another_member=True)
+            one.apply()
+            await one.proposes(Touch)
+            await one.member.close()
+            assert [(answer.remark or "").split(":")[0] for answer in one.answers] == [
+                "[NO_QUORUM] not applied"
+            ]
+
+    run(body)
+
+
+def test_registration_that_moved_and_may_be_in_a_log_has_an_unknown_outcome(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with lonely(tmp_path) as one:
+            one.register()
+            await one.proposes()
+            one.apply(of_another_member=True)
+            one.apply()
+            pending = await one.proposes(Touch)
+            one.member.proposer.book.handed(pending, (TERM + 1, 1), now=0.0, may_reach_log=True)
+            await one.member.close()
+            (answer,) = one.answers
+            assert (answer.remark or "").startswith("[OUTCOME_UNKNOWN] no verdict within 2.5 s")
+
+    run(body)
+
+
+def test_registration_that_cannot_be_proposed_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposals, "BOOK_BYTES_MAX", 0)
+
+    async def body() -> None:
+        async with lonely(tmp_path) as one:
+            answer = one.register()
+            assert answer == Answer(
+                code=1, remark="[NO_QUORUM] not applied: too many changes are under way here"
+            )
+            assert one.answers == []
+
+    run(body)
+
+
+def test_verdict_on_the_proposal_of_another_process_answers_nobody_here(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with lonely(tmp_path) as one:
+            one.register()
+            pending = await one.proposes()
+            put = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
+            one.apply_proposals(Proposal(boot_id=9, sequence=pending.proposal.sequence, command=put))
+            assert one.answers == []
+            one.apply()
+            assert one.answers == [Answer()]
+
+    run(body)

@@ -1,0 +1,41 @@
+"""Names that a stranger registers and that no table lists: a member remembers a bounded number of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from routekeeper.nameserver import liveness
+from routekeeper.nameserver.liveness import Ownership
+from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG
+from routekeeper.nameserver.replicated import ANSWER_MARGIN_S
+from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName
+from tests.nameserver.replicated.group import ONE, ask, group_of, register, run
+
+NAMES, REMEMBERED = 200, 50
+
+
+def address(number: int) -> str:
+    return f"10.1.0.{number}:10911"
+
+
+def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connection_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "UNPROVEN_MAX", REMEMBERED, raising=False)  # that are connected
+    monkeypatch.setattr(liveness, "CLOSED_MAX", REMEMBERED)  # and as many that are not
+
+    async def body() -> None:
+        async with group_of(tmp_path, started=1) as group:
+            (member,) = group.running
+            within = ANSWER_MARGIN_S + 0.01
+            requests = (register(addr=address(number)) for number in range(NAMES))
+            answers = await asyncio.gather(*(ask(member, request, within=within) for request in requests))
+            assert all((answer.remark or "").startswith(NO_QUORUM_TAG) for answer in answers)
+            names = [BrokerKey(ClusterName("C"), BrokerAddr(address(number))) for number in range(NAMES)]
+            remembered = [name for name in names if member.ownership(name, ONE) is not Ownership.STRANGER]
+            assert remembered == names[-2 * REMEMBERED :]
+
+    run(body)
