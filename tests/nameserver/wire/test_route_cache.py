@@ -465,6 +465,15 @@ def test_tables_stay_within_their_bounds() -> None:
             assert cache.held_bytes <= 100_000 + 5_000
 
 
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="the request was forgotten with all others")
+def test_topic_that_has_gone_is_answered_when_the_cache_is_above_its_bound() -> None:
+    table = table_of("T", "U")
+    cache = cache_of(table, bytes_max=1)
+    assert check(cache, table, [request("T", 100)]) == 1
+    table.apply(DeleteTopic(topic="T", cluster_name=None, topic_revision=table.revision))
+    assert check(cache, table, [request("T", 101)]) == 1
+
+
 def test_of_vanished_topics_only_the_last_ones_stay_known() -> None:
     table = RouteTable()
     register(table, "b", ("keep",))
