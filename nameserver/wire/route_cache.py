@@ -519,9 +519,11 @@ class RouteCache:
             known = lane.starts.pop(key)
             self._young -= 1
             self._young_bytes -= known.cost
-        else:
+        elif key in lane.old:
             known = lane.old.pop(key)
             self._old -= 1
+        else:
+            return  # all was forgotten since it was found
         if not lane.starts and not lane.old:
             self.lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
         self.held_bytes -= known.cost

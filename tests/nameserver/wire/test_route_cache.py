@@ -465,7 +465,6 @@ def test_tables_stay_within_their_bounds() -> None:
             assert cache.held_bytes <= 100_000 + 5_000
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="the request was forgotten with all others")
 def test_topic_that_has_gone_is_answered_when_the_cache_is_above_its_bound() -> None:
     table = table_of("T", "U")
     cache = cache_of(table, bytes_max=1)
