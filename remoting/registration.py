@@ -33,7 +33,7 @@ from routekeeper.remoting.lenient import (
     loads,
 )
 from routekeeper.remoting.route import DataVersion, TopicConfig
-from routekeeper.remoting.steps import STEP, Steps, finish
+from routekeeper.remoting.steps import STEP, Steps
 
 #: Topics that one registration may carry. Real brokers have tens of thousands at most.
 REGISTER_TOPICS_MAX: Final = 100_000
@@ -124,7 +124,7 @@ _version_decoder: Final = msgspec.json.Decoder(_PlainVersion)
 
 
 class PlainRegistration(msgspec.Struct, frozen=True):
-    """What a nameserver needs of a registration, see :func:`read_registration`.
+    """What a nameserver needs of a registration, see :func:`reading_registration`.
 
     Attributes:
         topics: By name. Their own ``topic_name`` may be empty.
@@ -186,22 +186,6 @@ def _plain_register_body(body: RegisterBody, *, version: int) -> bytes:
     return b"".join(parts)
 
 
-def read_registration(
-    body: bytes,
-    *,
-    compressed: bool,
-    version: int,
-    topics_max: int = REGISTER_TOPICS_MAX,
-    inflated_max: int = REGISTER_INFLATED_MAX,
-) -> PlainRegistration:
-    """Read a registration at once, see :func:`reading_registration`."""
-    return finish(
-        reading_registration(
-            body, compressed=compressed, version=version, topics_max=topics_max, inflated_max=inflated_max
-        )
-    )
-
-
 def reading_registration(
     body: bytes,
     *,
@@ -212,66 +196,30 @@ def reading_registration(
 ) -> Steps[PlainRegistration]:
     """Read what a nameserver needs of a registration from a sender of ``version``.
 
-    What brokers usually send is read some 10 times faster than by :func:`decode_register_body`: the
-    compressed form, and standard JSON with numbers as numbers and without static topics. Anything else, up
-    to :data:`REGISTER_LIMITS`, is read by that one. Both read alike, but for members that a nameserver does
-    not use: the fast way skips them unchecked.
-
-    Raises:
-        RemoteProtocolError: As :func:`decode_register_body`.
-    """
-    if compressed or body[:1] == _ZLIB_START:
-        data = yield from _inflating(body, inflated_max)
-        return (yield from _reading_words(data, min(topics_max, _topics_of(body))))
-    return read_plain_json(body, topics_max) or as_plain(
-        _decode_json(body, version=version, topics_max=topics_max)
-    )
-
-
-def as_plain(body: RegisterBody) -> PlainRegistration:
-    """Return what a nameserver needs of a registration; of equal names the last counts, as in Java's map."""
-    return PlainRegistration(
-        body.data_version,
-        {
-            config.topic_name: TopicNumbers(
-                config.topic_name,
-                config.read_queue_nums,
-                config.write_queue_nums,
-                config.perm,
-                config.topic_sys_flag,
-            )
-            for config in body.topic_configs
-        },
-        body.filter_servers,
-        body.mapping_infos,
-    )
-
-
-def decode_register_body(
-    body: bytes,
-    *,
-    compressed: bool,
-    version: int,
-    topics_max: int = REGISTER_TOPICS_MAX,
-    inflated_max: int = REGISTER_INFLATED_MAX,
-) -> RegisterBody:
-    """Decode the whole body of a registration from a sender of ``version``.
-
     More tolerant than any release: a zlib stream is recognised although the header says that there is none
     (5.x brokers mislabel it), topics have five or six parts, and the mapping section may be missing.
+
+    JSON is read by :func:`read_plain_json`, and by :func:`read_any_json` where that does not read it.
 
     Raises:
         RemoteProtocolError: If it cannot be read, or is above a limit; memory stays within the limits.
     """
     if compressed or body[:1] == _ZLIB_START:
-        data = finish(_inflating(body, inflated_max))
-        return _decode_plain(data, min(topics_max, _topics_of(body)))
-    return _decode_json(body, version=version, topics_max=topics_max)
+        data = yield from _inflating(body, inflated_max)
+        return (yield from _reading_words(data, min(topics_max, _topics_of(body))))
+    return read_plain_json(body, topics_max) or read_any_json(body, version=version, topics_max=topics_max)
 
 
-def _decode_json(body: bytes, *, version: int, topics_max: int) -> RegisterBody:
+def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration:
+    """Read a registration in JSON of any sender, up to :data:`REGISTER_LIMITS`; an empty one, too.
+
+    Of equal names the last counts, as in Java's map.
+
+    Raises:
+        RemoteProtocolError: If it is none, or is above a limit.
+    """
     if not body:
-        return RegisterBody()
+        return PlainRegistration(DataVersion(), {}, None)
     members = as_object(loads(body, REGISTER_LIMITS), "registration")
     filters = None
     if version >= VERSION_3_0_11 or "topicConfigSerializeWrapper" in members:
@@ -282,21 +230,34 @@ def _decode_json(body: bytes, *, version: int, topics_max: int) -> RegisterBody:
     _check_topics(len(table), topics_max)
     mapping = as_object(members.get("topicQueueMappingInfoMap") or {}, "topicQueueMappingInfoMap")
     _check_mappings(len(mapping))
-    return RegisterBody(
-        data_version=DataVersion.from_json(members.get("dataVersion")),
-        topic_configs=tuple(
-            _registered(TopicConfig.from_json(table[name], topic_name=name)) for name in table
-        ),
-        filter_servers=filters,
-        mapping_infos={_topic_name(name): _mapping_info(value) for name, value in mapping.items()},
+    configs = [TopicConfig.from_json(value, topic_name=name) for name, value in table.items()]
+    return PlainRegistration(
+        DataVersion.from_json(members.get("dataVersion")),
+        {
+            _topic_name(config.topic_name): _not_negative(
+                TopicNumbers(
+                    config.topic_name,
+                    config.read_queue_nums,
+                    config.write_queue_nums,
+                    config.perm,
+                    config.topic_sys_flag,
+                )
+            )
+            for config in configs
+        },
+        filters,
+        {_topic_name(name): _mapping_info(value) for name, value in mapping.items()},
     )
 
 
 def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration | None:
     """Read a registration that is standard JSON with numbers as numbers, without static topics.
 
+    Brokers without static topics send such ones. What this reads, :func:`read_any_json` reads alike, but
+    for members that a nameserver does not use: this skips them unchecked.
+
     Returns:
-        None if the body is anything else, or wrong: :func:`decode_register_body` tells which.
+        None if the body is anything else, or wrong: :func:`read_any_json` tells which.
 
     Raises:
         RemoteProtocolError: If it is above a limit.
@@ -373,19 +334,6 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     return PlainRegistration(version, topics, filters, mappings)
 
 
-def _decode_plain(data: bytes, topics_max: int) -> RegisterBody:
-    reader = _Reader(data)
-    version = DataVersion.from_json(loads(reader.sized()))
-    count = reader.count()
-    _check_topics(count, topics_max)
-    return RegisterBody(
-        data_version=version,
-        topic_configs=tuple(_registered(_decode_words(reader.sized())) for _ in range(count)),
-        filter_servers=reader.filter_servers(),
-        mapping_infos=reader.mapping_infos(),
-    )
-
-
 def _topics_of(compressed: bytes) -> int:
     """Return how many topics a compressed registration may have: names differ, real ones take 2.4 bytes."""
     return 64 + len(compressed) // 2
@@ -403,13 +351,15 @@ def _check_mappings(count: int) -> None:
         )
 
 
-def _registered(config: TopicConfig) -> TopicConfig:
-    """Check a topic of a registration."""
-    _topic_name(config.topic_name)
-    for name, value in ("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums):
+def _not_negative(numbers: TopicNumbers) -> TopicNumbers:
+    """Check that no number of queues is negative."""
+    for name, value in (
+        ("readQueueNums", numbers.read_queue_nums),
+        ("writeQueueNums", numbers.write_queue_nums),
+    ):
         if value < 0:
             raise RemoteProtocolError(f"{name} is {value}, allowed: integers from 0 to {INT32_MAX}")
-    return config
+    return numbers
 
 
 def _are_filter_servers(values: tuple[str, ...]) -> bool:
@@ -449,29 +399,27 @@ def _version(data: bytes) -> DataVersion:
 
 def _words(rest: bytes) -> TopicNumbers:
     """Read what follows a topic's name."""
-    config = _registered(_decode_words(b"T " + rest))
-    return TopicNumbers("", config.read_queue_nums, config.write_queue_nums, config.perm)
+    try:
+        read_queues, write_queues, perm, _, *more = rest.decode().split(" ", 4)
+    except ValueError:
+        raise RemoteProtocolError(
+            f"compressed topic has {len(rest)} bytes after its name, "
+            "allowed: 'reads writes perm filterType [attributes]'"
+        ) from None
+    if more and more[0]:
+        as_text_map(loads(more[0]), "attributes")
+    return _not_negative(
+        TopicNumbers(
+            "",
+            as_int(read_queues, "readQueueNums"),
+            as_int(write_queues, "writeQueueNums"),
+            as_int(perm, "perm"),
+        )
+    )
 
 
 #: Brokers repeat themselves, so what they said lately is kept, if it is short.
 _usual_words: Final = lru_cache(maxsize=1024)(_words)
-
-
-def _decode_words(data: bytes) -> TopicConfig:
-    try:
-        name, read_queues, write_queues, perm, filter_type, *more = data.decode().split(" ", 5)
-    except ValueError:
-        raise RemoteProtocolError(
-            f"compressed topic of {len(data)} bytes is not 'name reads writes perm filterType [attributes]'"
-        ) from None
-    return TopicConfig(
-        topic_name=name,
-        read_queue_nums=as_int(read_queues, "readQueueNums"),
-        write_queue_nums=as_int(write_queues, "writeQueueNums"),
-        perm=as_int(perm, "perm"),
-        topic_filter_type=filter_type,
-        attributes=as_text_map(loads(more[0]), "attributes") if more and more[0] else {},
-    )
 
 
 def _inflating(data: bytes, limit: int) -> Steps[bytes]:

@@ -1,6 +1,8 @@
-"""Registrations: as they came off the wire, and decided among other requests."""
+"""Registrations: read, as they came off the wire, and decided among other requests."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from routekeeper.nameserver.commands import RegisterBroker
 from routekeeper.nameserver.handlers import Decision, decide, decide_registration
@@ -9,7 +11,13 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, Request
 from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.registration import TopicNumbers
+from routekeeper.remoting.registration import PlainRegistration, TopicNumbers, reading_registration
+from routekeeper.remoting.steps import finish
+
+
+def read_registration(body: bytes, *, compressed: bool, version: int, **limits: Any) -> PlainRegistration:
+    """Read the body of a registration as a nameserver does, all steps at once."""
+    return finish(reading_registration(body, compressed=compressed, version=version, **limits))
 
 
 def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, uptime_s: float) -> Decision:

@@ -5,10 +5,9 @@ but for the opaque. Two tables follow from that:
 
 - **shared answers**: what an answer in one dialect and header codec ends with (everything after the opaque),
   encoded once for all topics whose routes are made of the same;
-- **lanes**: a request's bytes around its opaque, to the answer's pieces, in two generations. What stands here
-  was read by the full parser, twice even: a header is learnt only if the parser reads the same header with
-  another opaque in the same place, however it is spelt. A look-up therefore equals a parse; a property test
-  holds it to that.
+- **lanes**: a request's bytes around its opaque, to the answer's pieces. What stands here was read by the
+  full parser, twice even: a header is learnt only if the parser reads the same header with another opaque in
+  the same place, however it is spelt. A look-up therefore equals a parse; a property test holds it to that.
 
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
 is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
@@ -16,7 +15,8 @@ before the opaque is the key, what stands behind it is compared. Binary requests
 key is all but the opaque. Topics on the same brokers with as many queues share one answer, in memory and in
 the processor's caches.
 
-Both tables are bounded. Nothing here awaits, and nothing here knows the mode: the view comes from the caller.
+Both tables are bounded: when they are full, all is forgotten and learnt anew. Nothing here awaits, and
+nothing here knows the mode: the view comes from the caller.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ BATCH_BYTES: Final = 256 * 1024
 _LEARNING: Final = 16
 #: Answers above this many bytes go the full way. That of a topic on 5,000 broker names is 1 MB.
 TAIL_MAX: Final = 1024 * 1024
-#: Requests of one generation; two are kept.
-REQUESTS_MAX: Final = 50_000
+#: Requests known. Learning one costs some 30 us; with fewer than this none is ever learnt twice.
+REQUESTS_MAX: Final = 100_000
 #: Requests for topics that nobody has, whose names strangers can make up. The oldest is forgotten first.
 MISSES_MAX: Final = 4096
 #: Bytes held in all: answers, and what is known of requests.
@@ -144,16 +144,14 @@ class _Lane:
     Attributes:
         starts: All that stands before the opaque, length words included, to the answer. In binary what
             stands behind it follows.
-        old: The same of the last generation, but for what was asked for again since.
         opaque_at, rest_at: Where opaque and rest begin, counted from the end of a request.
         size_max: Bytes of the longest request known.
     """
 
-    __slots__ = ("old", "opaque_at", "rest", "rest_at", "size_max", "starts")
+    __slots__ = ("opaque_at", "rest", "rest_at", "size_max", "starts")
 
     def __init__(self, digits: int = 0, rest: bytes = b"") -> None:
         self.starts: dict[bytes, _Known] = {}
-        self.old: dict[bytes, _Known] = {}
         self.rest = rest
         self.rest_at = -len(rest)
         self.opaque_at = self.rest_at - digits
@@ -256,7 +254,7 @@ class RouteReader:
             self._lane = cache.lanes.get(kind)
             lane = cache.binary if kind is None else self._lane
             opaque = data[opaque_at:rest_at]
-            known = None if lane is None else lane.starts.get(key) or cache.again(lane, key)
+            known = None if lane is None else lane.starts.get(key)
             if (
                 known is not None
                 and known.revision != revision
@@ -371,8 +369,8 @@ class RouteCache:
         # By what they are made of, so that what many topics share is encoded once per change of it.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
         self._missing: dict[_Known, None] = {}  # those whose topic nobody has, the oldest first
-        self._young = self._old = 0  # requests of each generation
-        self._young_bytes = 0  # what they are counted as, but for what was forgotten alone
+        #: Requests known.
+        self.entries = 0
         #: Bytes held: answers, also such as only a request that is not asked any more still knows, and what
         #: is known of requests.
         self.held_bytes = 0
@@ -382,11 +380,6 @@ class RouteCache:
         self.hits = 0
         #: Requests that had to be parsed to be learnt.
         self.learnt = 0
-
-    @property
-    def entries(self) -> int:
-        """Requests known."""
-        return self._young + self._old
 
     def reader(self) -> RouteReader:
         """Return what answers the queries of a new connection."""
@@ -398,9 +391,8 @@ class RouteCache:
         self._missing.clear()
         for lane in (self.binary, *self.lanes.values()):
             lane.starts.clear()  # readers remember lanes
-            lane.old.clear()
         self.lanes.clear()
-        self._young = self._old = self._young_bytes = self.held_bytes = self.longest = 0
+        self.entries = self.held_bytes = self.longest = 0
 
     def learn(
         self, frame: bytes, key: bytes, kind: _Kind, opaque_size: int, view: RouteView
@@ -412,19 +404,18 @@ class RouteCache:
         asked = _read(frame[8:], word >> 24, len(key) - 8, opaque_size)
         if asked is None:
             return None
+        if self.entries >= self.requests_max or self.held_bytes > self.bytes_max:
+            self.clear()
         known = _Known(asked, _KNOWN_COST + len(frame))
         if view.topic(asked.topic) is None:
             self._miss(known, view, opaque_size)
         elif not self.refresh(known, view, opaque_size):
             return None
-        if self._young >= self.requests_max or self._young_bytes > self.bytes_max // 4:
-            self._next_generation()
-        self._young_bytes += known.cost
         self.held_bytes += known.cost
         lane = self.binary if kind is None else self.lanes.setdefault(kind, _Lane(*kind))
         lane.starts[key] = known
         lane.size_max = max(lane.size_max, len(frame))
-        self._young += 1
+        self.entries += 1
         self.learnt += 1
         if known.shared is None:
             known.missing = lane, key
@@ -503,41 +494,17 @@ class RouteCache:
                 del self._shared[shared.made_of]
                 self.held_bytes -= _SHARED_COST + len(shared.content)
 
-    def again(self, lane: _Lane, key: bytes) -> _Known | None:
-        """Return a request of the last generation, which is one of this generation from now on."""
-        known = lane.old.pop(key, None)
-        if known is not None:
-            lane.starts[key] = known
-            self._old -= 1
-            self._young += 1
-            self._young_bytes += known.cost
-        return known
-
     def forget(self, lane: _Lane, key: bytes) -> None:
         """Drop what is known of a request."""
-        if key in lane.starts:
-            known = lane.starts.pop(key)
-            self._young -= 1
-            self._young_bytes -= known.cost
-        else:
-            known = lane.old.pop(key)
-            self._old -= 1
-        if not lane.starts and not lane.old:
+        known = lane.starts.pop(key, None)
+        if known is None:
+            return  # all was forgotten since it was found
+        if not lane.starts:
             self.lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
+        self.entries -= 1
         self.held_bytes -= known.cost
         self._missing.pop(known, None)
         self._release(known)
-
-    def _next_generation(self) -> None:
-        """Forget the requests of the last generation that were not asked again; this one is the last now."""
-        for lane in (self.binary, *self.lanes.values()):
-            for known in lane.old.values():
-                self.held_bytes -= known.cost
-                self._missing.pop(known, None)
-                self._release(known)
-            lane.old, lane.starts = lane.starts, {}
-        self.lanes = {kind: lane for kind, lane in self.lanes.items() if lane.old}
-        self._old, self._young, self._young_bytes = self._young, 0, 0
 
 
 def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> _Asked | None:

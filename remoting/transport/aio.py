@@ -15,6 +15,7 @@ from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTi
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
 from routekeeper.remoting.transport import Hook, Hooks, check_holds, split_address
+from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
     from routekeeper.remoting.transport.tls import Tls  # loaded by those who use it
@@ -191,12 +192,8 @@ class RemotingClient:
         tls = self._tls if self._tls is not None and self._tls.covers(addr) else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self, addr, session, loop),
-                    host,
-                    port,
-                    ssl=None if tls is None else tls.context,
-                    server_hostname=None if tls is None else host,
+                connection = await _reach(
+                    lambda: _Connection(self, addr, session, loop), host, port, tls, loop
                 )
         except TimeoutError:
             message = f"no connection to {addr} within {self._connect_timeout_s} s"
@@ -253,6 +250,40 @@ class RemotingClient:
             connection.answer(request, await result)
         except Exception as error:  # the boundary of one request of a peer
             connection.answer(request, _failed(request, error))
+
+
+async def _reach(
+    make: Callable[[], _Connection],
+    host: str,
+    port: int,
+    tls: Tls | None,
+    loop: asyncio.AbstractEventLoop,
+) -> _Connection:
+    """Connect to the first address of a host that takes the connection.
+
+    The loop itself looks no name up: a resolver that does not answer would hold its executor's threads, which
+    other work needs and for which it waits at its end.
+
+    Raises:
+        OSError, ValueError: If the host has no address, or the last of them took no connection.
+    """
+    lookup = look_up(host)
+    addresses = lookup.result() if lookup.done() else await asyncio.wrap_future(lookup)
+    failure = OSError(f"{host} has no address")
+    for address in addresses:
+        try:
+            _, connection = await loop.create_connection(
+                make,
+                address,
+                port,
+                ssl=None if tls is None else tls.context,
+                server_hostname=None if tls is None else host,
+            )
+        except OSError as error:
+            failure = error
+        else:
+            return connection
+    raise failure
 
 
 class _Connection(asyncio.Protocol):

@@ -19,6 +19,7 @@ from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTi
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
 from routekeeper.remoting.transport import Hook, Hooks, check_holds, split_address
+from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
     from routekeeper.remoting.transport.tls import Pipe, Tls  # loaded by those who use it
@@ -197,9 +198,9 @@ class BlockingClient:
         timeout_s = min(self._connect_timeout_s, deadline - time.monotonic())
         if timeout_s <= 0:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
-        target, until = split_address(addr), time.monotonic() + timeout_s
+        (host, port), until = split_address(addr), time.monotonic() + timeout_s
         try:
-            sock = socket.create_connection(target, timeout=timeout_s)
+            sock = _reach(host, port, until)
         except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
             message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
             raise ConnectionLost(message, sent=False) from None
@@ -207,13 +208,32 @@ class BlockingClient:
         pipe = None
         if self._tls is not None and self._tls.covers(addr):
             try:
-                pipe = _secured(sock, self._tls, target[0], until)
+                pipe = _secured(sock, self._tls, host, until)
             except (OSError, ValueError, RemotingError) as error:  # ValueError: a host that is no name
                 sock.close()
                 message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
                 raise ConnectionLost(message, sent=False) from None
         session = ClientSession(outstanding_max=self._outstanding_max)
         return _Connection(addr, sock, session, self._handlers, pipe)
+
+
+def _reach(host: str, port: int, deadline: float) -> socket.socket:
+    """Connect to the first address of a host that takes the connection.
+
+    Raises:
+        OSError, ValueError: If the host has no address, or the last of them took no connection.
+    """
+    try:
+        addresses = look_up(host).result(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        raise OSError(f"no address of {host} within the deadline") from None
+    failure = OSError(f"{host} has no address")
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), timeout=max(0.001, deadline - time.monotonic()))
+        except OSError as error:
+            failure = error
+    raise failure
 
 
 def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:

@@ -19,8 +19,9 @@ from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import RegisterBrokerFields, UnregisterBrokerFields
 from routekeeper.remoting.message import decode_messages
-from routekeeper.remoting.registration import RegisterBody, body_crc32, decode_register_body
+from routekeeper.remoting.registration import PlainRegistration, body_crc32
 from routekeeper.remoting.route import DataVersion
+from tests.registrations import read_registration
 from tests.signals import inherited
 
 pytestmark = pytest.mark.faults  # real processes, though hardly harmed
@@ -59,15 +60,15 @@ class StartLike(Protocol):
     def __call__(self, *flags: str, store: Path | None = None, namesrv: str = "") -> BrokerLike: ...
 
 
-def registration(request: RemotingCommand) -> tuple[RegisterBrokerFields, RegisterBody]:
+def registration(request: RemotingCommand) -> tuple[RegisterBrokerFields, PlainRegistration]:
     fields = RegisterBrokerFields.parse(request.ext_fields)
     assert fields.body_crc32 == body_crc32(request.body)
-    body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
+    body = read_registration(request.body, compressed=fields.compressed, version=request.version)
     return fields, body
 
 
-def topic_names(body: RegisterBody) -> set[str]:
-    return {config.topic_name for config in body.topic_configs}
+def topic_names(body: PlainRegistration) -> set[str]:
+    return set(body.topics)
 
 
 def test_broker_registers_at_start_and_says_farewell(
@@ -125,7 +126,7 @@ def test_table_too_large_for_a_frame_travels_compressed(
     start_broker(namesrv=nameserver.addr)
     fields, body = registration(nameserver.expect(103, timeout_s=30))
     assert fields.compressed
-    assert len(body.topic_configs) == 60_000 + 8
+    assert len(body.topics) == 60_000 + 8
     assert body.data_version.counter == 7
 
 
@@ -224,7 +225,7 @@ def test_broker_without_write_permission_says_so_to_the_nameservers(
     _, before = registration(nameserver.expect(103))
     assert broker.wire().call(25, body=b"brokerPermission=4\n").code == 0
     _, body = registration(nameserver.expect(103))
-    assert {config.perm & 2 for config in body.topic_configs} == {0}
+    assert {numbers.perm & 2 for numbers in body.topics.values()} == {0}
     # With an equal version a nameserver would not look at the topics.
     assert body.data_version.counter > before.data_version.counter
 

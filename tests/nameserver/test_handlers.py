@@ -25,16 +25,9 @@ from routekeeper.remoting.codes import HeaderCodec, RequestCode
 from routekeeper.remoting.command import RemotingCommand, read_command
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.lenient import loads
-from routekeeper.remoting.registration import (
-    PlainRegistration,
-    RegisterBody,
-    as_plain,
-    body_crc32,
-    decode_register_body,
-    encode_register_body,
-)
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig, decode_cluster_info, decode_route
-from routekeeper.remoting.steps import Steps, finish
+from routekeeper.remoting.steps import finish
 from tests.registrations import decided
 
 
@@ -129,16 +122,11 @@ def unregistration(addr: str = "10.0.0.1:10911", broker_id: str = "0", name: str
 # -- registration -----------------------------------------------------------------------------------------
 
 
-def in_one_step(body: bytes, **how: Any) -> Steps[PlainRegistration]:
-    yield from ()
-    return as_plain(decode_register_body(body, **how))
-
-
 def the_long_way(request: Request) -> Registration | Answer:
     """Decode a registration by the readers that take everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RegisterBrokerFields, "parse", RegisterBrokerFields.parse_slowly)
-        patch.setattr("routekeeper.nameserver.registration.reading_registration", in_one_step)
+        patch.setattr("routekeeper.remoting.registration.read_plain_json", lambda *_: None)
         return decode_registration(request)
 
 

@@ -26,7 +26,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import Frame, FrameDecoder, encode_frame
 from routekeeper.remoting.header import decode_header, encode_header, read_plain
 from routekeeper.remoting.message import decode_batch, decode_messages, encode_batch, encode_message
-from routekeeper.remoting.registration import body_crc32, decode_register_body
+from routekeeper.remoting.registration import body_crc32
 from routekeeper.remoting.route import (
     RouteDialect,
     decode_cluster_info,
@@ -34,6 +34,7 @@ from routekeeper.remoting.route import (
     dialect_for,
     encode_route,
 )
+from tests.registrations import read_registration
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 FILES = sorted(FRAMES.glob("*.jsonl"))
@@ -170,8 +171,8 @@ def test_registrations_of_apache_brokers_decode(path: Path) -> None:
     topics = 0
     for request, _ in found:
         fields = f.RegisterBrokerFields.parse(request.ext_fields)
-        body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
-        topics = max(topics, len(body.topic_configs))
+        body = read_registration(request.body, compressed=fields.compressed, version=request.version)
+        topics = max(topics, len(body.topics))
         if fields.body_crc32:
             assert body_crc32(request.body) == fields.body_crc32
     assert topics > 5

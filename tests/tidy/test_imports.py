@@ -33,6 +33,7 @@ IO_MODULES = {
     "remoting/transport/blocking.py",
     "remoting/transport/connection.py",
     "remoting/transport/listener.py",
+    "remoting/transport/lookups.py",
     "remoting/transport/tls.py",
     "nameserver/__main__.py",
     "nameserver/wire/notices.py",

@@ -21,7 +21,8 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.frame import split_frame
-from routekeeper.remoting.registration import body_crc32, decode_register_body
+from routekeeper.remoting.registration import body_crc32
+from tests.registrations import read_registration
 
 VALUE = bytes(range(200))
 
@@ -63,11 +64,10 @@ def test_remoting_write_is_a_full_registration_with_one_topic_changed() -> None:
     fields = RegisterBrokerFields.parse(after.ext_fields)
     assert (fields.broker_name, fields.broker_id) == ("broker-0007", 0)
     assert fields.body_crc32 == body_crc32(after.body)
-    old, new = (
-        decode_register_body(one.body, compressed=False, version=one.version) for one in (before, after)
-    )
-    assert len(new.topic_configs) == 10
-    changed = [b for a, b in zip(old.topic_configs, new.topic_configs, strict=True) if a != b]
+    old, new = (read_registration(one.body, compressed=False, version=one.version) for one in (before, after))
+    assert len(new.topics) == 10
+    assert new.topics.keys() == old.topics.keys()
+    changed = [numbers for name, numbers in new.topics.items() if numbers != old.topics[name]]
     assert [(one.topic_name, one.read_queue_nums, one.write_queue_nums) for one in changed] == [
         (topic_name(7, 3), value_of(13), value_of(13))
     ]

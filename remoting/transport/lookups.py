@@ -1,0 +1,66 @@
+"""Hosts to addresses, without anybody who waits longer for the system's resolver than they want to.
+
+``getaddrinfo`` has no deadline: a name server that does not answer holds its caller for up to a minute. So
+each name is looked up in a thread of its own, which all who ask for that name meanwhile share. Such a thread
+holds up neither the end of the program nor other work, as the threads of a loop's executor do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Any, Final
+
+#: Names that a process looks up at once; further ones are refused. Each costs a thread.
+LOOKUPS_MAX: Final = 64
+
+_lookups: Final[dict[str, Future[list[str]]]] = {}
+os.register_at_fork(after_in_child=_lookups.clear)  # the threads stay in the parent
+
+
+def look_up(host: str) -> Future[list[str]]:
+    """Begin to look up a host; return the future of its addresses, which nobody can cancel.
+
+    An address is not looked up: its future is done.
+
+    Raises:
+        OSError: If too many names are being looked up.
+        ValueError: If no resolver takes the host.
+    """
+    lookup: Future[list[str]] = Future()
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # a name
+    else:
+        lookup.set_result(_addresses(found))
+        return lookup
+    lookup.set_running_or_notify_cancel()  # one who gives up does not cancel it for the others
+    known = _lookups.setdefault(host, lookup)
+    if known is not lookup:
+        return known
+    try:
+        if len(_lookups) > LOOKUPS_MAX:
+            raise OSError(f"{LOOKUPS_MAX} names of hosts are being looked up already, that is the limit")
+        threading.Thread(target=_resolve, args=(host, lookup), name=f"look up {host}", daemon=True).start()
+    except (OSError, RuntimeError) as error:  # the latter: no thread can be started
+        _lookups.pop(host, None)
+        lookup.set_exception(OSError(str(error)))
+    return lookup
+
+
+def _resolve(host: str, lookup: Future[list[str]]) -> None:
+    try:
+        addresses = _addresses(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except Exception as error:  # all who wait for it get it
+        _lookups.pop(host, None)
+        lookup.set_exception(error)
+    else:
+        _lookups.pop(host, None)
+        lookup.set_result(addresses)
+
+
+def _addresses(found: list[tuple[Any, ...]]) -> list[str]:
+    return list(dict.fromkeys(str(name[0]) for *_, name in found))
