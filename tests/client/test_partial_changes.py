@@ -115,7 +115,6 @@ def stored_at(*names: str) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("refusing", NAMES)
-@pytest.mark.xfail(strict=True, reason="commit stops at the first queue that fails")
 def test_a_commit_that_one_broker_refuses_is_stored_at_the_others(
     refusing: str, brokers: Brokers, run: Any
 ) -> None:
@@ -130,7 +129,6 @@ def test_a_commit_that_one_broker_refuses_is_stored_at_the_others(
     assert "not today" in str(raised.value)
 
 
-@pytest.mark.xfail(strict=True, reason="commit stops at the first queue that fails")
 def test_a_commit_that_one_broker_does_not_answer_has_an_unknown_outcome(brokers: Brokers, run: Any) -> None:
     brokers.refusing, brokers.silent = {"broker-b"}, {"broker-a"}
     with pytest.raises(OutcomeUnknown) as raised:
@@ -140,7 +138,6 @@ def test_a_commit_that_one_broker_does_not_answer_has_an_unknown_outcome(brokers
     assert set(failures) == queues_of("broker-a", "broker-b")
 
 
-@pytest.mark.xfail(strict=True, reason="commit stops at the first queue that fails")
 def test_the_next_commit_stores_only_the_offsets_that_failed(brokers: Brokers, run: Any) -> None:
     brokers.refusing = {"broker-b"}
     before: list[dict[tuple[str, int], int]] = []
@@ -160,7 +157,6 @@ def test_the_next_commit_stores_only_the_offsets_that_failed(brokers: Brokers, r
     [({"broker-a"}, set(), NotApplied), ({"broker-b"}, {"broker-a"}, OutcomeUnknown)],
     ids=["one refuses", "one refuses and one is silent"],
 )
-@pytest.mark.xfail(strict=True, reason="the topic is made at no broker behind the first that fails")
 def test_a_topic_is_created_at_each_broker_of_a_cluster_that_takes_it(
     refusing: set[str], silent: set[str], kind: type[Exception], brokers: Brokers, run: Any
 ) -> None:
