@@ -117,6 +117,8 @@ def _run(
         print(f"mqadmin {command.name}: {error}", file=err)
         return 1
     context = Context(name=command.name, nameservers=addrs, client=client, out=out, err=err)
+    for word in args.words:
+        context.warn(f"{word!r} belongs to no option and is ignored")
     try:
         return command.run(context, args)
     except (UsageError, RemotingError) as error:

@@ -40,7 +40,6 @@ def test_a_subcommand_that_changes_something_refuses_stray_words(name: str) -> N
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - CHANGING))
-@pytest.mark.xfail(strict=True, reason="they are refused everywhere")
 def test_a_subcommand_that_only_reads_takes_stray_words_and_returns_them(name: str) -> None:
     command = COMMANDS[name]
     args = parse(command, ["before", *required(command), "behind", "it"])
@@ -55,7 +54,6 @@ def run(*argv: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-@pytest.mark.xfail(strict=True, reason="they are refused everywhere")
 def test_the_warning_names_each_word(nameserver: Any) -> None:
     asked = ("topicList", "-n", nameserver.addr)
     code, out, err = run(*asked, "-c", "DefaultCluster", "a\nb")
