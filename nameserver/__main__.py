@@ -31,15 +31,15 @@ from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.command_line import CommandLine, parse_command_line
-from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings, format_settings
+from routekeeper.nameserver.settings.declared import ConfigError, format_settings
 from routekeeper.nameserver.settings.files import FileError, load_settings_file, load_token
-from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.settings.ranking import Loaded, load_settings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.logs import STYLES, Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
-from routekeeper.remoting.properties import parse_properties
+from routekeeper.remoting.properties import explain_comments, parse_properties
 
 log = logging.getLogger("routekeeper.nameserver")
 
@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         line = parse_command_line(
             sys.argv[1:] if argv is None else argv, version=f"mqnamesrv {metadata.version('routekeeper')}"
         )
-        settings, stored, warnings = _load(line)
+        loaded, stored = _load(line)
+        settings = loaded.settings
         if line.print_config:
             print(format_settings(settings), end="")
             return 0
@@ -70,8 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for word in line.words:
             log.warning("word on the command line ignored word=%r hint=--KEY VALUE sets something", word)
         write_stdout_in_thread()
-        for warning in warnings:
+        for warning in loaded.warnings:
             log.warning("setting ignored reason=%s", warning)
+        for key in loaded.commented:
+            log.warning("comment is part of a value key=%s hint=put comments on lines of their own", key)
         token = None
         if settings.http_token_file:
             token, warning = load_token(Path(settings.http_token_file))
@@ -202,7 +205,7 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
         raise ConfigError(f"{what} cannot be bound: {reason}") from None
 
 
-def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str, ...]]:
+def _load(line: CommandLine) -> tuple[Loaded, dict[str, str]]:
     """Merge flags, stored settings, the file and defaults; the file may say where the stored ones lie."""
     file: dict[str, str] = {}
     if line.config_file is not None:
@@ -213,10 +216,12 @@ def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"-c {line.config_file} cannot be read: {why}") from None
-    first = load_settings(flags=line.flags, file=file)
-    stored = load_settings_file(Path(first.settings.store_path))
-    loaded = load_settings(flags=line.flags, stored=stored, file=file)
-    return loaded.settings, stored, loaded.warnings
+    try:
+        first = load_settings(flags=line.flags, file=file)
+        stored = load_settings_file(Path(first.settings.store_path))
+        return load_settings(flags=line.flags, stored=stored, file=file), stored
+    except ConfigError as error:
+        raise ConfigError(explain_comments(str(error), file)) from None
 
 
 def _run(body: Coroutine[Any, Any, int]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from routekeeper.remoting.properties import closed_door, name_unknown
+from routekeeper.remoting.properties import closed_door, commented, name_unknown
 
 from .declared import (
     BY_KEY,
@@ -25,10 +25,15 @@ _ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings, and what their reader should be told about the files."""
+    """Settings, and what their reader should be told about the files.
+
+    Attributes:
+        commented: Keys of the file whose values hold a comment by the looks of it.
+    """
 
     settings: NamesrvSettings
     warnings: tuple[str, ...]
+    commented: tuple[str, ...] = ()
 
 
 def load_settings(
@@ -68,4 +73,5 @@ def load_settings(
             warnings.append(
                 "httpTokenFile has no effect without --mode raft: nothing over HTTP needs a token"
             )
-    return Loaded(settings=settings, warnings=tuple(warnings))
+    known = tuple(key for key in commented(file) if key in BY_KEY)
+    return Loaded(settings=settings, warnings=tuple(warnings), commented=known)

@@ -74,7 +74,6 @@ def refused(program: str, text: str, folder: Path) -> str:
         ("broker", "authenticationEnabled=true # who are you", "authenticationEnabled=true"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="nothing says that Java knows no comments behind values")
 def test_a_refused_value_with_a_comment_behind_it_says_that_it_is_part_of_the_value(
     program: str, text: str, value: str, tmp_path: Path
 ) -> None:
@@ -92,7 +91,6 @@ def test_a_refused_value_without_a_comment_says_nothing_of_comments(tmp_path: Pa
     ("program", "key", "value"),
     [("nameserver", "productEnvName", "center # of all"), ("broker", "regionId", "Region # here")],
 )
-@pytest.mark.xfail(strict=True, reason="it is taken without a word")
 def test_a_value_that_is_taken_with_a_comment_is_named(
     program: str, key: str, value: str, start: Any, tmp_path: Path, eventually: Callable[..., None]
 ) -> None:
