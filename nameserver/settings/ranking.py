@@ -20,7 +20,8 @@ from .declared import (
     validate,
 )
 
-_ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
+_NO_EFFECT: Final = "clusterTest"
+_CONTROLLER: Final = "enableControllerInNamesrv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,13 @@ def load_settings(
     warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
     merged = {**file, **kept, **flags}
     inert = {key: text.strip() for key, text in merged.items() if key in INERT}
-    more = [key for key, text in inert.items() if key in _ASKS_FOR_MORE and text.lower() == "true"]
-    warnings += [f"{key}=true has no effect here" for key in more]
+    if inert.get(_CONTROLLER, "").lower() == "true":
+        raise ConfigError(
+            f"{_CONTROLLER}=true: there is no controller, so nobody would replace a master that died,"
+            " allowed is false"
+        )
+    if inert.get(_NO_EFFECT, "").lower() == "true":
+        warnings.append(f"{_NO_EFFECT}=true has no effect here")
     settings = NamesrvSettings(**parse_values(merged), inert=MappingProxyType(inert))
     validate(settings)
     if settings.http_token_file and settings.http_listen is None:

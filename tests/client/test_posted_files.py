@@ -157,7 +157,6 @@ def test_a_server_whose_address_is_a_flag_does_not_warn_of_it(
 # What cannot be honoured -------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="it is a WARNING")
 def test_a_controller_in_the_nameserver_is_refused(tmp_path: Path) -> None:
     line = refused("nameserver", "enableControllerInNamesrv=true\n", tmp_path)
     assert line.startswith("mqnamesrv: enableControllerInNamesrv=true: ")
