@@ -74,13 +74,13 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         return _complain(error)
     set_up_logging(level=arguments.log_level.upper(), style=arguments.log_format)
     try:
-        values = _file(arguments.config)
+        file = _file(arguments.config)
     except SettingError as error:
         return _complain(error)
     try:
-        config, directory, changed = _settings(arguments, values)
+        config, directory, changed = _settings(arguments, file)
     except SettingError as error:
-        return _complain(SettingError(explain_comments(str(error), values)))
+        return _complain(SettingError(explain_comments(str(error), file)))
     for word in words:
         logger.warning("word on the command line ignored word=%r hint=--set KEY=VALUE sets something", word)
     if arguments.enable_proxy:
@@ -99,7 +99,9 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
         pass
     try:
-        return runner(_run(config, directory, announcer, changed))
+        return runner(
+            _run(config, directory, announcer, changed, bind_unnamed=_bind_unnamed(arguments, file))
+        )
     except (SettingError, StoreUnusable) as error:
         return _complain(error)
     except Exception:
@@ -108,7 +110,12 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
 
 
 async def _run(
-    config: BrokerConfig, directory: Path, announcer: AnnouncerFactory, changed: Mapping[str, str]
+    config: BrokerConfig,
+    directory: Path,
+    announcer: AnnouncerFactory,
+    changed: Mapping[str, str],
+    *,
+    bind_unnamed: bool,
 ) -> int:
     stop = asyncio.Event()
     ending = end_at_signals(stop)
@@ -122,7 +129,12 @@ async def _run(
         # What a name was resolved to counts: many systems give loopback the machine's own name.
         if not is_loopback(split_address(listen)[0]):
             return
-        logger.info("only this machine can reach the broker listen=%s", listen)
+        logger.log(
+            logging.WARNING if bind_unnamed else logging.INFO,
+            "only this machine can reach the broker listen=%s hint=bindAddress=0.0.0.0 lets others reach it,"
+            " as RocketMQ does, with brokerIP1=ADDRESS for clients to dial",
+            listen,
+        )
         if config.advertise_host != config.bind_host and not is_loopback(config.advertise_host):
             logger.warning(
                 "clients are told an address that does not lead here advertised=%s listen=%s",
@@ -138,6 +150,13 @@ async def _run(
 def _complain(error: Exception) -> int:
     print(f"mqbroker: {in_one_line(error)}", file=sys.stderr)
     return 2
+
+
+def _bind_unnamed(arguments: argparse.Namespace, file: Mapping[str, str]) -> bool:
+    """Say whether a file or a port was given, and no address to listen on: RocketMQ then listens on all."""
+    given = {text.partition("=")[0] for text in arguments.set}
+    named = arguments.listen is not None or "bindAddress" in given or "bindAddress" in file
+    return not named and (bool(file) or "listenPort" in given)
 
 
 def _file(name: str | None) -> dict[str, str]:

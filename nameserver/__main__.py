@@ -80,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             token, warning = load_token(Path(settings.http_token_file))
             if warning:
                 log.warning("token file warning=%s", warning)
-        return _run(serve(LiveSettings(settings, stored), token=token))
+        live = LiveSettings(settings, stored)
+        return _run(serve(live, token=token, bind_unnamed=loaded.bind_unnamed))
     except _REFUSALS as error:
         print(f"mqnamesrv: {in_one_line(error)}", file=sys.stderr)
         return _EXIT_SETTING
@@ -124,11 +125,12 @@ class _Ending:
         self.begun.set()
 
 
-async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
+async def serve(settings: LiveSettings, *, token: str | None = None, bind_unnamed: bool = False) -> int:
     """Bind, say so, serve until a signal, stop in order; return the exit code.
 
     Args:
         token: What changes of the group over HTTP must prove they know; None leaves them off.
+        bind_unnamed: As :attr:`.settings.ranking.Loaded.bind_unnamed`.
 
     Raises:
         ConfigError: If an address cannot be bound.
@@ -158,7 +160,12 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
             http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
         settings.bound(listen=listen, http=http_listen)
         if is_loopback(host := current.listen[0]):
-            log.info("only this machine can reach the nameserver listen=%s; --listen names another", host)
+            log.log(
+                logging.WARNING if bind_unnamed else logging.INFO,
+                "only this machine can reach the nameserver listen=%s"
+                " hint=bindAddress=0.0.0.0 lets others reach it, as RocketMQ does",
+                host,
+            )
         status = consistency.status()
         _spare_collector()
         print(

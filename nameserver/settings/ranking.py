@@ -29,12 +29,14 @@ class Loaded:
     """Settings, and what their reader should be told about the files.
 
     Attributes:
+        bind_unnamed: A file or a port was given, and no address to listen on: RocketMQ then listens on all.
         commented: Keys of the file whose values hold a comment by the looks of it.
     """
 
     settings: NamesrvSettings
     warnings: tuple[str, ...]
     commented: tuple[str, ...] = ()
+    bind_unnamed: bool = False
 
 
 def load_settings(
@@ -80,4 +82,9 @@ def load_settings(
                 "httpTokenFile has no effect without --mode raft: nothing over HTTP needs a token"
             )
     known = tuple(key for key in commented(file) if key in BY_KEY)
-    return Loaded(settings=settings, warnings=tuple(warnings), commented=known)
+    return Loaded(
+        settings=settings,
+        warnings=tuple(warnings),
+        commented=known,
+        bind_unnamed="bindAddress" not in merged and (bool(file) or "listenPort" in flags),
+    )

@@ -119,7 +119,6 @@ def wait_for_start(log: Path) -> None:
 
 @pytest.mark.parametrize("given", ["file", "port"])
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.xfail(strict=True, reason="it is a line at INFO, without the setting")
 def test_a_posted_server_that_nobody_else_reaches_names_the_setting(
     program: str, given: str, start: Any, tmp_path: Path
 ) -> None:
