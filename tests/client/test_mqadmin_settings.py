@@ -22,7 +22,6 @@ def run(*argv: str) -> tuple[int, str, str]:
     [
         pytest.param(
             *("noSuchKey", "no such setting: noSuchKey; allowed are autoCreateSubscriptionGroup, "),
-            marks=pytest.mark.xfail(strict=True, reason="it is said to be set at start only"),
             id="unknown",
         ),
         pytest.param(
