@@ -16,6 +16,8 @@ NAMES = find_namespace_packages(
 )
 
 setup(
+    # Shell scripts: RocketMQ's guides say "sh mqadmin", which fails on programs in Python as pip makes them.
+    scripts=[f"bin/{name}" for name in ("mqnamesrv", "mqbroker", "mqadmin", "mqshutdown")],
     packages=["routekeeper", *(f"routekeeper.{name}" for name in NAMES)],
     package_dir={"routekeeper": "routekeeper", **{f"routekeeper.{folder}": folder for folder in FOLDERS}},
 )

@@ -44,7 +44,13 @@ from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.logs import in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
-from routekeeper.remoting.properties import format_properties, name_unknown, parse_properties
+from routekeeper.remoting.properties import (
+    commented,
+    explain_comments,
+    format_properties,
+    name_unknown,
+    parse_properties,
+)
 from routekeeper.remoting.service_manager import ServiceManager
 from routekeeper.remoting.state_file import StateFileError
 
@@ -69,9 +75,13 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         return _complain(error)
     set_up_logging(level=arguments.log_level.upper(), style=arguments.log_format)
     try:
-        config, directory, changed = _settings(arguments)
+        file = _file(arguments.config)
     except SettingError as error:
         return _complain(error)
+    try:
+        config, directory, changed = _settings(arguments, file)
+    except SettingError as error:
+        return _complain(SettingError(explain_comments(str(error), file)))
     for word in words:
         logger.warning("word on the command line ignored word=%r hint=--set KEY=VALUE sets something", word)
     if arguments.enable_proxy:
@@ -90,7 +100,9 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
         pass
     try:
-        return runner(_run(config, directory, announcer, changed))
+        return runner(
+            _run(config, directory, announcer, changed, bind_unnamed=_bind_unnamed(arguments, file))
+        )
     except (SettingError, StoreUnusable) as error:
         return _complain(error)
     except Exception:
@@ -99,7 +111,12 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
 
 
 async def _run(
-    config: BrokerConfig, directory: Path, announcer: AnnouncerFactory, changed: Mapping[str, str]
+    config: BrokerConfig,
+    directory: Path,
+    announcer: AnnouncerFactory,
+    changed: Mapping[str, str],
+    *,
+    bind_unnamed: bool,
 ) -> int:
     stop = asyncio.Event()
     ending = end_at_signals(stop)
@@ -118,7 +135,12 @@ async def _run(
         # What a name was resolved to counts: many systems give loopback the machine's own name.
         if not is_loopback(split_address(listen)[0]):
             return
-        logger.info("only this machine can reach the broker listen=%s", listen)
+        logger.log(
+            logging.WARNING if bind_unnamed else logging.INFO,
+            "only this machine can reach the broker listen=%s hint=bindAddress=0.0.0.0 lets others reach it,"
+            " as RocketMQ does, with brokerIP1=ADDRESS for clients to dial",
+            listen,
+        )
         if config.advertise_host != config.bind_host and not is_loopback(config.advertise_host):
             logger.warning(
                 "clients are told an address that does not lead here advertised=%s listen=%s",
@@ -140,32 +162,58 @@ def _complain(error: Exception) -> int:
     return 2
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, Path, dict[str, str]]:
+def _bind_unnamed(arguments: argparse.Namespace, file: Mapping[str, str]) -> bool:
+    """Say whether a file or a port was given, and no address to listen on: RocketMQ then listens on all."""
+    given = {text.partition("=")[0] for text in arguments.set}
+    named = arguments.listen is not None or "bindAddress" in given or "bindAddress" in file
+    return not named and (bool(file) or "listenPort" in given)
+
+
+def _file(name: str | None) -> dict[str, str]:
+    """Return the settings in the file of ``-c``, none without one.
+
+    Raises:
+        SettingError: If it cannot be read.
+    """
+    if name is None:
+        return {}
+    try:
+        # Java reads properties files as ISO-8859-1.
+        return parse_properties(read_regular(name, size_max=SETTINGS_SIZE_MAX).decode("latin-1"))
+    except OSError as error:
+        raise SettingError(f"-c {name}: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingError(f"-c {name}: {error}") from None
+
+
+def _settings(
+    arguments: argparse.Namespace, values: Mapping[str, str]
+) -> tuple[BrokerConfig, Path, dict[str, str]]:
     """Lay the flags over what was changed at run time over the file over the defaults, and check the result.
+
+    Args:
+        values: Of the settings file.
 
     Returns:
         The settings, the store's folder, and which settings were changed at run time.
 
     Raises:
-        SettingError: If the file cannot be read or a setting is bad.
+        SettingError: If a setting is bad.
     """
     config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
     file: Mapping[str, str] = {}
     if arguments.config is not None:
-        try:
-            # Java reads properties files as ISO-8859-1.
-            content = read_regular(arguments.config, size_max=SETTINGS_SIZE_MAX)
-            values = parse_properties(content.decode("latin-1"))
-        except OSError as error:
-            raise SettingError(f"-c {arguments.config}: {error.strerror}") from None
-        except ValueError as error:
-            raise SettingError(f"-c {arguments.config}: {error}") from None
         file, warnings = fit_settings(values)
         for warning in warnings:
             logger.warning("setting cannot be honoured reason=%s file=%s", warning, arguments.config)
         config, unknown = apply_properties(config, file)
         for key in name_unknown(unknown):
             logger.warning("unknown setting ignored key=%s file=%s", key, arguments.config)
+        for key in commented(file):
+            if key not in unknown:
+                logger.warning(
+                    "comment is part of a value key=%s hint=put comments on lines of their own", key
+                )
     changed: dict[str, str] = {}
     flags: dict[str, str] = {}
     for key, value in (

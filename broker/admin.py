@@ -284,11 +284,17 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         "old": settings_text({key: before[key] for key in values if key in before}),
         "new": settings_text(values),
     }
-    forbidden = sorted(set(values) - LIVE_KEYS)
-    if forbidden:
+    unknown = sorted(set(values) - before.keys())
+    if unknown:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"no such setting: {', '.join(unknown)[:200]}; allowed are {', '.join(sorted(LIVE_KEYS))}",
+        )
+    fixed = sorted(set(values) - LIVE_KEYS)
+    if fixed:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
-            f"Can not update config in black list. {', '.join(forbidden)[:200]} may only be set at start;"
+            f"Can not update config in black list. {', '.join(fixed)[:200]} may only be set at start;"
             f" allowed are {', '.join(sorted(LIVE_KEYS))}",
         )
     try:

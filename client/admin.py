@@ -17,7 +17,7 @@ from routekeeper.remoting.bodies import (
 )
 from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError
 from routekeeper.remoting.fields import (
     AddWritePermResponseFields,
     ConsumerGroupFields,
@@ -40,6 +40,7 @@ from routekeeper.remoting.route import ClusterInfo, TopicConfig, TopicRouteData,
 from .directory import Directory, EachAnswer, ensure_success
 from .errors import InvalidArgument, NotApplied
 from .operation import Fetch, FetchReply, Operation, invoke
+from .retry import partial_failure
 
 T = TypeVar("T")
 #: Largest number of queues that a topic may be given. Source: our own limit; Java has none.
@@ -199,14 +200,24 @@ class Admin:
 
         Raises:
             NotApplied: If the cluster has no master; nothing was sent.
-            InvalidArgument, ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`, of the
-                first master that did not do it; those before it have.
+            InvalidArgument: If a number is out of range; nothing was sent.
+            PartlyNotApplied: If some masters did not do it; ``failures`` has their addresses, and all others
+                have done it.
+            PartlyUnknown: The same, if some of these may have done it.
         """
         addrs = tuple(masters((yield from self.cluster_info()), cluster_name).values())
         if not addrs:
             raise NotApplied(f"cluster {cluster_name!r} has no master")
+        failures: dict[str, RemotingError] = {}
         for addr in addrs:
-            yield from self.create_topic(addr, topic)
+            try:
+                yield from self.create_topic(addr, topic)
+            except InvalidArgument:
+                raise
+            except RemotingError as error:
+                failures[addr] = error
+        if failures:
+            raise partial_failure(f"topic {topic.topic_name!r} not created", failures, of=len(addrs))
         return addrs
 
     def delete_topic_in_broker(self, broker_addr: str, topic: str) -> Operation[None]:

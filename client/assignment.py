@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 #: Our own limit on how long a lock on a queue counts. Source: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
 _LOCK_LIVES_S: Final = 30.0
-#: Offsets stored beside each other at the end.
-_STORED_AT_ONCE: Final = 64
+#: Offsets stored beside each other.
+STORED_AT_ONCE: Final = 64
 _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
 #: Brokers that are asked beside each other: one that does not answer must not hold up the others.
 _ASKED_AT_ONCE: Final = 16
@@ -116,7 +116,7 @@ class Assignment:
                     for queue, process in self.queues.items()
                 ),
                 f"offsets {self.config.group}",
-                at_once=1 if self.config.broadcast else _STORED_AT_ONCE,
+                at_once=1 if self.config.broadcast else STORED_AT_ONCE,
             )
         if self._orderly:
             yield from self._unlock(tuple(self.queues))
@@ -397,6 +397,14 @@ class Assignment:
         else:
             instant = yield Clock()
             self._store_trouble.worked(instant.now_s, source=queue)
+
+    def moved(self) -> dict[MessageQueue, ProcessQueue[Taken]]:
+        """Return the queues of this member whose offsets differ from the stored ones."""
+        return {
+            queue: process
+            for queue, process in self.queues.items()
+            if not process.dropped and self._stored.get(queue) != process.commit_offset
+        }
 
     def commit(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False

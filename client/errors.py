@@ -12,8 +12,10 @@ All exceptions that the client raises on purpose, as their classes descend from 
                 NoAnswer            an address gave no usable answer; nothing was changed
                 NoNameserver        no nameserver answered
                 NoRoute             the nameservers know no route of the topic
+                PartlyNotApplied    of several changes, some were certainly not made; the others were
                 SendNotApplied      no broker stored the message
             OutcomeUnknown          the change may have been made
+                PartlyUnknown       of several changes, some may have been made; ``failures`` names them
                 SendOutcomeUnknown  a broker may have stored the message
             WrongLoop               the asyncio client began under another event loop; nothing was done
         ConnectionLost              the connection could not be made, or was lost
@@ -32,8 +34,12 @@ An operation that can tell the outcome raises a ClientError; others leave a peer
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from routekeeper.remoting.errors import RemotingError, ResponseError
+
+#: Places of failed changes that an error's text names; its ``failures`` names all.
+_NAMED_MAX: Final = 8
 
 
 class ClientError(RemotingError):
@@ -45,7 +51,11 @@ class InvalidArgument(ClientError, ValueError):
 
 
 class NotApplied(ClientError):
-    """The change was certainly not made: nobody accepted it, or everybody refused it."""
+    """The change was certainly not made: nobody accepted it, or everybody refused it.
+
+    Of several changes that a call asks for (:class:`PartlyNotApplied`), this holds for those that the error
+    names.
+    """
 
 
 class OutcomeUnknown(ClientError):
@@ -73,6 +83,27 @@ class NoRoute(NotApplied):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"No route info of this topic: {topic} ({reason})")
         self.topic = topic
+
+
+class PartlyNotApplied(NotApplied):
+    """Of several changes at queues or brokers, some were certainly not made; all others were.
+
+    Attributes:
+        failures: The queues, or the addresses of the brokers, each with what went wrong there.
+    """
+
+    def __init__(self, change: str, failures: Mapping[Any, RemotingError], *, of: int) -> None:
+        super().__init__(_parts(change, failures, of=of))
+        self.failures = dict(failures)
+
+
+class PartlyUnknown(OutcomeUnknown):
+    """Of several changes at queues or brokers, at least one has an unknown outcome; attributes as of
+    :class:`PartlyNotApplied`. Changes that ``failures`` does not name were made."""
+
+    def __init__(self, change: str, failures: Mapping[Any, RemotingError], *, of: int) -> None:
+        super().__init__(_parts(change, failures, of=of))
+        self.failures = dict(failures)
 
 
 class ClientClosed(NotApplied):
@@ -130,6 +161,12 @@ class SendOutcomeUnknown(OutcomeUnknown):
         super().__init__(f"message maybe stored topic={topic}: {_tries(failures)}")
         self.code = code
         self.failures = failures
+
+
+def _parts(change: str, failures: Mapping[Any, RemotingError], *, of: int) -> str:
+    texts = [f"{place}: {describe(error)}" for place, error in failures.items()]
+    more = f"; and {len(texts) - _NAMED_MAX} more" if len(texts) > _NAMED_MAX else ""
+    return f"{change} at {len(texts)} of {of}: {'; '.join(texts[:_NAMED_MAX])}{more}"
 
 
 def _tries(failures: tuple[str, ...]) -> str:

@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.errors import RemotingError
 
+from .assignment import STORED_AT_ONCE
 from .config import PullConsumerConfig
 from .core import ClientCore
-from .errors import ClientClosed, InvalidArgument
+from .errors import ClientClosed, InvalidArgument, OutcomeUnknown
 from .member import GroupMember
-from .operation import Clock, Instant, Operation, wait
+from .operation import Clock, Instant, Operation, together, wait
 from .process_queue import ProcessQueue
 from .queue_reader import BrokenMessage, ReceivedMessage, Taken
+from .retry import partial_failure
 
 log = logging.getLogger(__name__)
 
@@ -89,17 +92,38 @@ class PullConsumerCore(GroupMember):
         raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
 
     def commit(self) -> Operation[None]:
-        """Store that everything handed out so far is consumed.
+        """Store that everything handed out so far is consumed, of each queue whose offset has moved.
 
         Raises:
-            RemotingError: If a queue's offset was not stored; others may be.
+            PartlyNotApplied: If offsets of some queues were not stored; ``failures`` names these queues, and
+                the offsets of all others are stored.
+            PartlyUnknown: The same, if offsets of some of these queues may be stored.
             ClientClosed: If the consumer is closed.
         """
         self._check_open()
         self._consumed()
-        for queue, process in tuple(self._queues.items()):
-            if not process.dropped:
+        moved = self._assignment.moved()
+        unstored: dict[MessageQueue, RemotingError] = {
+            queue: OutcomeUnknown("the client was closed meanwhile") for queue in moved
+        }
+
+        def store(queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
+            try:
                 yield from self._assignment.commit(queue, process, oneway=False)
+            except RemotingError as error:
+                unstored[queue] = error
+            else:
+                del unstored[queue]
+
+        # Offsets of a broadcast member are in one file, which is written once at a time.
+        yield from together(
+            (store(queue, process) for queue, process in moved.items()),
+            f"commit {self.config.group}",
+            at_once=1 if self.config.broadcast else STORED_AT_ONCE,
+        )
+        if unstored:
+            failures = {self._namespace.queue_outside(queue): error for queue, error in unstored.items()}
+            raise partial_failure("offset not stored", failures, of=len(moved))
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         """Return the offset stored for the group, None if there is none.

@@ -5,14 +5,21 @@ Pure: the caller brings clock readings and the ``random.Random``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from routekeeper.remoting.codes import ResponseCode
-from routekeeper.remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, TooManyRequests
+from routekeeper.remoting.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RemotingError,
+    ResponseError,
+    TooManyRequests,
+)
 
+from .errors import ClientError, OutcomeUnknown, PartlyNotApplied, PartlyUnknown
 from .route_cache import MessageQueue, PublishInfo
 
 if TYPE_CHECKING:
@@ -92,6 +99,27 @@ def judge_failure(error: RemotingError) -> Verdict:
     if isinstance(error, TooManyRequests) or (isinstance(error, ConnectionLost) and not error.sent):
         return Verdict(Outcome.NOT_APPLIED, retry=True)
     return Verdict(Outcome.UNKNOWN, retry=True)
+
+
+def outcome_of(error: RemotingError) -> Outcome:
+    """Return the outcome of one change that ended with an error."""
+    if isinstance(error, ResponseError):
+        return judge_answer(error.code, error.remark).outcome
+    if isinstance(error, ClientError):
+        return Outcome.UNKNOWN if isinstance(error, OutcomeUnknown) else Outcome.NOT_APPLIED
+    return judge_failure(error).outcome
+
+
+def partial_failure(change: str, failures: Mapping[Any, RemotingError], *, of: int) -> ClientError:
+    """Return the error that tells of changes that failed, while others of the same call were made.
+
+    Args:
+        change: What did not happen, in words, such as "offset not stored".
+        failures: The place of each change that failed.
+        of: How many changes there were.
+    """
+    unknown = any(outcome_of(error) is Outcome.UNKNOWN for error in failures.values())
+    return (PartlyUnknown if unknown else PartlyNotApplied)(change, failures, of=of)
 
 
 def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:

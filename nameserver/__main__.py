@@ -31,15 +31,15 @@ from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.command_line import CommandLine, parse_command_line
-from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings, format_settings
+from routekeeper.nameserver.settings.declared import ConfigError, format_settings
 from routekeeper.nameserver.settings.files import FileError, load_settings_file, load_token
-from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.nameserver.settings.ranking import Loaded, load_settings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.logs import STYLES, Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
-from routekeeper.remoting.properties import parse_properties
+from routekeeper.remoting.properties import explain_comments, parse_properties
 from routekeeper.remoting.service_manager import ServiceManager
 
 log = logging.getLogger("routekeeper.nameserver")
@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         line = parse_command_line(
             sys.argv[1:] if argv is None else argv, version=f"mqnamesrv {metadata.version('routekeeper')}"
         )
-        settings, stored, warnings = _load(line)
+        loaded, stored = _load(line)
+        settings = loaded.settings
         if line.print_config:
             print(format_settings(settings), end="")
             return 0
@@ -77,14 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         for word in line.words:
             log.warning("word on the command line ignored word=%r hint=--KEY VALUE sets something", word)
         write_stdout_in_thread()
-        for warning in warnings:
+        for warning in loaded.warnings:
             log.warning("setting ignored reason=%s", warning)
+        for key in loaded.commented:
+            log.warning("comment is part of a value key=%s hint=put comments on lines of their own", key)
         token = None
         if settings.http_token_file:
             token, warning = load_token(Path(settings.http_token_file))
             if warning:
                 log.warning("token file warning=%s", warning)
-        return _run(serve(LiveSettings(settings, stored), token=token))
+        live = LiveSettings(settings, stored)
+        return _run(serve(live, token=token, bind_unnamed=loaded.bind_unnamed))
     except _REFUSALS as error:
         print(f"mqnamesrv: {in_one_line(error)}", file=sys.stderr)
         return _EXIT_SETTING
@@ -128,11 +132,12 @@ class _Ending:
         self.begun.set()
 
 
-async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
+async def serve(settings: LiveSettings, *, token: str | None = None, bind_unnamed: bool = False) -> int:
     """Bind, say so, serve until a signal, stop in order; return the exit code.
 
     Args:
         token: What changes of the group over HTTP must prove they know; None leaves them off.
+        bind_unnamed: As :attr:`.settings.ranking.Loaded.bind_unnamed`.
 
     Raises:
         ConfigError: If an address cannot be bound.
@@ -162,7 +167,12 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
             http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
         settings.bound(listen=listen, http=http_listen)
         if is_loopback(host := current.listen[0]):
-            log.info("only this machine can reach the nameserver listen=%s; --listen names another", host)
+            log.log(
+                logging.WARNING if bind_unnamed else logging.INFO,
+                "only this machine can reach the nameserver listen=%s"
+                " hint=bindAddress=0.0.0.0 lets others reach it, as RocketMQ does",
+                host,
+            )
         status = consistency.status()
         _spare_collector()
         _keep_freed_memory()
@@ -228,7 +238,7 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
         raise ConfigError(f"{what} cannot be bound: {reason}") from None
 
 
-def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str, ...]]:
+def _load(line: CommandLine) -> tuple[Loaded, dict[str, str]]:
     """Merge flags, stored settings, the file and defaults; the file may say where the stored ones lie."""
     file: dict[str, str] = {}
     if line.config_file is not None:
@@ -239,10 +249,12 @@ def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"-c {line.config_file} cannot be read: {why}") from None
-    first = load_settings(flags=line.flags, file=file)
-    stored = load_settings_file(Path(first.settings.store_path))
-    loaded = load_settings(flags=line.flags, stored=stored, file=file)
-    return loaded.settings, stored, loaded.warnings
+    try:
+        first = load_settings(flags=line.flags, file=file)
+        stored = load_settings_file(Path(first.settings.store_path))
+        return load_settings(flags=line.flags, stored=stored, file=file), stored
+    except ConfigError as error:
+        raise ConfigError(explain_comments(str(error), file)) from None
 
 
 def _run(body: Coroutine[Any, Any, int]) -> int:

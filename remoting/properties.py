@@ -12,6 +12,7 @@ _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LETTERS: Final = {char: letter for letter, char in _ESCAPES.items()}
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_COMMENT: Final = re.compile(r"[ \t\f]+#")
 _UNICODE: Final = re.compile(r"[0-9A-Fa-f]{4}")
 
 
@@ -57,7 +58,19 @@ def closed_door(key: str, value: str) -> str | None:
         value: In small letters, without blanks around it.
     """
     closing, reason = _DOORS.get(key, (None, ""))
-    return reason if value == closing else None
+    return reason if _COMMENT.split(value)[0] == closing else None
+
+
+def commented(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys whose values hold a comment by the looks of it: Java's properties have none there."""
+    return tuple(key for key, value in values.items() if _COMMENT.search(value))
+
+
+def explain_comments(refusal: str, values: Mapping[str, str]) -> str:
+    """Return why a value is refused; if a comment stands behind it in the file, with the rule on comments."""
+    if any(key in refusal for key in commented(values)):
+        return f"{refusal}; a comment behind a value is part of the value: put it on a line of its own"
+    return refusal
 
 
 def name_unknown(keys: Collection[str]) -> tuple[str, ...]:

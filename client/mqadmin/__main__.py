@@ -33,6 +33,7 @@ from . import (
     raft,
     topic,
 )
+from .absent import absent_line
 from .context import Context
 from .options import Command, UsageError, help_text, parse
 
@@ -47,6 +48,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 _BY_NAME: Final[Mapping[str, Command]] = {name.lower(): command for name, command in COMMANDS.items()}
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
+_NOT_OFFERED: Final = 2
 _INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
 _UNUSED_NAMESERVER: Final = "127.0.0.1:9876"
 
@@ -58,7 +60,10 @@ def main(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Run one subcommand; return the exit code: 0 if it was done everywhere, 130 if interrupted, else 1."""
+    """Run one subcommand; return the exit code.
+
+    It is 0 if it was done everywhere, 130 if interrupted, 2 if only RocketMQ's tool has it, else 1.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     environment = os.environ if environment is None else environment
     set_up_logging(level="ERROR")
@@ -78,6 +83,10 @@ def main(
     name = arguments[1] if arguments[0] == "help" else arguments[0]
     command = _BY_NAME.get(name.lower())
     if command is None:
+        absent = absent_line(name)
+        if absent is not None:
+            print(absent, file=err)
+            return _NOT_OFFERED
         print(f"The sub command {name} not exist.", file=out)
         return 1
     if arguments[0] == "help":
@@ -108,6 +117,8 @@ def _run(
         print(f"mqadmin {command.name}: {error}", file=err)
         return 1
     context = Context(name=command.name, nameservers=addrs, client=client, out=out, err=err)
+    for word in args.words:
+        context.warn(f"{word!r} belongs to no option and is ignored")
     try:
         return command.run(context, args)
     except (UsageError, RemotingError) as error:

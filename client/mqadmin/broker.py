@@ -86,6 +86,7 @@ COMMANDS: Final = (
         ),
         run=_broker_status,
         needs_nameserver=False,
+        only_reads=True,
     ),
     Command(
         name="getBrokerConfig",
@@ -93,5 +94,6 @@ COMMANDS: Final = (
         options=(*target_options("get"), OUTPUT),
         run=_get_broker_config,
         needs_nameserver=False,
+        only_reads=True,
     ),
 )

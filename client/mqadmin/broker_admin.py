@@ -299,6 +299,7 @@ COMMANDS: Final = (
         description="Get cluster info for topic.",
         options=(Option(short="t", long="topic", description="topic name", required=True), OUTPUT),
         run=_topic_cluster_list,
+        only_reads=True,
     ),
     Command(
         name="updateTopicPerm",
@@ -340,5 +341,6 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_stats_all,
+        only_reads=True,
     ),
 )

@@ -199,6 +199,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_cluster_list,
+        only_reads=True,
     ),
     Command(
         name="wipeWritePerm",

@@ -57,6 +57,10 @@ class Context:
             before = ", "
         self.page("[]" if before == "[" else "]")
 
+    def warn(self, text: str) -> None:
+        """Say on one line of stderr what a user should know although the subcommand goes on."""
+        print(f"mqadmin {self.name}: WARNING: {printable(text)}", file=self.err, flush=True)
+
     def fail(self, reason: str | BaseException) -> int:
         """Say on one line of stderr what went wrong; return the exit code for it."""
         text = reason if isinstance(reason, str) else describe(reason)

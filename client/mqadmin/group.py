@@ -237,6 +237,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_consumer_progress,
+        only_reads=True,
     ),
     Command(
         name="consumerConnection",
@@ -247,5 +248,6 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_consumer_connection,
+        only_reads=True,
     ),
 )

@@ -569,6 +569,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_get_consumer_config,
+        only_reads=True,
     ),
     Command(
         name="resetOffsetByTime",
@@ -635,6 +636,7 @@ COMMANDS: Final = (
         ),
         run=_broker_consume_stats,
         needs_nameserver=False,
+        only_reads=True,
     ),
     Command(
         name="producerConnection",
@@ -645,6 +647,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_producer_connection,
+        only_reads=True,
     ),
     Command(
         name="producer",
@@ -652,6 +655,7 @@ COMMANDS: Final = (
         options=(Option(short="b", long="broker", description="broker address", required=True), OUTPUT),
         run=_producer,
         needs_nameserver=False,
+        only_reads=True,
     ),
     Command(
         name="consumerStatus",
@@ -669,5 +673,6 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_consumer_status,
+        only_reads=True,
     ),
 )

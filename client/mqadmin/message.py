@@ -198,5 +198,6 @@ COMMANDS: Final = (
             Option(short="c", long="MessageNumber", description="Number of message to be consumed"),
         ),
         run=_consume_message,
+        only_reads=True,
     ),
 )

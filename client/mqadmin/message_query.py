@@ -447,6 +447,7 @@ COMMANDS: Final = (
         ),
         run=_query_by_id,
         needs_nameserver=False,
+        only_reads=True,
     ),
     Command(
         name="queryMsgByKey",
@@ -473,6 +474,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_query_by_key,
+        only_reads=True,
     ),
     Command(
         name="queryMsgByUniqueKey",
@@ -491,6 +493,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_query_by_unique_key,
+        only_reads=True,
     ),
     Command(
         name="queryMsgByOffset",
@@ -504,6 +507,7 @@ COMMANDS: Final = (
             OUTPUT_LONG,
         ),
         run=_query_by_offset,
+        only_reads=True,
     ),
     Command(
         name="printMsg",
@@ -532,6 +536,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_print_msg,
+        only_reads=True,
     ),
     Command(
         name="queryCq",
@@ -546,5 +551,6 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_query_cq,
+        only_reads=True,
     ),
 )

@@ -78,6 +78,7 @@ COMMANDS: Final = (
         description="Get configs of name server.",
         options=(OUTPUT,),
         run=_get_config,
+        only_reads=True,
     ),
     Command(
         name="updateNamesrvConfig",

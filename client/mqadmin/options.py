@@ -73,9 +73,14 @@ OUTPUT_LONG: Final = Option(
 
 
 class Arguments:
-    """Values of one command line, by short name; values are trimmed."""
+    """Values of one command line, by short name; values are trimmed.
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    Attributes:
+        words: Those that belong to no option.
+    """
+
+    def __init__(self, values: Mapping[str, str], words: Sequence[str] = ()) -> None:
+        self.words = tuple(words)
         self._values = {short: value.strip() for short, value in values.items()}
 
     def __contains__(self, short: str) -> bool:
@@ -139,6 +144,7 @@ class Command:
         options: In the order in which missing ones are named; ``-h`` and ``-n`` come on top unless given.
         run: Does it and returns the exit code.
         needs_nameserver: Whether ``-n`` or NAMESRV_ADDR must name one.
+        only_reads: It changes nothing, so a word that belongs to no option does no harm.
     """
 
     name: str
@@ -146,6 +152,7 @@ class Command:
     options: tuple[Option, ...] = ()
     run: Callable[[Context, Arguments], int]
     needs_nameserver: bool = True
+    only_reads: bool = False
     all_options: tuple[Option, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,7 +165,8 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     """Read a command line: ``-t x``, ``-tx``, ``--topic x``, ``--topic=x``, and long names behind one dash.
 
     Raises:
-        UsageError: If an option is unknown, repeated in a group, without its value, or missing.
+        UsageError: If an option is unknown, repeated in a group, without its value, or missing; or if a word
+            belongs to no option and the subcommand changes something: half a command must change nothing.
     """
     by_name: dict[str, Option] = {}
     for option in command.all_options:
@@ -166,6 +174,7 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
         by_name["--" + option.long.strip()] = option
         by_name.setdefault("-" + option.long.strip(), option)
     values: dict[str, str] = {}
+    words: list[str] = []
     rest = list(argv)
     while rest:
         token = rest.pop(0)
@@ -180,7 +189,10 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
         if found is None:
             if token.startswith("-") and token != "-":
                 raise UsageError(f"Unrecognized option: {token}")
-            raise UsageError(f"Unrecognized argument: {token}")
+            if not command.only_reads:
+                raise UsageError(f"Unrecognized argument: {token}")
+            words.append(token)
+            continue
         if not found.value:
             values[found.name] = ""
             continue
@@ -195,7 +207,7 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
         if option.refused and option.name in values:
             raise UsageError(f"{option.flag} is not offered: {option.refused}")
     _check_groups(command, values)
-    return Arguments(values)
+    return Arguments(values, words)
 
 
 def attributes_of(text: str) -> dict[str, str]:

@@ -547,6 +547,7 @@ COMMANDS: Final = (
         options=(_HTTP, _TOKEN, OUTPUT, _CHECK),
         run=_raft_status,
         needs_nameserver=False,
+        only_reads=True,
     ),
     Command(
         name="addMember",
@@ -624,6 +625,7 @@ COMMANDS: Final = (
         ),
         run=_explain_route,
         needs_nameserver=False,
+        only_reads=True,
     ),
     Command(
         name="routeDiff",
@@ -635,5 +637,6 @@ COMMANDS: Final = (
         ),
         run=_route_diff,
         needs_nameserver=False,
+        only_reads=True,
     ),
 )

@@ -289,6 +289,7 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_topic_route,
+        only_reads=True,
     ),
     Command(
         name="topicStatus",
@@ -303,11 +304,13 @@ COMMANDS: Final = (
             OUTPUT,
         ),
         run=_topic_status,
+        only_reads=True,
     ),
     Command(
         name="topicList",
         description="Fetch all topic list from name server.",
         options=(Option(short="c", long="clusterModel", description="clusterModel", value=False), OUTPUT),
         run=_topic_list,
+        only_reads=True,
     ),
 )

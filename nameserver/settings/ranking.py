@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from routekeeper.remoting.properties import closed_door, name_unknown
+from routekeeper.remoting.properties import closed_door, commented, name_unknown
 
 from .declared import (
     BY_KEY,
@@ -20,15 +20,23 @@ from .declared import (
     validate,
 )
 
-_ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
+_NO_EFFECT: Final = "clusterTest"
+_CONTROLLER: Final = "enableControllerInNamesrv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings, and what their reader should be told about the files."""
+    """Settings, and what their reader should be told about the files.
+
+    Attributes:
+        bind_unnamed: A file or a port was given, and no address to listen on: RocketMQ then listens on all.
+        commented: Keys of the file whose values hold a comment by the looks of it.
+    """
 
     settings: NamesrvSettings
     warnings: tuple[str, ...]
+    commented: tuple[str, ...] = ()
+    bind_unnamed: bool = False
 
 
 def load_settings(
@@ -56,8 +64,13 @@ def load_settings(
     warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
     merged = {**file, **kept, **flags}
     inert = {key: text.strip() for key, text in merged.items() if key in INERT}
-    more = [key for key, text in inert.items() if key in _ASKS_FOR_MORE and text.lower() == "true"]
-    warnings += [f"{key}=true has no effect here" for key in more]
+    if inert.get(_CONTROLLER, "").lower() == "true":
+        raise ConfigError(
+            f"{_CONTROLLER}=true: there is no controller, so nobody would replace a master that died,"
+            " allowed is false"
+        )
+    if inert.get(_NO_EFFECT, "").lower() == "true":
+        warnings.append(f"{_NO_EFFECT}=true has no effect here")
     settings = NamesrvSettings(**parse_values(merged), inert=MappingProxyType(inert))
     validate(settings)
     if settings.http_token_file and settings.http_listen is None:
@@ -68,4 +81,10 @@ def load_settings(
             warnings.append(
                 "httpTokenFile has no effect without --mode raft: nothing over HTTP needs a token"
             )
-    return Loaded(settings=settings, warnings=tuple(warnings))
+    known = tuple(key for key in commented(file) if key in BY_KEY)
+    return Loaded(
+        settings=settings,
+        warnings=tuple(warnings),
+        commented=known,
+        bind_unnamed="bindAddress" not in merged and (bool(file) or "listenPort" in flags),
+    )

@@ -205,9 +205,13 @@ def copied(stage: str) -> set[str]:
 def test_image_holds_every_package_and_only_the_bench_image_what_measures() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
     assert {"remoting", "nameserver", "broker", "client", "bench"} <= packages
-    assert copied("server-packages") - {"pyproject.toml", "setup.py", "README.md", "LICENSE"} == packages - {
-        "bench"
-    } | {"requirements.lock"}
+    assert copied("server-packages") - {
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        "LICENSE",
+        "bin",
+    } == packages - {"bench"} | {"requirements.lock"}
     assert copied("bench-packages") - copied("server-packages") == {"bench", "requirements-bench.lock"}
     assert [name for name in copied("bench-packages") if not (ROOT / name).exists()] == []
 

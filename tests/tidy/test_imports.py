@@ -75,6 +75,7 @@ IO_MODULES = {
     "client/fetch.py",
     "client/mqadmin/addresses.py",
     "client/mqadmin/cluster.py",
+    "client/mqshutdown/__main__.py",
     "bench/__main__.py",
     "bench/arms/apache.py",
     "bench/arms/apache_brokers.py",

@@ -18,7 +18,7 @@ DOCUMENT = ROOT / "docs" / "operations.md"
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 #: Programs; what begins with one is a command line.
-PROGRAMS = ("mqadmin", "mqnamesrv", "mqbroker", "python3", "curl")
+PROGRAMS = ("mqadmin", "mqnamesrv", "mqbroker", "mqshutdown", "sh bin/", "nohup sh bin/", "python3", "curl")
 #: Of other programs.
 NOT_OURS = {"ulimit -n", "sha256sum -c"}
 

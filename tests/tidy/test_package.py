@@ -49,7 +49,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("source") / "routekeeper"
     skipped = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "out", "*.whl")
     copy.mkdir()
-    for name in (*FOLDERS, "routekeeper", "tests/tidy"):
+    for name in (*FOLDERS, "routekeeper", "bin", "tests/tidy"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=skipped)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -75,12 +75,14 @@ def build(source: Path, out: Path) -> Path:
 
 def contents(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        return {re.sub(r"^.*\.data/scripts/", "bin/", name): archive.read(name) for name in names}
 
 
 def installed_from(tree: Path) -> dict[str, bytes]:
     """Return every file that an installation has, as it is in the repository."""
     found = {"routekeeper/__init__.py": (tree / "routekeeper" / "__init__.py").read_bytes()}
+    found |= {f"bin/{path.name}": path.read_bytes() for path in (tree / "bin").glob("mq*")}
     if (tree / "routekeeper" / "py.typed").exists():
         found["routekeeper/py.typed"] = b""
     for folder in FOLDERS:
@@ -116,7 +118,9 @@ def test_a_wheel_holds_the_folders_files_below_one_name(wheel: Path, tree: Path)
     assert contents(wheel) == installed_from(tree)
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
-    assert sorted(re.sub(r"-.*\.", ".", name) for name in tops) == ["routekeeper", "routekeeper.dist-info"]
+    assert sorted(re.sub(r"-.*\.", ".", name) for name in tops) == [
+        *("routekeeper", "routekeeper.data", "routekeeper.dist-info")
+    ]
 
 
 @pytest.mark.slow
@@ -224,7 +228,9 @@ def test_modules_of_a_users_own_break_nothing(own: str, kind: str, place: Path, 
 @pytest.mark.parametrize("program", ["mqnamesrv", "mqbroker", "mqadmin", "mqbench"])
 def test_each_installed_program_starts(program: str, site: Path, tmp_path: Path) -> None:
     asked = ["-h"] if program == "mqadmin" else ["--help"]
-    found = done(sys.executable, str(site / "bin" / program), *asked, folder=tmp_path, PYTHONPATH=str(site))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    words = [str(site / "bin" / program), *asked]
+    found = done(*words, folder=tmp_path, PYTHONPATH=str(site), PATH=path)
     assert found.returncode == 0, found.stderr
     assert program in found.stdout
 

@@ -1,0 +1,143 @@
+"""``mqshutdown broker|namesrv``: stops the servers of this installation, as RocketMQ's script does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from routekeeper.remoting.terminal import print_any_text
+
+#: Programs by the words that name them. Brokers come first: they tell the nameservers that they leave.
+_PROGRAMS: Final = {"broker": "mqbroker", "namesrv": "mqnamesrv"}
+_MODULES: Final = {"routekeeper.broker": "mqbroker", "routekeeper.nameserver": "mqnamesrv"}
+#: Options of the interpreter whose value is an argument of its own.
+_VALUED: Final = ("-X", "-W")
+#: How long a server may take. One that takes longer than 30 s to end gives up by itself.
+_ENDS_WITHIN_S: Final = 60.0
+_PROC: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A process that runs one of our servers.
+
+    Attributes:
+        started: When it started, in ticks of the system's clock: another process may get its number later.
+    """
+
+    program: str
+    pid: int
+    started: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Stop servers and say which; return 0 if there were some and all ended, 2 for a wrong word, else 1."""
+    print_any_text()
+    words = list(sys.argv[1:] if argv is None else argv)
+    wrong = [word for word in words if word not in _PROGRAMS]
+    if wrong or not words:
+        fault = f"{wrong[0]!r} names no server" if wrong else "no server is named"
+        print(f"mqshutdown: {fault}, allowed are {' and '.join(_PROGRAMS)}", file=sys.stderr)
+        return 2
+    if not (_PROC / "self" / "stat").exists():
+        print("mqshutdown: needs /proc, which is not here: send SIGTERM to the servers", file=sys.stderr)
+        return 1
+    code = 0
+    for word, program in _PROGRAMS.items():
+        if word in words:
+            code |= _stop(program)
+    return code
+
+
+def _stop(program: str) -> int:
+    servers = [server for server in _running() if server.program == program]
+    if not servers:
+        print(f"No {program} running.")
+        return 1
+    for server in servers:
+        print(f"The {program}({server.pid}) is running...", flush=True)
+        try:
+            os.kill(server.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # it ended meanwhile
+        print(f"Send shutdown request to {program}({server.pid}) OK", flush=True)
+    deadline_s = time.monotonic() + _ENDS_WITHIN_S
+    while servers and time.monotonic() < deadline_s:
+        for server in [server for server in servers if _start_of(server.pid) != server.started]:
+            print(f"The {program}({server.pid}) has stopped.", flush=True)
+            servers.remove(server)
+        time.sleep(0.05)
+    for server in servers:
+        print(
+            f"mqshutdown: {program}({server.pid}) still runs after {_ENDS_WITHIN_S:g} s: its log says why",
+            file=sys.stderr,
+        )
+    return 1 if servers else 0
+
+
+def _running() -> Iterator[Server]:
+    """Yield the servers of this user that run with the Python of this installation."""
+    mine = os.path.realpath(os.path.dirname(sys.executable))
+    for folder in sorted(_PROC.iterdir(), key=lambda path: (len(path.name), path.name)):
+        if not folder.name.isdecimal():
+            continue
+        try:
+            if folder.stat().st_uid != os.geteuid():
+                continue
+            command = [os.fsdecode(part) for part in (folder / "cmdline").read_bytes().split(b"\0")]
+            program = server_of(command)
+            if program is None or _installation(folder, command[0]) != mine:
+                continue
+        except OSError:
+            continue  # it ended meanwhile, or may not be read
+        started = _start_of(int(folder.name))
+        if started is not None:
+            yield Server(program, int(folder.name), started)
+
+
+def server_of(command: Sequence[str]) -> str | None:
+    """Return which of our servers a command line runs; None if it runs something else."""
+    if not command or not os.path.basename(command[0]).startswith("python"):
+        return None
+    rest = list(command[1:])
+    while rest:
+        word = rest.pop(0)
+        if word == "-m":
+            return _MODULES.get(rest[0]) if rest else None
+        if word in _VALUED:
+            del rest[:1]
+        elif not word.startswith("-") or word == "-c":
+            name = os.path.basename(word)
+            return name if name in _MODULES.values() else None
+    return None
+
+
+def _installation(process: Path, python: str) -> str | None:
+    """Return the folder that holds the interpreter of a process."""
+    if "/" in python:
+        found: str | None = os.path.join(os.readlink(process / "cwd"), python)
+    else:
+        variables = (process / "environ").read_bytes().split(b"\0")
+        path = next((value[5:] for value in variables if value.startswith(b"PATH=")), b"")
+        found = shutil.which(python, path=os.fsdecode(path))
+    return None if found is None else os.path.realpath(os.path.dirname(found))
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a process started, None if it has ended."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
