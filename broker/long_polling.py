@@ -14,6 +14,8 @@ from typing import Final, Generic, TypeVar
 #: Pulls that wait at a time, and bytes that they take.
 PULLS_MAX: Final = 100_000
 PULL_BYTES_MAX: Final = 256 * 1024 * 1024
+#: How much of each of these one host may fill, loopback apart; a pull that is not held comes again at once.
+HOST_PERCENT: Final = 50
 
 P = TypeVar("P", bound=Hashable)
 
@@ -25,24 +27,42 @@ class _Parked(Generic[P]):
     queue: tuple[str, int]
     deadline: float
     size: int
+    host: str
     number: int
     gone: bool = False
+
+
+@dataclass(slots=True)
+class _Filled:
+    """What the pulls of one host take."""
+
+    count: int = 0
+    size: int = 0
 
 
 class ParkedPulls(Generic[P]):
     """Waiting pulls, by queue.
 
     A pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls and their
-    bytes are bounded; :meth:`park` says when it is full, and the caller answers at once then.
+    bytes are bounded, in all and for each host; :meth:`park` says when it is full, and the caller answers at
+    once then.
+
+    Args:
+        host_percent: How much of both bounds one host may fill.
 
     Attributes:
         parked: Pulls that were parked so far.
     """
 
-    def __init__(self, *, limit: int = PULLS_MAX, bytes_max: int = PULL_BYTES_MAX) -> None:
+    def __init__(
+        self, *, limit: int = PULLS_MAX, bytes_max: int = PULL_BYTES_MAX, host_percent: int = HOST_PERCENT
+    ) -> None:
         self.parked = 0
         self._limit = limit
         self._bytes_max = bytes_max
+        self._host_limit = limit * host_percent // 100
+        self._host_bytes_max = bytes_max * host_percent // 100
+        self._by_host: dict[str, _Filled] = {}
         self._held = 0
         # Keys alone count: an entry leaves from the middle at once.
         self._by_queue: dict[tuple[str, int], dict[_Parked[P], None]] = {}
@@ -53,13 +73,33 @@ class ParkedPulls(Generic[P]):
     def __len__(self) -> int:
         return self._size
 
-    def park(self, pull: P, *, owner: int, topic: str, queue_id: int, deadline: float, size: int = 0) -> bool:
-        """Park a pull of connection ``owner`` that takes ``size`` bytes; return False at a limit."""
+    def park(
+        self,
+        pull: P,
+        *,
+        owner: int,
+        topic: str,
+        queue_id: int,
+        deadline: float,
+        size: int = 0,
+        host: str = "",
+    ) -> bool:
+        """Park a pull of connection ``owner`` that takes ``size`` bytes; return False at a limit.
+
+        Args:
+            host: Whose share it takes; empty for loopback, which may take all.
+        """
         if self._size >= self._limit or self._held + size > self._bytes_max:
             return False
+        filled = self._by_host.get(host) or _Filled()
+        if host and (filled.count >= self._host_limit or filled.size + size > self._host_bytes_max):
+            return False
         self.parked += 1
-        entry = _Parked(pull, owner, (topic, queue_id), deadline, size, self.parked)
+        entry = _Parked(pull, owner, (topic, queue_id), deadline, size, host, self.parked)
         self._held += size
+        filled.count += 1
+        filled.size += size
+        self._by_host[host] = filled
         self._by_queue.setdefault(entry.queue, {})[entry] = None
         self._by_owner.setdefault(owner, set()).add(entry)
         heapq.heappush(self._deadlines, (deadline, entry.number, entry))
@@ -117,6 +157,11 @@ class ParkedPulls(Generic[P]):
         entry.gone = True
         self._size -= 1
         self._held -= entry.size
+        filled = self._by_host[entry.host]
+        filled.count -= 1
+        filled.size -= entry.size
+        if not filled.count:
+            del self._by_host[entry.host]
         owned = self._by_owner[entry.owner]
         owned.discard(entry)
         if not owned:

@@ -14,6 +14,7 @@ from routekeeper.broker.errors import Refusal
 from routekeeper.broker.state import FAQ, BrokerState, Call
 from routekeeper.broker.store import Batch, GetStatus
 from routekeeper.broker.tags import subscription_codes
+from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.bodies import DelayOffsetTable, SubscriptionData
 from routekeeper.remoting.codes import PERM_READ, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
@@ -45,6 +46,7 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A checked pull.
 
     Attributes:
+        host: Whose share it takes while it is parked.
         offset: Where to look next; moves past entries that do not match while the pull is parked.
         codes: Tag codes wanted; None for all.
         suspend_ms: How long it may be parked; 0 if it must be answered at once.
@@ -64,6 +66,7 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     parked: bool = False
     suggest_broker_id: int = 0
     topic_sys_flag: int = 0
+    host: str = ""
 
     @property
     def size(self) -> int:
@@ -183,6 +186,7 @@ def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
         codes=codes,
         suspend_ms=suspend_ms,
         topic_sys_flag=topic_config.topic_sys_flag,
+        host=charged_host(call.peer.ip),
     )
 
 

@@ -48,7 +48,7 @@ class WaitingPulls:
         self._waking = False
 
     def park(self, pull: Pull, *, deadline: float) -> bool:
-        """Hold a pull until a deadline (loop time); return False if too many are held."""
+        """Hold a pull until a deadline (loop time); return False if there is no place for it or its host."""
         if not self._parked.park(
             pull,
             owner=pull.connection,
@@ -56,6 +56,7 @@ class WaitingPulls:
             queue_id=pull.queue_id,
             deadline=deadline,
             size=pull.size,
+            host=pull.host,
         ):
             return False
         if deadline < self._expiry_at:

@@ -64,7 +64,6 @@ def run(state: BrokerState, main: Callable[[WaitingPulls], Awaitable[None]]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="one host may take all places of waiting pulls")
 def test_one_host_leaves_half_of_the_places_to_others(state: BrokerState) -> None:
     async def main(pulls: WaitingPulls) -> None:
         assert held(pulls, pull_from(state, ONE), PULLS_MAX) == PULLS_MAX // 2
@@ -75,7 +74,6 @@ def test_one_host_leaves_half_of_the_places_to_others(state: BrokerState) -> Non
     run(state, main)
 
 
-@pytest.mark.xfail(strict=True, reason="one host may take all bytes of waiting pulls")
 def test_one_host_leaves_half_of_the_bytes_to_others(state: BrokerState) -> None:
     async def main(pulls: WaitingPulls) -> None:
         codes = frozenset(range(50_000))
@@ -88,7 +86,6 @@ def test_one_host_leaves_half_of_the_bytes_to_others(state: BrokerState) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="one host may take all places of waiting pulls")
 def test_an_ipv6_network_is_one_host(state: BrokerState) -> None:
     async def main(pulls: WaitingPulls) -> None:
         half = PULLS_MAX // 2
