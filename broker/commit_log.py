@@ -13,6 +13,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -267,14 +268,23 @@ class CommitLog:
     @property
     def padded_to(self) -> int | None:
         """Where the next file would begin, if the last one ends with padding; user data may look so."""
-        if not self._segments:
-            return None
-        last = self._segments[-1]
-        tail = self._disk.read(last.fd, _PAD.size, max(last.written - _PAD.size, 0))
-        if len(tail) < _PAD.size:
-            return None
-        size, magic = _PAD.unpack(tail)
-        return last.end - _PAD.size + size if magic == BLANK_MAGIC else None
+        return self._padding_end(self._segments[-1]) if self._segments else None
+
+    def holes(self) -> tuple[tuple[int, int], ...]:
+        """Return where the log lacks bytes between files: from the end of one to the beginning of the next.
+
+        The padding at a file's end says where the next one begins, unless a file has its full size.
+        """
+        found = []
+        for segment, following in pairwise(self._segments):
+            end = segment.start + segment.written
+            if end < following.start:
+                padded = self._padding_end(segment)
+                if padded is None or padded > following.start:
+                    padded = end
+                if padded != following.start:
+                    found.append((padded, following.start))
+        return tuple(found)
 
     def contents(self, offset: int) -> Iterator[tuple[int, int | None, Content]]:
         """Yield (start, start of the next file, content) of each file that ends above ``offset``.
@@ -326,6 +336,14 @@ class CommitLog:
                 position += len(data)
 
     # Parts ---------------------------------------------------------------------------------------
+
+    def _padding_end(self, segment: _Segment) -> int | None:
+        """Return where the next file begins as the padding of this one says; None if it ends without."""
+        tail = self._disk.read(segment.fd, _PAD.size, max(segment.written - _PAD.size, 0))
+        if len(tail) < _PAD.size:
+            return None
+        size, magic = _PAD.unpack(tail)
+        return segment.end - _PAD.size + size if magic == BLANK_MAGIC and size >= _PAD.size else None
 
     def _find(self, offset: int) -> _Segment | None:
         for segment in reversed(self._segments):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -24,6 +24,7 @@ class HttpServer:
     Args:
         metrics: Makes the text of ``/metrics``.
         refusing: Returns why the disk does not take messages or tables now; None if it does.
+        given_up: Returns begin and end of each stretch of the log that is missing.
     """
 
     def __init__(
@@ -31,10 +32,12 @@ class HttpServer:
         *,
         metrics: Callable[[], Awaitable[bytes]],
         refusing: Callable[[], str | None],
+        given_up: Callable[[], Sequence[tuple[int, int]]] = tuple,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self._metrics = metrics
         self._refusing = refusing
+        self._given_up = given_up
         application = web.Application(middlewares=[self._wrap], client_max_size=1024)
         application.add_routes(
             [
@@ -99,6 +102,7 @@ class HttpServer:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         reason = self._refusing()
-        if reason is None:
-            return web.Response(text="ready\n")
-        return web.Response(status=503, text=f"not ready: {reason}\n")
+        if reason is not None:
+            return web.Response(status=503, text=f"not ready: {reason}\n")
+        holes = ", ".join(f"{begin} to {end}" for begin, end in self._given_up())
+        return web.Response(text=f"ready; given up in the log: offsets {holes}\n" if holes else "ready\n")

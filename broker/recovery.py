@@ -32,6 +32,8 @@ _GAP_MAX: Final = 10_000_000
 _ANYWHERE: Final = 2**63
 
 QueueKey = tuple[str, int]
+#: Begin and end of each stretch that the log lacks.
+Holes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class Checkpoint:
         log_min: Where the log begins; files below may be there still, or again.
         boot: The machine's start during which it was written.
         topics_counter: Counter of the topic table's version on disk then; a table with a lower one is older.
+        given_up: Stretches of the log, begin and end of each, that are missing between its files; somebody
+            has said that the broker shall go on without them.
     """
 
     log_offset: int = 0
@@ -51,15 +55,18 @@ class Checkpoint:
     log_min: int = 0
     boot: str = ""
     topics_counter: int = 0
+    given_up: Holes = ()
 
     def write(self, disk: Disk, path: Path) -> None:
-        members = {
+        members: dict[str, object] = {
             "logOffset": self.log_offset,
             "queueEntries": self.queue_entries,
             "logMin": self.log_min,
             "boot": self.boot,
             "topics": self.topics_counter,
         }
+        if self.given_up:
+            members["givenUp"] = self.given_up
         # Files of the log are removed as it says, so that a flipped bit must not pass.
         write_atomic(disk, path, orjson.dumps(members | {"crc32": crc32(orjson.dumps(members))}))
 
@@ -81,6 +88,7 @@ class Checkpoint:
                 log_min=int(members["logMin"]),
                 boot=str(members["boot"]),
                 topics_counter=int(members.get("topics", 0)),
+                given_up=tuple((int(begin), int(end)) for begin, end in members.get("givenUp", ())),
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"checkpoint lacks a member: {error}") from None
@@ -123,6 +131,7 @@ class Recovery:
             # Else the next checkpoint would say that they may go, and have them removed once they are back.
             self._refuse(f"log begins at offset {start}, it began at {checkpoint.log_min}: files are missing")
             logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
+        self._look_for_holes()
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
             self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could be begun
         if checkpoint is None:
@@ -145,6 +154,22 @@ class Recovery:
             self._replay(self.log.min_offset, gaps=True)
         self.log.rewrite(self.log.last_start if checkpoint is None else checkpoint.log_offset)
         self.log.flush()
+
+    def _look_for_holes(self) -> None:
+        """Name what is missing between the log's files, and what was given up before.
+
+        What is above the checkpoint may be torn: the replay looks at that.
+
+        Raises:
+            StoreDamaged: If something is missing that nobody has given up, unless that is to be skipped.
+        """
+        known = () if self.checkpoint is None else self.checkpoint.given_up
+        for begin, end in self.log.holes():
+            if (begin, end) not in known:
+                if begin >= self._floor:
+                    continue
+                self._refuse(f"log lacks offsets {begin} to {end}: files between others are missing or cut")
+            logger.error("log files missing, given up begins=%s ends=%s", begin, end)
 
     def _look_for_log_end(self) -> None:
         """Compare the log with the queues' files, as no checkpoint says how long it was.
@@ -233,8 +258,10 @@ class Recovery:
         replayed = 0
         for base, following, data in self.log.contents(start):
             position = max(start - base, 0)
-            if position > len(data):
-                continue  # the checkpoint lies behind this file's padding
+            if position > len(data):  # the checkpoint lies behind this file's padding
+                if following is not None:  # and the file that began there is missing
+                    self._after_damage(base, following, data, Padding(base + len(data) - 8, start))
+                continue
             over = False
             while not over:
                 over = True

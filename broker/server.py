@@ -282,7 +282,11 @@ class BrokerServer:
             return
         from routekeeper.broker.http import HttpServer  # aiohttp takes as long to load as all the rest
 
-        self._http = HttpServer(metrics=self._metrics, refusing=lambda: self._upkeep.refusing)
+        self._http = HttpServer(
+            metrics=self._metrics,
+            refusing=lambda: self._upkeep.refusing,
+            given_up=lambda: self._state.store.given_up,
+        )
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)

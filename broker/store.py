@@ -24,7 +24,7 @@ from routekeeper.broker.errors import Refused, StoreUnavailable, refused_for
 from routekeeper.broker.files import DISK, Disk, make_directories, read_whole, remove_tree
 from routekeeper.broker.log_scan import Record, read_record
 from routekeeper.broker.message_index import FILE_MESSAGES, MessageIndex
-from routekeeper.broker.recovery import Checkpoint, QueueKey, Recovery
+from routekeeper.broker.recovery import Checkpoint, Holes, QueueKey, Recovery
 from routekeeper.broker.steps import Steps
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import Host, StoredMessage, decode_message, encode_placed
@@ -205,6 +205,7 @@ class MessageStore:
             skip_damage=skip_damage,
         )
         recovery.run()
+        self._given_up = self.log.holes()
         self._queues = recovery.queues
         self.queue_counts: dict[str, int] = {}
         for topic, queue_id in self._queues:
@@ -223,6 +224,11 @@ class MessageStore:
             self.finish_checkpoint(work, failure=error)
         else:
             self.finish_checkpoint(work)
+
+    @property
+    def given_up(self) -> Holes:
+        """Begin and end of each stretch of the log that is missing; the broker goes on without them."""
+        return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
 
     @property
     def refusing(self) -> str | None:
@@ -616,6 +622,7 @@ class MessageStore:
             log_min=self.log.min_offset,
             boot=self._boot,
             topics_counter=self._topics_counter,
+            given_up=self.given_up,
         )
         if checkpoint == self._checkpointed and not self._doomed:
             return None

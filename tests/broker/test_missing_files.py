@@ -40,7 +40,6 @@ def contents(tmp_path: Path) -> dict[Path, bytes]:
     }
 
 
-@pytest.mark.xfail(strict=True, reason="a start does not look between the first and the last log file")
 def test_store_without_a_middle_log_file_refuses_to_start_and_deletes_nothing(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
@@ -56,7 +55,6 @@ def test_store_without_a_middle_log_file_refuses_to_start_and_deletes_nothing(
 
 
 @pytest.mark.parametrize("size", [0, 1000], ids=["empty", "shorter"])
-@pytest.mark.xfail(strict=True, reason="a start does not look between the first and the last log file")
 def test_store_with_a_cut_middle_log_file_refuses_to_start(
     open_store: OpenStore, tmp_path: Path, size: int
 ) -> None:
@@ -67,7 +65,6 @@ def test_store_with_a_cut_middle_log_file_refuses_to_start(
         open_store(queue_file=LARGE_QUEUE)
 
 
-@pytest.mark.xfail(strict=True, reason="a start does not look between the first and the last log file")
 def test_missing_log_file_that_was_given_up_once_is_named_at_later_starts(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,7 +103,6 @@ def test_no_hole_is_found_where_there_is_none(
 
 @pytest.mark.faults
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="a start does not look between the first and the last log file")
 def test_broker_without_a_middle_log_file_says_so_at_its_start_and_at_readyz(
     start_broker: StartBroker,
 ) -> None:
