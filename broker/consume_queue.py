@@ -12,9 +12,9 @@ served from memory. Source: ConsumeQueue of RocketMQ 4.9.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -105,11 +105,13 @@ class ConsumeQueue:
         queue._stored = queue._tail_index = queue.max_index
         # What was not synced may be anything: holes, and entries whose records the log has no more.
         queue.max_index = queue._end_of_synced(low, log_end)
-        # The head of the first file may be a hole, too; behind it are entries only.
-        queue.min_index = queue._first(low, queue.max_index, lambda entry: entry != _HOLE)
         queue._stored = queue._tail_index = queue.max_index
+        if log_min:  # else it begins with the log: what is no entry was damaged
+            # The head of the first file may be a hole, too; behind it are entries only.
+            queue.min_index = queue._end_of_hole(low)
         queue._cut_files(files)
-        queue.raise_min(low, log_min)
+        if log_min:
+            queue.raise_min(low, log_min)
         return queue
 
     @property
@@ -169,6 +171,17 @@ class ConsumeQueue:
             del self._tail[: surplus * ENTRY_SIZE]
             self._tail_index += surplus
 
+    def overwrite(self, index: int, entry: Entry) -> None:
+        """Put a damaged entry of a file right. If the disk refuses, a later read tries again."""
+        position = index * ENTRY_SIZE
+        start = position - position % self._file_size
+        with contextlib.suppress(OSError):
+            fd = self._disk.open(self._path(start))
+            try:
+                write_whole(self._disk, fd, ENTRY.pack(*entry), position - start)
+            finally:
+                self._disk.close(fd)
+
     # Where the log begins later ------------------------------------------------------------------
 
     def first_in_files(self, log_min: int) -> int:
@@ -177,12 +190,12 @@ class ConsumeQueue:
         What only memory knows begins at the largest index that this returns.
         """
         low, high = self.min_index, self._tail_index
-        return low if low >= high else self._first(low, high, lambda entry: entry.log_offset >= log_min)
+        return low if low >= high else self._first(low, high, log_min)
 
     def raise_min(self, index: int, log_min: int) -> None:
         """Forget entries below ``index``, and those behind whose records the log no longer has."""
         index = max(index, self.min_index)
-        self.min_index = self._first(index, self.max_index, lambda entry: entry.log_offset >= log_min)
+        self.min_index = self._first(index, self.max_index, log_min)
 
     def remove_old_files(self) -> None:
         """Remove files that hold only entries below ``min_index``, the oldest first; in any thread.
@@ -199,15 +212,34 @@ class ConsumeQueue:
 
     # Parts ---------------------------------------------------------------------------------------
 
-    def _first(self, low: int, high: int, wanted: Callable[[Entry], bool]) -> int:
-        """Return the first index in [low, high) whose entry is wanted, by bisection; else ``high``."""
+    def _first(self, low: int, high: int, log_min: int) -> int:
+        """Return the first index in [low, high) whose record lies at ``log_min`` or behind; else ``high``.
+
+        By bisection, which damaged entries lead astray: it counts if the entry before it leads to below.
+        """
         while low < high:
-            middle = (low + high) // 2
-            entry = self._entry_at(middle)
-            if entry is not None and wanted(entry):
-                high = middle
-            else:
-                low = middle + 1
+            begin, end = low, high
+            while begin < end:
+                middle = (begin + end) // 2
+                entry = self._entry_at(middle)
+                if entry is not None and entry.log_offset >= log_min:
+                    end = middle
+                else:
+                    begin = middle + 1
+            before = self._entry_at(begin - 1) if begin > low else None
+            if before is None or (before != _HOLE and before.size >= 0 and 0 <= before.log_offset < log_min):
+                return begin
+            high = begin - 1
+        return low
+
+    def _end_of_hole(self, low: int) -> int:
+        """Return the index of the first written entry, from ``low`` on; else where the queue ends."""
+        while low < self.max_index:
+            data = self._read_file(low, min(_BLOCK_ENTRIES, self.max_index - low))
+            empty = (len(data) - len(data.lstrip(b"\0"))) // ENTRY_SIZE
+            low += empty
+            if not data or empty * ENTRY_SIZE < len(data):
+                return low
         return low
 
     def _end_of_synced(self, low: int, log_end: int) -> int:

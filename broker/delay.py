@@ -73,7 +73,7 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
             # A due time further away than the delay means that the clock was set back.
             if entry.size > 0 and 0 < left_ms <= delay_ms:
                 return left_ms, False
-            message = state.store.message_at(entry.log_offset) if entry.size > 0 else None
+            message = state.store.message_of(SCHEDULE_TOPIC, queue_id, offset, entry)
             if message is not None:
                 _deliver(state, message, now_ms=now_ms)
             else:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, cast
 
 from routekeeper.broker.files import Content
 from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.frame import FRAME_SIZE_MAX
 from routekeeper.remoting.message import (
     MAGIC_BLANK,
     MAGIC_V1,
@@ -39,6 +40,13 @@ _LAYOUTS: Final = {
 }
 _HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _SYS_FLAG_AT: Final = 36
+
+
+#: Bytes of a record at most: its message came in one frame, and its properties may have grown.
+RECORD_MAX: Final = FRAME_SIZE_MAX + 64 * 1024
+#: Bytes at a record's beginning that say whether it is one: size, magic and log offset.
+HEAD_SIZE: Final = 36
+_PLACED: Final = struct.Struct(">ii20xq")
 
 
 class Record(NamedTuple):
@@ -78,6 +86,38 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
     if message.physical_offset != base + position or message.crc != body_crc(message.body):
         return None
     return message, end
+
+
+def size_of_record(head: bytes | None, log_offset: int) -> int:
+    """Return the size of the record that lies at a log offset, by its first bytes; 0 if they begin none.
+
+    Senders choose bodies, and anybody chooses the offset: a length that stands in a body is not believed.
+    """
+    if head is None or len(head) < HEAD_SIZE:
+        return 0
+    size, magic, placed = _PLACED.unpack_from(head)
+    known = magic in (MAGIC_V1, MAGIC_V2)
+    return size if known and placed == log_offset and HEAD_SIZE < size <= RECORD_MAX else 0
+
+
+def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, log_offset: int) -> bool:
+    """Say whether bytes are just the record of this message of a queue; its body is not looked at."""
+    try:
+        (sys_flag,) = _INT32.unpack_from(data, _SYS_FLAG_AT)
+        layout = _LAYOUTS[sys_flag & _HOSTS_V6]
+        size, magic, _, queue, offset, placed, _, body_size = layout.unpack_from(data, 0)
+        if (size, queue, offset, placed) != (len(data), queue_id, queue_offset, log_offset) or body_size < 0:
+            return False
+        at = layout.size + body_size
+        if magic == MAGIC_V1:
+            length, at = data[at], at + 1
+        elif magic == MAGIC_V2:
+            (length,), at = _INT16.unpack_from(data, at), at + 2
+        else:
+            return False
+    except (struct.error, IndexError):
+        return False
+    return data[at : at + length] == topic.encode()
 
 
 def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:

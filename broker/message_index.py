@@ -2,12 +2,14 @@
 
 A file holds the entries of one stretch of the log, sorted by hash; it is written as a whole and never
 changed. A start removes files whose stretch the log does not hold to its end: a power cut took it. What has
-no file is read from the log again. The layout, big-endian::
+no file is read from the log again. So is the stretch of a file whose entries are not what was written: the
+first search in a file compares its checksum. The layout, big-endian::
 
-    magic        8 bytes "RKINDEX1"
+    magic        8 bytes "RKINDEX2"
     begin, end   u64    the stretch of the log; the file is named by its begin
     first, last  u64    least and greatest store time in it, Unix ms
     count        u64    entries
+    checksum     u32    CRC-32 of the entries
     entries      u64 hash of topic#key, u64 store time, u64 log offset; ascending
 """
 
@@ -24,10 +26,11 @@ from hashlib import blake2b
 from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from routekeeper.broker.commit_log import CommitLog
 from routekeeper.broker.files import Disk, make_directories, write_atomic
-from routekeeper.broker.log_scan import Damage, Padding, scan
+from routekeeper.broker.log_scan import Damage, Padding, Record, scan
 from routekeeper.broker.steps import no_work
 from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 
@@ -51,8 +54,8 @@ _SEARCH_FILES: Final = 16
 #: Entries of one key that are taken from one file, the youngest: as many as a query may have results.
 FOUND_MAX: Final = 64
 
-_MAGIC: Final = b"RKINDEX1"
-_HEAD: Final = struct.Struct(">8sQQQQQ")
+_MAGIC: Final = b"RKINDEX2"
+_HEAD: Final = struct.Struct(">8sQQQQQI")
 _ENTRY: Final = struct.Struct(">QQQ")
 _KEYS_MARK: Final = f"{PROPERTY_KEYS}{NAME_END}"
 _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
@@ -89,6 +92,7 @@ class IndexFile:
     first_ms: int
     last_ms: int
     count: int
+    checksum: int
 
 
 def keys_of(properties: str) -> list[str]:
@@ -124,11 +128,15 @@ class MessageIndex:
         directory: Holds its files.
         log: The log that it follows, recovered.
         file_messages: Messages whose entries one file holds at most.
+
+    Attributes:
+        damaged: Files that were found damaged since the start, and made again.
     """
 
     def __init__(
         self, disk: Disk, directory: Path, log: CommitLog, *, file_messages: int = FILE_MESSAGES
     ) -> None:
+        self.damaged = 0
         self._disk = disk
         self._directory = directory
         self._log = log
@@ -139,6 +147,8 @@ class MessageIndex:
         self._recent_count = 0
         self._recent_ms = (0, 0)
         self._sealing: dict[int, list[Found]] = {}
+        self._checked: set[Path] = set()  # files whose entries are what was written
+        self._unsound: set[Path] = set()  # files to be made again
         make_directories(disk, directory)
         self._files = self._load()
         self._begin = self._position = self._files[-1].end if self._files else log.min_offset
@@ -229,21 +239,26 @@ class MessageIndex:
 
     def _read_log(self) -> None:
         """Index the next slice of the log from what it holds itself."""
-        for base, following, data in self._log.contents(self._position):
-            at = first = max(self._position - base, 0)
+        records, position = self._next_records(self._position)
+        for record, start, end in records:
+            self._add(record.topic, record.properties, start, end, record.store_timestamp)
+        self._position = position
+
+    def _next_records(self, position: int) -> tuple[list[tuple[Record, int, int]], int]:
+        """Return the next slice of the log, each record with its begin and end, and where the slice ends."""
+        records: list[tuple[Record, int, int]] = []
+        for base, following, data in self._log.contents(position):
+            at = first = max(position - base, 0)
             for found in scan(data, at, base=base):
                 if isinstance(found, Padding | Damage):
-                    # The file's end, or what recovery was told to give up: the next one goes on.
-                    self._position = self._log.max_offset if following is None else following
-                    break
+                    break  # the file's end, or what recovery was told to give up: the next one goes on
                 record, size = found
-                start, at = base + at, at + size
-                self._add(record.topic, record.properties, start, base + at, record.store_timestamp)
+                records.append((record, base + at, base + at + size))
+                at += size
                 if at - first >= _SLICE_BYTES:
-                    break
-            else:
-                self._position = self._log.max_offset if following is None else following
-            return
+                    return records, base + at
+            return records, self._log.max_offset if following is None else following
+        return records, self._log.max_offset
 
     def _add(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
         self._position = end
@@ -258,9 +273,11 @@ class MessageIndex:
     ) -> IndexFile:
         places = sorted([(value, *found) for value, several in entries.items() for found in several])
         path = self._directory / f"{begin:020d}"
-        head = _HEAD.pack(_MAGIC, begin, end, *times, len(places))
-        write_atomic(self._disk, path, head + b"".join(starmap(_ENTRY.pack, places)))
-        return IndexFile(path, begin, end, *times, len(places))
+        encoded = b"".join(starmap(_ENTRY.pack, places))
+        checksum = crc32(encoded)
+        head = _HEAD.pack(_MAGIC, begin, end, *times, len(places), checksum)
+        write_atomic(self._disk, path, head + encoded)
+        return IndexFile(path, begin, end, *times, len(places), checksum)
 
     # Searching -------------------------------------------------------------------------------------
 
@@ -283,6 +300,8 @@ class MessageIndex:
         while files:
             some, files = files[-_SEARCH_FILES:], files[:-_SEARCH_FILES]
             yield partial(self._look, some[::-1], low, high)
+            for file in [file for file in some if file.path in self._unsound]:
+                yield from self._make_again(file, wanted, begin_ms, end_ms)
 
     def _look(self, files: list[IndexFile], low: _Place, high: _Place) -> list[Found]:
         found: list[Found] = []
@@ -292,10 +311,49 @@ class MessageIndex:
             except FileNotFoundError:
                 continue  # removed with its log meanwhile
             try:
-                found += _entries(self._disk, fd, file.count, low, high)
+                if self._is_sound(file, fd):
+                    found += _entries(self._disk, fd, file.count, low, high)
             finally:
                 self._disk.close(fd)
         return found
+
+    def _is_sound(self, file: IndexFile, fd: int) -> bool:
+        """Say whether a file holds what was written; in any thread. Its first look reads all of it."""
+        if file.path not in self._checked:
+            entries = self._disk.read(fd, file.count * _ENTRY.size, _HEAD.size)
+            if len(entries) != file.count * _ENTRY.size or crc32(entries) != file.checksum:
+                self._unsound.add(file.path)
+                return False
+            self._checked.add(file.path)
+        return True
+
+    def _make_again(
+        self, file: IndexFile, wanted: int, begin_ms: int, end_ms: int
+    ) -> Iterator[Callable[[], list[Found]]]:
+        """Write a damaged file again from its stretch of the log, and find what it should have had."""
+        entries: dict[int, list[Found]] = {}
+        times, position = (0, 0), file.begin
+        while position < file.end and position < self._log.max_offset:
+            records, position = self._next_records(position)
+            for record, start, _ in records:
+                if start < file.end:
+                    store_ms = record.store_timestamp
+                    times = _span(times, (store_ms, store_ms))
+                    for key in keys_of(record.properties):
+                        entries.setdefault(key_hash(record.topic, key), []).append(Found(store_ms, start))
+            yield list
+        found = [each for each in entries.get(wanted, ()) if begin_ms <= each.store_ms <= end_ms]
+        if file.path in self._unsound:  # else another search was first
+            self._unsound.discard(file.path)
+            self.damaged += 1
+            logger.error("index file damaged, made again from the log file=%s", file.path.name)
+
+            def write() -> list[Found]:
+                self._write(file.begin, file.end, entries, times)
+                return []
+
+            yield write
+        yield lambda: found[-FOUND_MAX:][::-1]
 
     # Start -----------------------------------------------------------------------------------------
 
@@ -330,7 +388,7 @@ class MessageIndex:
             self._disk.close(fd)
         if len(head) < _HEAD.size:
             return None
-        magic, begin, end, first_ms, last_ms, count = _HEAD.unpack(head)
+        magic, begin, end, first_ms, last_ms, count, checksum = _HEAD.unpack(head)
         if (
             magic != _MAGIC
             or size != _HEAD.size + count * _ENTRY.size
@@ -338,7 +396,7 @@ class MessageIndex:
             or end <= begin
         ):
             return None
-        return IndexFile(path, begin, end, first_ms, last_ms, count)
+        return IndexFile(path, begin, end, first_ms, last_ms, count, checksum)
 
 
 def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list[Found]:

@@ -146,6 +146,12 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
     for reason in Refused:
         refused = float(stats.refused[reason])
         samples.add("mqbroker_sends_refused_total", refused, {"reason": reason}, help_="Refused sends.")
+    samples.add(
+        "mqbroker_queue_entries_damaged_total",
+        float(store.damaged_entries),
+        {},
+        help_="Entries of files of queues that were found damaged.",
+    )
     address = {"cluster": broker["cluster"], "brokerIP": str(state.advertise), "broker": broker["broker"]}
     for name, rate_name in _BROKER_RATES.items():
         item = stats.items.get((name, state.config.cluster_name))

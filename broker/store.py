@@ -22,7 +22,8 @@ from routekeeper.broker.commit_log import CommitLog
 from routekeeper.broker.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
 from routekeeper.broker.errors import Refused, StoreUnavailable, refused_for
 from routekeeper.broker.files import DISK, Disk, make_directories, read_whole, remove_tree
-from routekeeper.broker.log_scan import Record, read_record
+from routekeeper.broker.log_scan import HEAD_SIZE, Record, is_record_of, read_record, size_of_record
+from routekeeper.broker.mending import Mender, is_plausible
 from routekeeper.broker.message_index import FILE_MESSAGES, MessageIndex
 from routekeeper.broker.recovery import Checkpoint, Holes, QueueKey, Recovery
 from routekeeper.broker.steps import Steps
@@ -123,6 +124,19 @@ def _nothing() -> None:
     return None
 
 
+def _are_records_of(topic: str, queue_id: int, body: bytes, wanted: Sequence[tuple[int, Entry]]) -> bool:
+    """Say whether bytes are the records of a queue to which these entries lead, one behind the other."""
+    at = 0
+    for index, (log_offset, size, _) in wanted:
+        record = body[at : at + size]
+        at += size
+        if not is_record_of(
+            record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=log_offset
+        ):
+            return False
+    return at == len(body)
+
+
 def _same(entry: Entry | None) -> Entry | None:
     return entry
 
@@ -206,6 +220,7 @@ class MessageStore:
         )
         recovery.run()
         self._given_up = self.log.holes()
+        self._mender = Mender(self.log, tags_code, holes=self._given_up)
         self._queues = recovery.queues
         self.queue_counts: dict[str, int] = {}
         for topic, queue_id in self._queues:
@@ -229,6 +244,11 @@ class MessageStore:
     def given_up(self) -> Holes:
         """Begin and end of each stretch of the log that is missing; the broker goes on without them."""
         return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
+
+    @property
+    def damaged_entries(self) -> int:
+        """Entries of files of queues that were found damaged since the start."""
+        return self._mender.damaged
 
     @property
     def refusing(self) -> str | None:
@@ -337,9 +357,9 @@ class MessageStore:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
         # Where all are wanted, it takes no more than are asked for, unless some are lost.
-        data = self._entries_at(queue, offset, count_max if codes is None else wide)
+        data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
         if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
-            data = self._entries_at(queue, offset, wide)
+            data = self._entries_at(topic, queue_id, queue, offset, wide)
         if not data:
             return Batch(GetStatus.OFFSET_FOUND_NULL, min(offset + 1, high), low, high)
         runs: list[tuple[int, int]] = []  # (log offset, size) of records that lie back to back
@@ -365,36 +385,42 @@ class MessageStore:
         if run_begin >= 0:
             runs.append((run_begin, run_end - run_begin))
         body = self.log.read_all(runs)
-        if len(body) != size:
+        if len(body) != size or not queue.holds(offset):
             wanted = [
-                (index, entry.log_offset, entry.size)
+                (index, entry)
                 for index, entry in enumerate(map(Entry._make, ENTRY.iter_unpack(data)), offset)
                 if index < next_begin
                 and entry.size > 0
                 and entry.log_offset >= log_min
                 and (codes is None or entry.tags_code in codes)
             ]
-            found = self._read_what_is_there(topic, queue_id, wanted)
-            body, count = b"".join(found), len(found) or count
+            if len(body) != size or not _are_records_of(topic, queue_id, body, wanted):
+                found = self._read_what_is_there(topic, queue_id, queue, wanted, codes)
+                body, count = b"".join(found), len(found) or count
         if body:
             return Batch(GetStatus.FOUND, next_begin, low, high, body, count)
         status = GetStatus.MESSAGE_WAS_REMOVING if gone or count else GetStatus.NO_MATCHED_MESSAGE
         return Batch(status, next_begin, low, high)
 
     def _read_what_is_there(
-        self, topic: str, queue_id: int, wanted: Sequence[tuple[int, int, int]]
+        self,
+        topic: str,
+        queue_id: int,
+        queue: ConsumeQueue,
+        wanted: Sequence[tuple[int, Entry]],
+        codes: Collection[int] | None,
     ) -> list[bytes]:
         """Return the records that the log still has; log once for a queue which of them are missing.
 
         Args:
-            wanted: Queue offset, log offset and size of each.
+            wanted: Queue offset and entry of each.
         """
         found, lost = [], []
-        for index, log_offset, size in wanted:
-            record = self.log.read(log_offset, size)
+        for index, entry in wanted:
+            record, code = self._record_of(topic, queue_id, queue, index, entry)
             if record is None:
                 lost.append(index)
-            else:
+            elif codes is None or code in codes:
                 found.append(record)
         key = topic, queue_id
         if lost and key not in self._lost_said and len(self._lost_said) < _LOST_SAID_MAX:
@@ -405,7 +431,30 @@ class MessageStore:
             )
         return found
 
-    def _entries_at(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | bytearray:
+    def _record_of(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
+    ) -> tuple[bytes | None, int]:
+        """Return the record that an entry leads to, and its code; None if the log has it no more."""
+        for _ in range(2):
+            if entry.size > 0 and is_plausible(entry, self.log.max_offset):
+                record = self.log.read(entry.log_offset, entry.size)
+                if record is not None and is_record_of(
+                    record,
+                    topic=topic,
+                    queue_id=queue_id,
+                    queue_offset=index,
+                    log_offset=entry.log_offset,
+                ):
+                    return record, entry.tags_code
+            again = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
+            if again is None or again == entry:
+                break
+            entry = again
+        return None, 0
+
+    def _entries_at(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int, count: int
+    ) -> bytes | bytearray:
         """Return up to ``count`` encoded entries from an offset on; fewer where queue or file end."""
         if queue.holds(offset):
             return queue.read_bytes(offset, count)
@@ -414,6 +463,7 @@ class MessageStore:
         if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
             # Who is behind will ask for what follows.
             block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
+            block = self._mender.checked(topic, queue_id, queue, offset, block)
             begin = 0
             if queue not in self._blocks and len(self._blocks) >= _BLOCKS_MAX:
                 del self._blocks[next(iter(self._blocks))]
@@ -424,9 +474,8 @@ class MessageStore:
         """Return the message whose record starts at a log offset."""
         if physical_offset < 0:
             return None
-        head = self.log.read(physical_offset, 4)
-        size = int.from_bytes(head, "big", signed=True) if head else 0
-        data = self.log.read(physical_offset, size) if 0 < size <= self._file_size else None
+        size = size_of_record(self.log.read(physical_offset, HEAD_SIZE), physical_offset)
+        data = self.log.read(physical_offset, size) if size else None
         found = read_record(data, 0, base=physical_offset) if data else None
         return None if found is None else found[0]
 
@@ -439,7 +488,15 @@ class MessageStore:
         """Return the message at a queue offset."""
         queue = self._queues.get((topic, queue_id))
         entry = queue.get(offset) if queue is not None else None
-        return None if entry is None or entry.size <= 0 else self._decode(entry)
+        return None if entry is None else self.message_of(topic, queue_id, offset, entry)
+
+    def message_of(self, topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
+        """Return the message at a queue offset, whose entry was read before."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or (entry.size == 0 and entry.log_offset > 0):
+            return None
+        record, _ = self._record_of(topic, queue_id, queue, offset, entry)
+        return None if record is None else decode_message(record)[0]
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return (min, max) offset of a queue; (0, 0) for one that nobody wrote to."""
@@ -449,7 +506,13 @@ class MessageStore:
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
         """Return queue entries themselves."""
         queue = self._queues.get((topic, queue_id))
-        return [] if queue is None else queue.read(max(offset, queue.min_index), count)
+        if queue is None:
+            return []
+        offset = max(offset, queue.min_index)
+        data = queue.read_bytes(offset, count)
+        if not queue.holds(offset):
+            data = self._mender.checked(topic, queue_id, queue, offset, bytes(data))
+        return list(map(Entry._make, ENTRY.iter_unpack(data)))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return when (Unix ms) the message at a queue offset was stored; None if there is none."""
@@ -474,15 +537,23 @@ class MessageStore:
                 looks.append(partial(queue.get, offset))
 
         def read() -> list[int | None]:
-            return [self._time_of(look()) for look in looks]
+            return [
+                self._time_of(topic, queue_id, offset, look())
+                for (queue_id, offset), look in zip(places, looks, strict=True)
+            ]
 
         return read
 
-    def _time_of(self, entry: Entry | None) -> int | None:
-        if entry is None or entry.size <= 0:
+    def _time_of(self, topic: str, queue_id: int, offset: int, entry: Entry | None) -> int | None:
+        """Return when a message was stored; a damaged entry counts as none, as no thread but one mends."""
+        if entry is None or entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
             return None
         data = self.log.read_anywhere(entry.log_offset, entry.size)
-        return None if data is None else decode_message(data)[0].store_timestamp
+        if data is None or not is_record_of(
+            data, topic=topic, queue_id=queue_id, queue_offset=offset, log_offset=entry.log_offset
+        ):
+            return None
+        return decode_message(data)[0].store_timestamp
 
     def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
         """Return the first offset stored at or after ``timestamp`` (Unix ms), at most the last existing one.
@@ -515,9 +586,8 @@ class MessageStore:
     def earliest_log_time(self) -> int:
         """Return when (Unix ms) the first message of the log was stored, -1 if it is empty; in any thread."""
         begin = self.log.min_offset
-        head = self.log.read_anywhere(begin, 4)
-        size = int.from_bytes(head, "big", signed=True) if head else 0
-        data = self.log.read_anywhere(begin, size) if 0 < size <= self._file_size else None
+        size = size_of_record(self.log.read_anywhere(begin, HEAD_SIZE), begin)
+        data = self.log.read_anywhere(begin, size) if size else None
         found = read_record(data, 0, base=begin) if data else None
         return -1 if found is None else found[0].store_timestamp
 
@@ -742,7 +812,3 @@ class MessageStore:
             directory, file_size=self._queue_file_size, disk=self._disk
         )
         return queue
-
-    def _decode(self, entry: Entry) -> StoredMessage | None:
-        data = self.log.read(entry.log_offset, entry.size)
-        return None if data is None else decode_message(data)[0]

@@ -9,9 +9,10 @@ import pytest
 
 from routekeeper.broker.consume_queue import ENTRY, ENTRY_SIZE, Entry
 from routekeeper.broker.files import DISK
+from routekeeper.broker.loading import run_here
 from routekeeper.broker.store import MessageStore
 from routekeeper.remoting.message import decode_messages, tag_hash
-from tests.broker.test_store import NOW, OpenStore, bodies, draft, numbers, open_store
+from tests.broker.test_store import NOW, OpenStore, bodies, checkpoint, draft, numbers, open_store, put
 
 __all__ = ["open_store"]  # a fixture
 
@@ -59,7 +60,6 @@ DAMAGES: dict[str, Damages] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.xfail(strict=True, reason="entries of queue files are believed")
 def test_damaged_entry_hides_no_message_and_serves_no_other(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
@@ -80,7 +80,6 @@ def test_damaged_entry_hides_no_message_and_serves_no_other(
     assert "damaged" not in caplog.text, "the file was mended"
 
 
-@pytest.mark.xfail(strict=True, reason="entries of queue files are believed")
 def test_filter_finds_the_message_of_a_damaged_entry(open_store: OpenStore, tmp_path: Path) -> None:
     filled(open_store)
     for index in (5, 6):
@@ -95,7 +94,6 @@ def times(store: MessageStore) -> list[int | None]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind != "too long"])
-@pytest.mark.xfail(strict=True, reason="entries of queue files are believed")
 def test_requests_for_one_message_of_a_queue_find_it(
     open_store: OpenStore, tmp_path: Path, kind: str
 ) -> None:
@@ -114,7 +112,6 @@ def test_requests_for_one_message_of_a_queue_find_it(
     assert times(store) == [NOW + number for number in range(COUNT)]
 
 
-@pytest.mark.xfail(strict=True, reason="entries of queue files are believed")
 def test_message_that_the_log_has_lost_with_its_entry_is_named_once_and_the_others_are_returned(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,7 +134,6 @@ def test_message_that_the_log_has_lost_with_its_entry_is_named_once_and_the_othe
     assert store.damaged_entries == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a length within a body is believed")
 def test_offset_within_a_body_makes_a_broker_read_no_more_than_a_head(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,3 +149,21 @@ def test_offset_within_a_body_makes_a_broker_read_no_more_than_a_head(
     assert [store.message_at(placed.physical_offset + 200 + more) for more in range(8)] == [None] * 8
     assert max(sizes) < 100
     assert store.message_at(placed.physical_offset) is not None
+
+
+def test_no_damaged_entry_leads_a_start_past_messages_that_are_there(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store(queue_file=4000)
+    put(store, 120)
+    checkpoint(store)
+    run_here(store.remove_old_files(before=1e12))
+    low, high = store.bounds("T", 0)
+    assert 8 < high - low < 100
+    store.close()
+    for index in range(low + 1, high - 1):
+        damage(path_of(tmp_path), index, (0, 0, 0))
+        again = open_store(queue_file=4000)
+        assert again.bounds("T", 0) == (low, high)
+        assert bodies(again, low) == numbers(high - low, low)
+        again.close()

@@ -30,7 +30,6 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.xfail(strict=True, reason="entries of index files are believed")
 def test_damaged_file_hides_no_message(stores: Stores, caplog: pytest.LogCaptureFixture, kind: str) -> None:
     store = stores.open()
     offsets = {f"k{number}": put(store, f"k{number}") for number in range(COUNT)}
