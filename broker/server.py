@@ -27,6 +27,7 @@ from routekeeper.broker.groups import SCAN_INTERVAL_S
 from routekeeper.broker.handlers import HANDLERS, MAY_WAIT, SENDS, serve
 from routekeeper.broker.loading import load_broker
 from routekeeper.broker.pulling import Park, time_over
+from routekeeper.broker.rebalance_notices import RebalanceNotices
 from routekeeper.broker.registrar import Announcer, AnnouncerFactory, Registrar
 from routekeeper.broker.registration import Trigger
 from routekeeper.broker.state import BrokerState, Call, Later, Stepwise
@@ -39,7 +40,6 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
-from routekeeper.remoting.fields import ConsumerGroupFields
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
@@ -59,6 +59,8 @@ _CLIENT_WAIT_S: Final = 10.0
 _STEPWISE_MAX: Final = 32
 #: Threads for what reads files for a request.
 _READERS: Final = 4
+#: Groups that one log line names.
+_GROUPS_NAMED: Final = 8
 #: Longest wait of an admin's request for the nameservers to hear of a changed topic.
 _REGISTER_WAIT_S: Final = 3.0
 
@@ -168,6 +170,7 @@ class BrokerServer:
         self._files: StateFiles
         self._upkeep: Upkeep
         self._pulls: WaitingPulls
+        self._notices: RebalanceNotices
         self._http: HttpServer | None = None
         self.http_listen: str | None = None
         self._hosts: dict[int, Host] = {}
@@ -237,6 +240,7 @@ class BrokerServer:
             )
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
+            self._notices = RebalanceNotices(self._state.clients.members, self._tell)
             await self._bind(self._server.accept())
             for work in (
                 self._registrar.run(),
@@ -347,7 +351,8 @@ class BrokerServer:
         self._pulls.drop(connection.id)
         changed = self._state.clients.closed(connection.id)
         if changed:
-            logger.info("client gone connection=%s groups=%s", connection.id, ",".join(changed))
+            named = ",".join(changed[:_GROUPS_NAMED])
+            logger.info("client gone connection=%s groups=%s count=%s", connection.id, named, len(changed))
             notify_changed(self._state, changed)
             self._apply_effects()
 
@@ -543,8 +548,7 @@ class BrokerServer:
             self._pulls.arrived(effects.arrived)
             effects.arrived = set()
         if effects.notify:
-            for group in effects.notify:
-                self._notify_members(group)
+            self._notices.tell(effects.notify)
             effects.notify = []
         if effects.save_groups:
             effects.save_groups = False
@@ -554,9 +558,7 @@ class BrokerServer:
             self._upkeep.save(self._files.topics)
         if effects.tell:
             for connection_id, request in effects.tell:
-                connection = self._server.connections.get(connection_id)
-                if connection is not None:
-                    connection.notify(request)
+                self._tell(connection_id, request)
             effects.tell = []
         if effects.clean:
             effects.clean = False
@@ -573,13 +575,10 @@ class BrokerServer:
     def _register(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._group.create_task(work)
 
-    def _notify_members(self, group: str) -> None:
-        fields = ConsumerGroupFields(consumer_group=group).to_ext()
-        request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields, oneway=True)
-        for connection_id in self._state.clients.members(group):
-            connection = self._server.connections.get(connection_id)
-            if connection is not None:
-                connection.notify(request)
+    def _tell(self, connection_id: int, request: RemotingCommand) -> None:
+        connection = self._server.connections.get(connection_id)
+        if connection is not None:
+            connection.notify(request)
 
     def _send(self, connection_id: int, answer: RemotingCommand) -> None:
         connection = self._server.connections.get(connection_id)

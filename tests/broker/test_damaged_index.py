@@ -21,7 +21,7 @@ def flipped(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "a hash": lambda path: flipped(path, -24),
     "an offset": lambda path: flipped(path, -1),
     "zeros": lambda path: path.write_bytes(path.read_bytes()[:60].ljust(path.stat().st_size, b"\0")),

@@ -29,7 +29,6 @@ def members(wire: Wire, group: str) -> list[str]:
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="each member is told of each other one that leaves")
 def test_member_is_told_once_of_many_that_leave_together(start_broker: StartBroker) -> None:
     broker = start_broker()
     stays = broker.wire()

@@ -60,6 +60,7 @@ IO_MODULES = {
     "broker/__main__.py",
     "broker/http.py",
     "broker/server.py",
+    "broker/rebalance_notices.py",
     "broker/registrar.py",
     "broker/disk_threads.py",
     "broker/ending.py",
