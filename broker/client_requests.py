@@ -14,6 +14,7 @@ from routekeeper.broker.groups import Client
 from routekeeper.broker.pulling import codes_of_subscription
 from routekeeper.broker.state import BrokerState, Call, Later
 from routekeeper.broker.topics import name_fault, retry_topic
+from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.bodies import (
     ConsumerIdList,
     HeartbeatData,
@@ -54,6 +55,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         client_addr=str(call.peer),
         language=call.request.language,
         version=call.request.version,
+        host=charged_host(call.peer.ip),
     )
     state.require_room_for_client(client, data)
     for consumer in data.consumers:
@@ -110,7 +112,8 @@ def consumer_list(state: BrokerState, call: Call) -> RemotingCommand:
 def lock_queues(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 41."""
     asked = LockBatch.decode(call.request.body)
-    locked = state.locks.lock(asked.consumer_group, asked.client_id, asked.queues, now=call.now)
+    host = charged_host(call.peer.ip)
+    locked = state.locks.lock(asked.consumer_group, asked.client_id, asked.queues, now=call.now, host=host)
     return call.request.reply(body=LockBatchResponse(locked=locked).encode())
 
 

@@ -5,6 +5,7 @@ Instants are loop times in seconds; a connection is the small integer that the s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -30,13 +31,18 @@ _TAG_BYTES: Final = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client process as it spoke over one connection."""
+    """One client process as it spoke over one connection.
+
+    Attributes:
+        host: Whose share it takes, as :func:`routekeeper.remoting.addresses.charged_host` has it.
+    """
 
     connection: int
     client_id: str
     client_addr: str
     language: LanguageCode | None
     version: int
+    host: str = ""
 
     def to_connection(self) -> ClientConnection:
         return ClientConnection(
@@ -69,6 +75,7 @@ class ConsumerGroup:
 
     Attributes:
         size: Bytes of the subscriptions, about.
+        host: Whose share these take: that of the last client which named them.
     """
 
     def __init__(self, name: str) -> None:
@@ -80,6 +87,7 @@ class ConsumerGroup:
         self.heard: dict[int, float] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.size = 0
+        self.host = ""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -149,6 +157,7 @@ class ClientTable:
         self._groups_of: dict[int, set[str]] = {}
         self._produces_in: dict[int, set[str]] = {}
         self.size = 0
+        self._by_host: Counter[str] = Counter()
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         return self._consumers.get(group)
@@ -166,6 +175,10 @@ class ClientTable:
     def consumers_of(self, topic: str) -> tuple[str, ...]:
         """Return the groups with members that subscribe to a topic."""
         return tuple(name for name, group in self._consumers.items() if topic in group.subscriptions)
+
+    def size_of(self, host: str) -> int:
+        """Return about how many bytes the clients of a host take."""
+        return self._by_host[host]
 
     def growth(self, client: Client, data: HeartbeatData) -> int:
         """Return by how many bytes a heartbeat would make the table grow, at most; 0 if by none."""
@@ -187,16 +200,19 @@ class ClientTable:
             group = self._consumers.get(consumer.group_name)
             if group is None:
                 group = self._consumers[consumer.group_name] = ConsumerGroup(consumer.group_name)
-            self.size += _size_in(group.name, client)
-            self.size -= _size_in(group.name, group.members.get(client.connection)) + group.size
+            self._take(client.host, _size_in(group.name, client))
+            self._release(group.members.get(client.connection), group.name)
+            self._take(group.host, -group.size)
             if group.update(client, consumer, now):
                 changed.append(group.name)
-            self.size += group.size
+            group.host = client.host
+            self._take(group.host, group.size)
             self._groups_of.setdefault(client.connection, set()).add(group.name)
         for name in data.producer_groups:
             members = self._producers.setdefault(name, {})
             known, _ = members.get(client.connection, (None, 0.0))
-            self.size += _size_in(name, client) - _size_in(name, known)
+            self._take(client.host, _size_in(name, client))
+            self._release(known, name)
             members[client.connection] = (client, now)
             self._produces_in.setdefault(client.connection, set()).add(name)
         return tuple(changed)
@@ -243,17 +259,17 @@ class ClientTable:
 
     def _drop_consumer(self, group: str, connection: int) -> bool:
         found = self._consumers.get(group)
-        size = 0 if found is None else _size_in(group, found.members.get(connection))
+        client = None if found is None else found.members.get(connection)
         if found is None or not found.remove(connection):
             return False
-        self.size -= size
+        self._release(client, group)
         owned = self._groups_of.get(connection)
         if owned is not None:
             owned.discard(group)
             if not owned:
                 del self._groups_of[connection]
         if not found.members:
-            self.size -= found.size
+            self._take(found.host, -found.size)
             del self._consumers[group]
         return True
 
@@ -261,10 +277,22 @@ class ClientTable:
         members = self._producers.get(group)
         if members is None or connection not in members:
             return
-        self.size -= _size_in(group, members.pop(connection)[0])
+        self._release(members.pop(connection)[0], group)
         if not members:
             del self._producers[group]
         names = self._produces_in[connection]
         names.discard(group)
         if not names:
             del self._produces_in[connection]
+
+    def _release(self, client: Client | None, group: str) -> None:
+        """Note that a client is no longer in a group, if it was."""
+        if client is not None:
+            self._take(client.host, -_size_in(group, client))
+
+    def _take(self, host: str, size: int) -> None:
+        """Note that a host takes so many bytes more."""
+        self.size += size
+        self._by_host[host] += size
+        if not self._by_host[host]:
+            del self._by_host[host]

@@ -14,6 +14,7 @@ from routekeeper.broker.errors import Refusal
 from routekeeper.broker.group_configs import GroupConfigs
 from routekeeper.broker.groups import Client, ClientTable
 from routekeeper.broker.locks import QueueLocks
+from routekeeper.broker.long_polling import HOST_PERCENT
 from routekeeper.broker.offsets import ConsumerOffsets
 from routekeeper.broker.stats import Stats
 from routekeeper.broker.store import MessageStore
@@ -222,11 +223,18 @@ class BrokerState:
         """Check that a heartbeat says nothing new, or that there is room for it.
 
         Raises:
-            Refusal: If clients take as much room as they may.
+            Refusal: If clients take as much room as they may, all or those of its host.
         """
         growth, size_max = self.clients.growth(client, data), self.config.client_bytes_max
         if growth and self.clients.size + growth > size_max:
             raise self._full("clients", f"maxClientBytes={size_max}", self.clients.size)
+        used, share = self.clients.size_of(client.host), size_max * HOST_PERCENT // 100
+        if growth and client.host and used + growth > share:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"this broker takes no new clients of host {client.host}: they have {used} bytes, allowed are"
+                f" {share}, that is {HOST_PERCENT} % of maxClientBytes={size_max}",
+            )
 
     def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Store a group's offsets, by queue; all or none.

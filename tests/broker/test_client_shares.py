@@ -52,7 +52,6 @@ def fill(state: BrokerState, host: str) -> int:
     return taken
 
 
-@pytest.mark.xfail(strict=True, reason="one host may take all room of clients")
 def test_one_host_leaves_half_of_the_room_of_clients_to_others(state: BrokerState) -> None:
     taken = fill(state, ONE)
     refused = beat(state, ONE, "One more").remark or ""
@@ -80,7 +79,6 @@ def lock(state: BrokerState, host: str, group: str, first: int, count: int) -> i
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="one host may take all locks of queues")
 def test_one_host_leaves_half_of_the_locks_to_others(state: BrokerState) -> None:
     step = 5000
     held = sum(lock(state, ONE, "G", first, step) for first in range(0, LOCKS_MAX, step))
