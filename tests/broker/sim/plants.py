@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from routekeeper.broker.consume_queue import Entry
-from routekeeper.broker.files import write_state
-from routekeeper.broker.journal import Journal, begin_journal, clear_journals, journal_of
+from routekeeper.broker.store.consume_queue import Entry
+from routekeeper.broker.store.files import write_state
+from routekeeper.broker.store.journal import Journal, begin_journal, clear_journals, journal_of
 from routekeeper.remoting.message import StoredMessage
 
 from .broker import ROOT, Simulation
