@@ -10,10 +10,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
@@ -22,12 +22,12 @@ from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
 from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
 from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
 from routekeeper.broker.server.loading import load_broker
 from routekeeper.broker.server.rebalance_notices import RebalanceNotices
 from routekeeper.broker.server.registrar import Announcer, AnnouncerFactory, Registrar
-from routekeeper.broker.server.registration import Trigger
 from routekeeper.broker.server.upkeep import Upkeep
 from routekeeper.broker.server.waiting_pulls import WaitingPulls
 from routekeeper.broker.store.files import DISK
@@ -166,6 +166,7 @@ class BrokerServer:
         self._state: BrokerState
         self._server: RemotingServer
         self._registrar: Announcer
+        self._announcements: Announcements
         self._delay: DelayService
         self._files: StateFiles
         self._upkeep: Upkeep
@@ -177,7 +178,6 @@ class BrokerServer:
         self._audit: AuditLog
         self._working = 0
         self._readers = DiskThreads("reader", count=_READERS)
-        self._group: asyncio.TaskGroup
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
         """Serve until ``stop`` is set; ``ready`` gets the bound address once requests are served.
@@ -201,7 +201,6 @@ class BrokerServer:
     async def _serve(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
         services: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
-            self._group = group
             self._audit = AuditLog(audit_logger)
             handlers = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
@@ -238,6 +237,7 @@ class BrokerServer:
                 ha_addr=f"[{ha_host}]:{ha_port}" if ":" in ha_host else f"{ha_host}:{ha_port}",
                 changed=self._apply_effects,
             )
+            self._announcements = Announcements(self._registrar, group.create_task)
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
             self._notices = RebalanceNotices(self._state.clients.members, self._tell)
@@ -500,7 +500,7 @@ class BrokerServer:
         return await self._answer_later(stepwise.asked.code, outcome, None)
 
     async def _answer_later(
-        self, code: int, later: Later, registering: asyncio.Task[None] | None
+        self, code: int, later: Later, registering: asyncio.Future[None] | None
     ) -> RemotingCommand | None:
         reply = later.reply
         try:
@@ -541,8 +541,8 @@ class BrokerServer:
                 )
         return None
 
-    def _apply_effects(self) -> asyncio.Task[None] | None:
-        """Do what handlers asked for; return the task that registers changed topics, if there is one."""
+    def _apply_effects(self) -> asyncio.Future[None] | None:
+        """Do what handlers asked for; return what is done once changed topics are announced, if there are."""
         effects = self._state.effects
         if effects.arrived:
             self._pulls.arrived(effects.arrived)
@@ -563,17 +563,11 @@ class BrokerServer:
         if effects.clean:
             effects.clean = False
             self._upkeep.clean()
-        registering = None
-        if effects.register_all:
-            effects.register_all = False
-            registering = self._register(self._registrar.register_all(Trigger.PERMISSION))
-        if effects.changed_topics:
-            changed, effects.changed_topics = effects.changed_topics, []
-            registering = self._register(self._registrar.register_topics(changed))
-        return registering
-
-    def _register(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._group.create_task(work)
+        if not effects.register_all and not effects.changed_topics:
+            return None
+        changed, effects.changed_topics = effects.changed_topics, []
+        of_all, effects.register_all = effects.register_all, False
+        return self._announcements.announce(changed, of_all=of_all)
 
     def _tell(self, connection_id: int, request: RemotingCommand) -> None:
         connection = self._server.connections.get(connection_id)

@@ -58,6 +58,7 @@ IO_MODULES = {
     "nameserver/raft/links/transport.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",
+    "broker/server/announcements.py",
     "broker/server/http.py",
     "broker/server/process.py",
     "broker/server/rebalance_notices.py",

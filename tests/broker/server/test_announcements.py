@@ -33,7 +33,6 @@ def registrations(nameserver: RecordingNameserver, wire: Wire, topic: str) -> in
     raise AssertionError(f"{topic} was not announced")
 
 
-@pytest.mark.xfail(strict=True, reason="each request that changes something has an announcement of its own")
 def test_many_requests_for_an_announcement_get_few(
     start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
@@ -45,7 +44,6 @@ def test_many_requests_for_an_announcement_get_few(
     assert registrations(nameserver, wire, "Last") < REQUESTS / 4
 
 
-@pytest.mark.xfail(strict=True, reason="each topic of a list is announced by itself")
 def test_many_topics_of_one_request_are_announced_together(
     start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
