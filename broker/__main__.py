@@ -30,15 +30,15 @@ from routekeeper.broker.config import (
     apply_properties,
     is_broker_name,
 )
-from routekeeper.broker.ending import UNORDERLY, end_at_signals
 from routekeeper.broker.errors import SettingError, StoreUnusable
-from routekeeper.broker.files import DISK
 from routekeeper.broker.foreign_settings import fit_settings
-from routekeeper.broker.founding import default_place, name_of_store, stores_below
-from routekeeper.broker.loading import read_changed_settings
-from routekeeper.broker.registrar import AnnouncerFactory, Registrar
-from routekeeper.broker.server import BrokerServer
-from routekeeper.broker.state_files import SETTINGS
+from routekeeper.broker.server.ending import UNORDERLY, end_at_signals
+from routekeeper.broker.server.founding import default_place, name_of_store, stores_below
+from routekeeper.broker.server.loading import read_changed_settings
+from routekeeper.broker.server.process import BrokerServer
+from routekeeper.broker.server.registrar import AnnouncerFactory, Registrar
+from routekeeper.broker.store.files import DISK
+from routekeeper.broker.tables.state_files import SETTINGS
 from routekeeper.remoting.addresses import is_loopback, is_unspecified, split_address
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from routekeeper.broker.errors import SettingError
-from routekeeper.broker.message_index import FILE_MESSAGES
-from routekeeper.broker.retention import parse_hours
+from routekeeper.broker.store.message_index import FILE_MESSAGES
+from routekeeper.broker.store.retention import parse_hours
 from routekeeper.remoting.addresses import FORM, address_fault, split_address
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError

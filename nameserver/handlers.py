@@ -123,7 +123,7 @@ def table_limits(settings: NamesrvSettings, host: str) -> commands.TableLimits:
     """Return how large the table may be, for a command that makes it grow.
 
     Args:
-        host: Of the connection, as :func:`.routes.room.charged_host` has it.
+        host: Of the connection, as :func:`routekeeper.remoting.addresses.charged_host` has it.
     """
     return commands.TableLimits(
         settings.table_topics_max,

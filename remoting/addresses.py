@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import Final
 
 from routekeeper.remoting.bounds import PORT_MAX
@@ -94,6 +95,24 @@ def canonical_host(host: str) -> str:
     except ValueError:
         return host.lower().rstrip(".")
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+@lru_cache(maxsize=4096)
+def charged_host(host: str) -> str:
+    """Return under which text a host is charged for what it fills: empty for loopback, which may fill all.
+
+    All of an IPv6 network of 64 bits is one host: whoever has one of its addresses mostly has all of them.
+    """
+    host = canonical_host(host.strip("[]").partition("%")[0])
+    if is_loopback(host):
+        return ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
 def same_address(one: str, other: str) -> bool:

@@ -18,9 +18,9 @@ from routekeeper.bench.arms.layout import nodes_of
 from routekeeper.bench.arms.zookeeper import THREADS, Standing, connect
 from routekeeper.bench.events import SIMULATED_FROM
 from routekeeper.broker.__main__ import main
-from routekeeper.broker.registrar import Announcer
-from routekeeper.broker.registration import Trigger
-from routekeeper.broker.state import BrokerState
+from routekeeper.broker.server.registrar import Announcer
+from routekeeper.broker.server.registration import Trigger
+from routekeeper.broker.tables.state import BrokerState
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
 log = logging.getLogger("routekeeper.broker.zookeeper")

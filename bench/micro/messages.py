@@ -30,8 +30,8 @@ from typing import Final
 import uvloop
 
 from routekeeper.broker.config import BrokerConfig
-from routekeeper.broker.files import DISK
-from routekeeper.broker.loading import load_broker
+from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.store.files import DISK
 from routekeeper.client.aio import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from routekeeper.client.producer import Message

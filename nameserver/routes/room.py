@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from routekeeper.nameserver.commands import TableLimits
 from routekeeper.nameserver.verdicts import Rejected
-from routekeeper.remoting.addresses import is_loopback, plain_host
 from routekeeper.remoting.codes import ResponseCode
 
 
@@ -100,24 +97,6 @@ def excess(ledger: Ledger, limits: TableLimits | None, more: Held, *, moved: Hel
 
 
 _NOTHING: Final = Held()
-
-
-@lru_cache(maxsize=4096)
-def charged_host(host: str) -> str:
-    """Return under which text a peer's host is charged: empty for loopback, which has the whole table.
-
-    All of an IPv6 network of 64 bits is one host: whoever has one of its addresses mostly has all of them.
-    """
-    host = plain_host(host)
-    if is_loopback(host):
-        return ""
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return host
-    if address.version == 4:
-        return str(address)
-    return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
 def _rejected(why: str) -> Rejected:

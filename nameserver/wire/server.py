@@ -20,11 +20,11 @@ from routekeeper.nameserver.modes.interface import (
     FreshnessNotOffered,
     NoQuorum,
 )
-from routekeeper.nameserver.routes.room import charged_host
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId
+from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Final
 
 from routekeeper.broker.config import BrokerConfig
-from routekeeper.broker.group_configs import GroupConfigs
-from routekeeper.broker.groups import ClientTable
-from routekeeper.broker.locks import QueueLocks
-from routekeeper.broker.offsets import ConsumerOffsets
-from routekeeper.broker.state import BrokerState
-from routekeeper.broker.stats import Stats
-from routekeeper.broker.store import MessageStore
-from routekeeper.broker.tags import tags_code
-from routekeeper.broker.topics import StartTopics, TopicConfigs
+from routekeeper.broker.requests.tags import tags_code
+from routekeeper.broker.store.messages import MessageStore
+from routekeeper.broker.tables.group_configs import GroupConfigs
+from routekeeper.broker.tables.groups import ClientTable
+from routekeeper.broker.tables.locks import QueueLocks
+from routekeeper.broker.tables.offsets import ConsumerOffsets
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.broker.tables.stats import Stats
+from routekeeper.broker.tables.topics import StartTopics, TopicConfigs
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.route import DataVersion, TopicConfig
 

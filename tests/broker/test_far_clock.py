@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from routekeeper.client.mqadmin.__main__ import main
-from tests.broker.test_http import get
+from tests.broker.server.test_http import get
 from tests.ports import free_addresses
 
 from .conftest import WAIT_S, StartBroker, Wire

@@ -330,12 +330,12 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartLik
 #: line to it. Times at the end are as said; the usual executor has the threads of a machine of one CPU.
 DISK_HANGS = """
 import os, pathlib, runpy, sys, threading
-import routekeeper.broker.ending, routekeeper.broker.upkeep
+import routekeeper.broker.server.ending, routekeeper.broker.server.upkeep
 
 flag, names, close_s, end_s = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 sys.argv = sys.argv[7:]
 os.cpu_count = lambda: 1
-routekeeper.broker.upkeep.CLOSE_S, routekeeper.broker.ending.END_S = close_s, end_s
+routekeeper.broker.server.upkeep.CLOSE_S, routekeeper.broker.server.ending.END_S = close_s, end_s
 
 
 def altered(real):

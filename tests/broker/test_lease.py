@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routekeeper.broker.registrar import asked_lease_ms
+from routekeeper.broker.server.registrar import asked_lease_ms
 
 
 @pytest.mark.parametrize(("divisor", "lease_ms"), [(1.0, None), (10.0, 12_000), (60.0, 2_000)])

@@ -365,7 +365,7 @@ def test_signal_ends_it_cleanly(start_broker: StartLike, number: signal.Signals)
 
 _NOTHING_IS_DELIVERED = """
 import sys
-from routekeeper.broker import delay
+from routekeeper.broker.server import delay
 from routekeeper.broker.__main__ import main
 
 def deliver(*arguments, **named):

@@ -14,13 +14,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from routekeeper.broker.config import LIVE_KEYS, BrokerConfig, apply_properties
-from routekeeper.broker.delay import deliver_due
-from routekeeper.broker.files import DISK
-from routekeeper.broker.handlers import serve
-from routekeeper.broker.loading import load_broker, read_changed_settings, run_here, save_now
-from routekeeper.broker.state import BrokerState, Call, Stepwise, Work
-from routekeeper.broker.state_files import StateFile, StateFiles
-from routekeeper.broker.steps import Steps
+from routekeeper.broker.requests.handlers import serve
+from routekeeper.broker.server.delay import deliver_due
+from routekeeper.broker.server.loading import load_broker, read_changed_settings, run_here, save_now
+from routekeeper.broker.store.files import DISK
+from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.tables.state import BrokerState, Call, Stepwise, Work
+from routekeeper.broker.tables.state_files import StateFile, StateFiles
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.message import Host, StoredMessage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.broker.topics import name_fault
+from routekeeper.broker.tables.topics import name_fault
 from routekeeper.client.config import CLIENT_GROUP_LENGTH_MAX, check_addr, check_group, check_topic
 from routekeeper.client.errors import InvalidArgument
 from routekeeper.remoting.bounds import is_address

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from routekeeper.broker.config import BrokerConfig
-from routekeeper.broker.files import DISK
-from routekeeper.broker.forwarding import AskAll, Forward
-from routekeeper.broker.handlers import HANDLERS, Outcome, serve
-from routekeeper.broker.loading import load_broker
-from routekeeper.broker.pulling import Park, time_over
-from routekeeper.broker.state import BrokerState, Call, Effects, Later, Stepwise, Work
+from routekeeper.broker.requests.forwarding import AskAll, Forward
+from routekeeper.broker.requests.handlers import HANDLERS, Outcome, serve
+from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.store.files import DISK
+from routekeeper.broker.tables.state import BrokerState, Call, Effects, Later, Stepwise, Work
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import Host
 from tests.fuzz import arguments

@@ -61,7 +61,11 @@ BEHIND_PORTS = {
     ),
     "member": ("raft-member", _FIRST_MEMBER, "routekeeper.nameserver.raft.consensus.messages.decode"),
     "on the loop": ("raft-member", _FIRST_MEMBER, "routekeeper.nameserver.raft.consensus.engine.Engine.step"),
-    "broker": ("broker-310", SEEDS_OF["arguments"][0], "routekeeper.broker.state.BrokerState.message_id"),
+    "broker": (
+        "broker-310",
+        SEEDS_OF["arguments"][0],
+        "routekeeper.broker.tables.state.BrokerState.message_id",
+    ),
     "nameserver": (
         "asked-103",
         SEEDS_OF["arguments"][0],

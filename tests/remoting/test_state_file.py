@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from routekeeper.broker.files import StateStorage
+from routekeeper.broker.store.files import StateStorage
 from routekeeper.remoting.state_file import Storage, Trust, load, replace
 from tests.broker.sim.disk import PowerCut, SimulatedDisk
 

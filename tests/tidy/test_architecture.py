@@ -13,16 +13,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_each_file_that_a_walk_enters_is_there() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    named = re.findall(r"`((?:nameserver|remoting|tests)/[\w/]+\.py)`", text)
+    named = re.findall(r"`((?:nameserver|broker|remoting|tests)/[\w/]+\.py)`", text)
     assert len(named) > 10
     assert [file for file in named if not (ROOT / file).is_file()] == []
     for alone in re.findall(r"`(\w+\.py)`", text):
-        assert list((ROOT / "nameserver").rglob(alone)), alone
+        assert [*(ROOT / "nameserver").rglob(alone), *(ROOT / "broker").rglob(alone)], alone
 
 
 def folders() -> list[Path]:
-    """Return every folder of the nameserver that holds modules."""
-    return sorted(path.parent for path in (ROOT / "nameserver").rglob("__init__.py"))
+    """Return every folder of nameserver and broker that holds modules."""
+    return sorted(
+        path.parent for top in ("nameserver", "broker") for path in (ROOT / top).rglob("__init__.py")
+    )
 
 
 @pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.relative_to(ROOT).as_posix())

@@ -59,15 +59,17 @@ IO_MODULES = {
     "nameserver/raft/links/transport.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",
-    "broker/http.py",
-    "broker/server.py",
-    "broker/registrar.py",
-    "broker/disk_threads.py",
-    "broker/ending.py",
-    "broker/upkeep.py",
-    "broker/waiting_pulls.py",
-    "broker/commit_log.py",
-    "broker/delay.py",
+    "broker/server/announcements.py",
+    "broker/server/http.py",
+    "broker/server/process.py",
+    "broker/server/rebalance_notices.py",
+    "broker/server/registrar.py",
+    "broker/server/disk_threads.py",
+    "broker/server/ending.py",
+    "broker/server/upkeep.py",
+    "broker/server/waiting_pulls.py",
+    "broker/store/commit_log.py",
+    "broker/server/delay.py",
     "client/aio.py",
     "client/aio_parts.py",
     "client/blocking.py",
@@ -135,6 +137,18 @@ ROOMS = (
     *("types", "commands", "verdicts", "liveness", "registration", "routes", "disk", "settings", "handlers"),
     *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
     *("raft/node", "raft", "modes", "replicated", "wire", "http", "__main__"),
+)
+#: Rooms of the broker in the same way.
+BROKER_ROOMS = (
+    "errors",
+    "store",
+    "config",
+    "foreign_settings",
+    "command_line",
+    "tables",
+    "requests",
+    "server",
+    "__main__",
 )
 #: Rooms that know nothing of the nameserver outside themselves, but for the way to the disk.
 ALONE = ("raft", "settings")
@@ -249,6 +263,18 @@ def test_rooms_of_the_nameserver_import_from_lower_ones_only() -> None:
         if (room and ROOMS.index(other) >= ROOMS.index(room))
         or any(room.split("/")[0] == alone and other.split("/")[0] not in (alone, "disk") for alone in ALONE)
     ]
+    assert wrong == []
+
+
+def test_rooms_of_the_broker_import_from_lower_ones_only() -> None:
+    wrong = []
+    for path in sources("broker"):
+        where = path.relative_to(ROOT)
+        room = where.with_suffix("").parts[1]
+        for line, name in imports(path, where.parts[:-1]):
+            other = name.split(".")[1] if name.startswith("broker.") else room
+            if other != room and BROKER_ROOMS.index(other) >= BROKER_ROOMS.index(room):
+                wrong.append(f"{where}:{line}: {room} must not import from {other}")
     assert wrong == []
 
 

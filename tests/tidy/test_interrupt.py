@@ -31,7 +31,7 @@ print("went on")
     ("program", "module"),
     [
         pytest.param("routekeeper.nameserver.__main__", "routekeeper.nameserver.wire.server", id="mqnamesrv"),
-        pytest.param("routekeeper.broker.__main__", "routekeeper.broker.server", id="mqbroker"),
+        pytest.param("routekeeper.broker.__main__", "routekeeper.broker.server.process", id="mqbroker"),
         pytest.param("routekeeper.client.mqadmin.__main__", "routekeeper.client.blocking", id="mqadmin"),
         pytest.param("routekeeper.bench.__main__", "routekeeper.bench.compare", id="mqbench"),
         pytest.param("routekeeper.bench.report.__main__", "routekeeper.bench.report.job", id="report"),

@@ -17,17 +17,17 @@ from hashlib import sha256
 from pathlib import Path
 
 from routekeeper.broker.config import BrokerConfig
-from routekeeper.broker.delay import deliver_due
 from routekeeper.broker.errors import StoreUnavailable
-from routekeeper.broker.files import read_whole
-from routekeeper.broker.handlers import Outcome, serve
-from routekeeper.broker.loading import load_broker, run_here
-from routekeeper.broker.state import BrokerState, Call, Later, Stepwise, Work
-from routekeeper.broker.state_files import TOPICS as TOPIC_TABLE
-from routekeeper.broker.state_files import Failure, LogFlush, StateFiles
-from routekeeper.broker.steps import Steps
-from routekeeper.broker.store import GetStatus
-from routekeeper.broker.topics import SCHEDULE_TOPIC, retry_topic
+from routekeeper.broker.requests.handlers import Outcome, serve
+from routekeeper.broker.server.delay import deliver_due
+from routekeeper.broker.server.loading import load_broker, run_here
+from routekeeper.broker.store.files import read_whole
+from routekeeper.broker.store.messages import GetStatus
+from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
+from routekeeper.broker.tables.state_files import TOPICS as TOPIC_TABLE
+from routekeeper.broker.tables.state_files import Failure, LogFlush, StateFiles
+from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, retry_topic
 from routekeeper.remoting.bodies import SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import BatchItem, Host, decode_messages, encode_batch

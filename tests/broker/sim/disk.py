@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from routekeeper.broker.files import Disk
+from routekeeper.broker.store.files import Disk
 
 SECTOR = 64  # small, so that records of a simulation span several
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from routekeeper.broker.files import write_state
-from routekeeper.broker.journal import Journal, begin_journal, clear_journals, journal_of
+from routekeeper.broker.store.consume_queue import Entry
+from routekeeper.broker.store.files import write_state
+from routekeeper.broker.store.journal import Journal, begin_journal, clear_journals, journal_of
 from routekeeper.remoting.message import StoredMessage
 
 from .broker import ROOT, Simulation
@@ -78,6 +79,15 @@ def _unread_is_dropped(simulation: Simulation) -> None:
             return None
 
     store.message_at = message_at  # type: ignore[method-assign]
+    of = store.message_of
+
+    def message_of(topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
+        try:
+            return of(topic, queue_id, offset, entry)
+        except OSError:
+            return None
+
+    store.message_of = message_of  # type: ignore[method-assign]
 
 
 class _Nothing(dict[str, int]):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from routekeeper.broker.errors import StoreUnavailable
-from routekeeper.broker.loading import run_here
-from routekeeper.broker.store import Draft, MessageStore
+from routekeeper.broker.server.loading import run_here
+from routekeeper.broker.store.messages import Draft, MessageStore
 from routekeeper.remoting.message import Host
 
 from .broker import ROOT, Simulation

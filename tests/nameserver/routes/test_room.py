@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +26,6 @@ from routekeeper.nameserver.commands import (
 from routekeeper.nameserver.handlers import table_limits
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.routes.image import encode_image
-from routekeeper.nameserver.routes.room import charged_host
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
@@ -202,22 +200,6 @@ def test_counts_equal_a_recount_whatever_happens(data: st.DataObject) -> None:
             case "restore":
                 table = RouteTable.restore(encode_image(table.copy_for_snapshot()))
         check_table(table)
-
-
-@pytest.mark.parametrize(
-    ("peer", "charged"),
-    [
-        ("127.0.0.1", ""),
-        ("[::1]", ""),
-        ("[::ffff:10.0.0.1]", "10.0.0.1"),
-        ("10.0.0.1", "10.0.0.1"),
-        ("[2001:db8::1]", "2001:db8::/64"),
-        ("2001:db8:0:0:ffff::9", "2001:db8::/64"),
-        ("[fe80::1%eth0]", "fe80::/64"),
-    ],
-)
-def test_host_that_is_charged(peer: str, charged: str) -> None:
-    assert charged_host(peer) == charged
 
 
 def test_only_a_command_that_adds_something_needs_members_that_know_limits() -> None:

@@ -1,0 +1,406 @@
+"""Requests about topics and the broker itself: 17, 18, 21, 25, 26, 28, 33, 202, 208, 215, 300, 305, 351.
+
+Pure but for the store. Source: AdminBrokerProcessor and QueryMessageProcessor, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from routekeeper.broker.config import LIVE_KEYS, apply_properties
+from routekeeper.broker.errors import Refusal, SettingError
+from routekeeper.broker.requests.audited import NAMED_MAX, settings_text, topic_text
+from routekeeper.broker.requests.group_requests import TURN, consume_offsets
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
+from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, TopicChange, name_fault
+from routekeeper.remoting.bodies import (
+    ConsumeOffset,
+    ConsumeStats,
+    GroupList,
+    KVTable,
+    MessageQueue,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+)
+from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
+from routekeeper.remoting.codes import VERSION, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
+from routekeeper.remoting.lenient import loads
+from routekeeper.remoting.message import encode_message
+from routekeeper.remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
+from routekeeper.remoting.route import TopicConfig
+
+VERSION_TEXT: Final = "V5_3_3"
+_GIB: Final = 1024**3
+#: Spans of time that a put may take, as 28 names them. Source: StoreStatsService, RocketMQ 4.9 and 5.3.
+_PUT_SPANS: Final = (
+    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
+    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
+)
+
+
+def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 17: the answer waits until the topic is on disk and was sent to the nameservers.
+
+    Raises:
+        Refusal: If the name or a number is not allowed.
+    """
+    fields = CreateTopicFields.parse(call.request.ext_fields)
+    change = TopicChange(
+        topic_name=fields.topic,
+        read_queue_nums=fields.read_queue_nums,
+        write_queue_nums=fields.write_queue_nums,
+        perm=fields.perm,
+        topic_filter_type=fields.topic_filter_type,
+        topic_sys_flag=fields.topic_sys_flag,
+        order=fields.order,
+        attributes=fields.attributes or "",
+    )
+    return _change_topics(state, call, [change])
+
+
+def create_topics(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 18: as 17 for a list; nothing is changed if one is refused.
+
+    Raises:
+        Refusal: As :func:`create_topic`.
+    """
+    members = loads(call.request.body) if call.request.body else {}
+    table = members.get("topicConfigList") if type(members) is dict else members
+    if type(table) is not list:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, "body holds no topicConfigList")
+    return _change_topics(state, call, [TopicChange.of(TopicConfig.from_json(value)) for value in table])
+
+
+def _change_topics(state: BrokerState, call: Call, changes: list[TopicChange]) -> RemotingCommand | Later:
+    _note_topics(state, changes)
+    configs = []
+    for change in changes:
+        name = change.topic_name
+        fault = name_fault(name)
+        if fault is None and state.topics.is_system(name):
+            fault = f"The topic[{name}] is conflict with system topic."
+        if fault is None and not 0 <= change.perm <= 7:
+            fault = f"perm {change.perm} is outside 0..7"
+        for queues in (change.read_queue_nums, change.write_queue_nums):
+            if fault is None and not 0 <= queues <= QUEUE_NUMS_MAX:
+                fault = f"queue count {queues} is outside 0..{QUEUE_NUMS_MAX}"
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        try:
+            configs.append(change.apply_to(state.topics.get(name)))
+        except ValueError as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    state.require_room_for_topics(*(config.topic_name for config in configs))
+    changed = False
+    for config in configs:
+        if state.topics.put(config, now_ms=call.now_ms):
+            state.topic_changed(config.topic_name)
+            changed = True
+    # Also when nothing changes: what made the table so may not be on disk yet.
+    return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
+
+
+def _note_topics(state: BrokerState, changes: list[TopicChange]) -> None:
+    """Have the audit say how some topics were, and how they shall be."""
+    about, some = state.effects.about, changes[:NAMED_MAX]
+    if len(changes) != 1:
+        about["count"] = str(len(changes))
+    about["topic"] = " ".join(change.topic_name for change in some)
+    olds = [state.topics.get(change.topic_name) for change in some]
+    if any(olds):
+        about["old"] = "; ".join("none" if old is None else _topic_text(old) for old in olds)
+    about["new"] = "; ".join(
+        topic_text(
+            read=change.read_queue_nums,
+            write=change.write_queue_nums,
+            perm=change.perm,
+            order=change.order,
+            attributes=change.attributes,
+        )
+        for change in some
+    )
+
+
+def _topic_text(config: TopicConfig) -> str:
+    return topic_text(
+        read=config.read_queue_nums,
+        write=config.write_queue_nums,
+        perm=config.perm,
+        order=config.order,
+        attributes=",".join(f"+{key}={value}" for key, value in config.attributes.items()),
+    )
+
+
+def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 215. Nothing is sent to the nameservers; the changed version travels with the next period.
+
+    Raises:
+        Refusal: If it is a system topic.
+    """
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    state.effects.about["topic"] = topic
+    if (old := state.topics.get(topic)) is not None:
+        state.effects.about["old"] = _topic_text(old)
+    fault = name_fault(topic)
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+    if state.topics.is_system(topic):
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+    if not state.topics.delete(topic, now_ms=call.now_ms):
+        return Later(reply=call.request.reply(), topics_saved=True, offsets_saved=True)
+    state.store.delete_topic(topic)
+    state.stats.drop_topic(topic)
+    state.offsets.drop_topic(topic)
+    state.effects.save_topics = True
+    return Later(reply=call.request.reply(), topics_saved=True, offsets_saved=True)
+
+
+def all_topics(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 21."""
+    return call.request.reply(body=state.topics.to_json())
+
+
+def topic_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 351.
+
+    Raises:
+        Refusal: If the topic is unknown.
+    """
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    config = state.topics.get(topic)
+    if config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+    return call.request.reply(body=orjson.dumps(config.to_json()))
+
+
+def topic_stats(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 202.
+
+    Raises:
+        Refusal: If the topic is unknown.
+    """
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    config = state.topics.get(topic)
+    if config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    queue_nums = max(config.read_queue_nums, config.write_queue_nums)
+    return Stepwise(_topic_stats(state, call, topic, queue_nums), asked=call.request)
+
+
+def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) -> Work:
+    offsets = {}
+    for first in range(0, queue_nums, TURN):
+        some = range(first, min(first + TURN, queue_nums))
+        bounds = [state.store.bounds(topic, queue_id) for queue_id in some]
+        places = [(queue_id, high - 1) for queue_id, (_, high) in zip(some, bounds, strict=True)]
+        times: list[int | None] = yield state.store.stored_times(topic, places)
+        for queue_id, (low, high), stored in zip(some, bounds, times, strict=True):
+            offsets[_queue(state, topic, queue_id)] = TopicOffset(
+                min_offset=low, max_offset=high, last_update_timestamp=stored or 0
+            )
+    return call.request.reply(body=TopicStats(offsets=offsets).encode())
+
+
+def consume_stats(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 208: how far a group is in the topics it has offsets for or subscribes to."""
+    fields = ConsumeStatsFields.parse(call.request.ext_fields)
+    group = fields.consumer_group
+    online = state.clients.consumer_group(group)
+    if fields.topic:
+        topics: tuple[str, ...] = (fields.topic,)
+    else:
+        subscribed = tuple(online.subscriptions) if online is not None else ()
+        topics = tuple(dict.fromkeys(state.offsets.topics_of(group) + subscribed))
+    return Stepwise(_consume_stats(state, call, group, topics), asked=call.request)
+
+
+def _consume_stats(state: BrokerState, call: Call, group: str, topics: tuple[str, ...]) -> Work:
+    offsets: dict[MessageQueue, ConsumeOffset] = {}
+    tps = 0.0
+    for topic in topics:
+        config = state.topics.get(topic)
+        if config is not None:
+            offsets |= yield from consume_offsets(state, group, topic, config.read_queue_nums)
+            tps += state.stats.consume_tps(topic, group)
+    return call.request.reply(body=ConsumeStats(offsets=offsets, consume_tps=tps).encode())
+
+
+def topic_consumers(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 300."""
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    groups = dict.fromkeys(state.clients.consumers_of(topic) + state.offsets.groups_of(topic))
+    return call.request.reply(body=GroupList(groups=tuple(groups)).encode())
+
+
+def system_topics(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 305."""
+    return call.request.reply(body=TopicList(topics=state.topics.system_topics()).encode())
+
+
+def view_message(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 33.
+
+    Raises:
+        Refusal: If no message starts at the offset.
+    """
+    offset = ViewMessageFields.parse(call.request.ext_fields).offset
+    message = state.store.message_at(offset)
+    if message is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return call.request.reply(body=encode_message(message))
+
+
+def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 26."""
+    version = orjson.dumps(state.config_version.to_json()).decode()
+    body = format_properties(state.config.to_properties()).encode()
+    return call.request.reply(ext_fields={"version": version}, body=body)
+
+
+def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 25: change settings of an allow-list; the answer waits until they are on disk, for later starts.
+
+    Raises:
+        Refusal: If a key may not be changed over the wire, or a value is bad; nothing was changed.
+    """
+    if not call.request.body:
+        return call.request.reply()
+    size = len(call.request.body)
+    if size > REQUEST_SIZE_MAX:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER, f"settings of {size} bytes: allowed are {REQUEST_SIZE_MAX}"
+        )
+    try:
+        values = parse_properties(call.request.body.decode())
+    except ValueError as error:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from None
+    before = state.config.to_properties()
+    state.effects.about |= {
+        "old": settings_text({key: before[key] for key in values if key in before}),
+        "new": settings_text(values),
+    }
+    unknown = sorted(set(values) - before.keys())
+    if unknown:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"no such setting: {', '.join(unknown)[:200]}; allowed are {', '.join(sorted(LIVE_KEYS))}",
+        )
+    fixed = sorted(set(values) - LIVE_KEYS)
+    if fixed:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"Can not update config in black list. {', '.join(fixed)[:200]} may only be set at start;"
+            f" allowed are {', '.join(sorted(LIVE_KEYS))}",
+        )
+    try:
+        changed, _ = apply_properties(state.config, values)
+        changed.validate()
+    except SettingError as error:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    if "brokerPermission" in values:  # also as it is: that is how administrators have a broker register
+        state.topics.restate(now_ms=call.now_ms)
+        state.effects.save_topics = True
+        state.effects.register_all = True
+    state.config = changed
+    state.config_version = state.config_version.advanced(now_ms=call.now_ms)
+    spelled = changed.to_properties()
+    state.changed_settings |= {key: spelled[key] for key in values}
+    return Later(reply=call.request.reply(), settings_saved=True)
+
+
+def runtime_info(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 28."""
+    return Stepwise(_runtime_info(state, call), asked=call.request)
+
+
+def _runtime_info(state: BrokerState, call: Call) -> Work:
+    store, stats = state.store, state.stats
+    (total, free), earliest = yield lambda: (store.disk_space(), store.earliest_log_time())
+    low, high = store.log.min_offset, store.log.max_offset
+    put, got = str(stats.put.total), str(stats.got.total)
+    used = f"{(total - free) / total:.4f}" if total else "0.0"
+    table = {
+        "brokerActive": "true",
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": VERSION_TEXT,
+        "bootTimestamp": str(stats.started_ms),
+        "runtime": _duration(call.now_ms - stats.started_ms),
+        "commitLogMinOffset": str(low),
+        "commitLogMaxOffset": str(high),
+        "commitLogDirCapacity": f"Total : {total / _GIB:.1f} GiB, Free : {free / _GIB:.1f} GiB.",
+        "commitLogDiskRatio": used,
+        f"commitLogDiskRatio_{store.log.directory}": used,
+        "consumeQueueDiskRatio": used,
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "earliestMessageTimeStamp": str(earliest),
+        "getFoundTps": stats.get_found.spell(call.now),
+        "getMissTps": stats.get_missed.spell(call.now),
+        "getTotalTps": stats.get_found.spell(call.now),
+        "getTransferedTps": stats.got.spell(call.now),
+        "getTransferredTps": stats.got.spell(call.now),
+        "msgGetTotalTodayMorning": str(stats.mornings[1][1]),
+        "msgGetTotalTodayNow": got,
+        "msgGetTotalYesterdayMorning": str(stats.mornings[0][1]),
+        "msgPutTotalTodayMorning": str(stats.mornings[1][0]),
+        "msgPutTotalTodayNow": put,
+        "msgPutTotalYesterdayMorning": str(stats.mornings[0][0]),
+        "pageCacheLockTimeMills": "0",
+        "ackThreadPoolQueueCapacity": "0",
+        "ackThreadPoolQueueHeadWaitTimeMills": "0",
+        "ackThreadPoolQueueSize": "0",
+        "litePullThreadPoolQueueCapacity": "0",
+        "litePullThreadPoolQueueHeadWaitTimeMills": "0",
+        "litePullThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueCapacity": "0",
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": "0",
+        "getMessageEntireTimeMax": "0",
+        "putLatency99": "0.00",
+        "putLatency999": "0.00",
+        "putMessageAverageSize": str(stats.put_bytes / stats.put.total if stats.put.total else 0.0),
+        "putMessageDistributeTime": "".join(f"[{span}]:0 " for span in _PUT_SPANS),
+        "putMessageEntireTimeMax": "0",
+        "putMessageFailedTimes": str(sum(stats.refused.values())),
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageTimesTotal": put,
+        "putTps": stats.put.spell(call.now),
+        "queryThreadPoolQueueCapacity": "0",
+        "queryThreadPoolQueueHeadWaitTimeMills": "0",
+        "queryThreadPoolQueueSize": "0",
+        "remainHowManyDataToFlush": f"{high - store.log.flushed_offset} B",
+        "remainTransientStoreBufferNumbs": "0",
+        "sendThreadPoolQueueCapacity": "0",
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "sendThreadPoolQueueSize": "0",
+        "startAcceptSendRequestTimeStamp": "0",
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "0",
+        "timerCongestNum": "0",
+        "timerDequeueTps": "0.0",
+        "timerEnqueueTps": "0.0",
+        "timerOffsetBehind": "0",
+        "timerReadBehind": "0",
+    }
+    for level in range(1, len(state.config.delay_levels_ms) + 1):
+        _, end = store.bounds(SCHEDULE_TOPIC, level - 1)
+        if end:
+            table[f"scheduleMessageOffset_{level}"] = f"{state.delay_offsets.get(level, 0)},{end}"
+    return call.request.reply(body=KVTable(table=table).encode())
+
+
+def _duration(ms: int) -> str:
+    seconds = max(ms, 0) // 1000
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

@@ -1,0 +1,206 @@
+"""Requests about clients and groups: 34, 35, 38, 41, 42, 46, 200, 201, 203, 204, 207 (pure).
+
+Source: ClientManageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.requests.audited import group_text
+from routekeeper.broker.requests.pulling import codes_of_subscription
+from routekeeper.broker.tables.group_configs import group_fault
+from routekeeper.broker.tables.groups import Client
+from routekeeper.broker.tables.state import BrokerState, Call, Later
+from routekeeper.broker.tables.topics import name_fault, retry_topic
+from routekeeper.remoting.addresses import charged_host
+from routekeeper.remoting.bodies import (
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResponse,
+    ProducerConnection,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import (
+    ConsumerGroupFields,
+    DeleteGroupFields,
+    ProducerGroupFields,
+    UnregisterClientFields,
+)
+from routekeeper.remoting.lenient import as_object, loads
+from routekeeper.remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
+
+_UNIT_SUB: Final = 2
+
+
+def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 34: know the client, create its groups and their retry topics.
+
+    Raises:
+        Refusal: If a consumer group has an illegal name, or clients take as much room as they may.
+    """
+    data = HeartbeatData.decode(call.request.body)
+    for consumer in data.consumers:
+        fault = name_fault(consumer.group_name, length_max=GROUP_LENGTH_MAX)
+        if fault is not None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"group {consumer.group_name!r}: {fault}")
+    client = Client(
+        connection=call.connection,
+        client_id=data.client_id,
+        client_addr=str(call.peer),
+        language=call.request.language,
+        version=call.request.version,
+        host=charged_host(call.peer.ip),
+    )
+    state.require_room_for_client(client, data)
+    for consumer in data.consumers:
+        topic = retry_topic(consumer.group_name)
+        try:
+            group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
+            state.require_room_for_topics(topic)
+        except Refusal:  # said in the log; what the group asks for next tells it, too
+            continue
+        if group_config is not None and name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is None:
+            state.ensure_group_topic(
+                topic,
+                queue_nums=group_config.retry_queue_nums,
+                now_ms=call.now_ms,
+                sys_flag=_UNIT_SUB if consumer.unit_mode else 0,
+            )
+    notify_changed(state, state.clients.heartbeat(client, data, now=call.now))
+    return call.request.reply()
+
+
+def notify_changed(state: BrokerState, groups: tuple[str, ...]) -> None:
+    """Have the members of changed groups told to rebalance, where that is enabled."""
+    if not state.config.notify_consumer_ids_changed_enable:
+        return
+    for group in groups:
+        config = state.groups.get(group)
+        if config is None or config.notify_consumer_ids_changed_enable:
+            state.effects.notify.append(group)
+
+
+def unregister_client(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 35."""
+    fields = UnregisterClientFields.parse(call.request.ext_fields)
+    changed = state.clients.unregister(
+        call.connection, producer_group=fields.producer_group, consumer_group=fields.consumer_group
+    )
+    notify_changed(state, changed)
+    return call.request.reply()
+
+
+def consumer_list(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 38.
+
+    Raises:
+        Refusal: If the group has no member.
+    """
+    group = ConsumerGroupFields.parse(call.request.ext_fields).consumer_group
+    found = state.clients.consumer_group(group)
+    if found is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+    return call.request.reply(body=ConsumerIdList(consumer_ids=found.client_ids()).encode())
+
+
+def lock_queues(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 41."""
+    asked = LockBatch.decode(call.request.body)
+    host = charged_host(call.peer.ip)
+    locked = state.locks.lock(asked.consumer_group, asked.client_id, asked.queues, now=call.now, host=host)
+    return call.request.reply(body=LockBatchResponse(locked=locked).encode())
+
+
+def unlock_queues(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 42."""
+    asked = LockBatch.decode(call.request.body)
+    state.locks.unlock(asked.consumer_group, asked.client_id, asked.queues)
+    return call.request.reply()
+
+
+def check_client_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 46: say whether this broker can filter by a subscription.
+
+    Raises:
+        Refusal: If it cannot.
+    """
+    if call.request.body:
+        subscription = as_object(loads(call.request.body), "client config").get("subscriptionData")
+        if subscription is not None:
+            codes_of_subscription(SubscriptionData.from_json(subscription))
+    return call.request.reply()
+
+
+def consumer_connections(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 203.
+
+    Raises:
+        Refusal: If the group has no member.
+    """
+    group = ConsumerGroupFields.parse(call.request.ext_fields).consumer_group
+    found = state.clients.consumer_group(group)
+    if found is None:
+        raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
+    return call.request.reply(body=found.describe().encode())
+
+
+def producer_connections(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 204.
+
+    Raises:
+        Refusal: If the group has no member.
+    """
+    group = ProducerGroupFields.parse(call.request.ext_fields).producer_group
+    found = state.clients.producers(group)
+    if not found:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
+    body = ProducerConnection(connections=tuple(client.to_connection() for client in found)).encode()
+    return call.request.reply(body=body)
+
+
+def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 200: the answer waits until the group is on disk.
+
+    Raises:
+        Refusal: If the group has an illegal name or a number outside its range, or is one too many.
+    """
+    config = SubscriptionGroupConfig.decode(call.request.body)
+    _note_group(state, config.group_name)
+    state.effects.about["new"] = group_text(config)
+    fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX) or group_fault(config)
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {config.group_name!r}: {fault}")
+    state.require_room_for_group(config.group_name)
+    if state.groups.put(config, now_ms=call.now_ms):
+        state.effects.save_groups = True
+    return Later(reply=call.request.reply(), groups_saved=True)
+
+
+def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 201."""
+    return call.request.reply(body=state.groups.to_json())
+
+
+def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 207: the answer waits until the group, and its offsets if they go too, are gone from disk."""
+    fields = DeleteGroupFields.parse(call.request.ext_fields)
+    with_offsets = bool(fields.remove_offset or fields.clean_offset)
+    _note_group(state, fields.group_name, offsets="removed" if with_offsets else "kept")
+    if state.groups.delete(fields.group_name, now_ms=call.now_ms):
+        state.effects.save_groups = True
+    if with_offsets:
+        state.offsets.drop_group(fields.group_name)
+    return Later(reply=call.request.reply(), groups_saved=True, offsets_saved=with_offsets)
+
+
+def _note_group(state: BrokerState, group: str, **more: str) -> None:
+    """Have the audit name a group, and say how it was."""
+    state.effects.about |= {"group": group} | more
+    if (old := state.groups.get(group)) is not None:
+        state.effects.about["old"] = group_text(old)

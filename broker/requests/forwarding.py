@@ -1,0 +1,97 @@
+"""Requests that consumers answer, 223, 307 and 309: whom they go to, and with what (pure but for the store).
+
+Source: AdminBrokerProcessor.callConsumer, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.tables.state import BrokerState, Call
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.fields import ConsumeMessageDirectlyFields, ConsumerRunningInfoFields
+from routekeeper.remoting.message import encode_message, parse_offset_message_id
+
+#: First version of a client that answers them. Source: MQVersion.V3_1_8_SNAPSHOT.
+_VERSION_MIN: Final = 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """Ask a client, and hand on what it answers.
+
+    Attributes:
+        connection: The client's.
+        request: What it is asked.
+        asked: The request that this serves.
+        client_id: For the answer if there is none.
+    """
+
+    connection: int
+    request: RemotingCommand
+    asked: RemotingCommand
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskAll:
+    """Ask several clients the same, and answer with what they say.
+
+    Attributes:
+        clients: Client id to connection.
+        combine: Makes the answer to ``asked`` of the clients' answers; who gave none is left out.
+    """
+
+    clients: Mapping[str, int]
+    request: RemotingCommand
+    asked: RemotingCommand
+    combine: Callable[[RemotingCommand, Mapping[str, RemotingCommand]], RemotingCommand]
+
+
+def running_info(state: BrokerState, call: Call) -> Forward:
+    """Serve 307.
+
+    Raises:
+        Refusal: If the client is not there or too old.
+    """
+    fields = ConsumerRunningInfoFields.parse(call.request.ext_fields)
+    return _forward(state, call, fields.consumer_group, fields.client_id, b"")
+
+
+def consume_directly(state: BrokerState, call: Call) -> Forward:
+    """Serve 309: the message goes along.
+
+    Raises:
+        Refusal: If there is no such message, or the client is not there or too old.
+    """
+    fields = ConsumeMessageDirectlyFields.parse(call.request.ext_fields)
+    try:
+        _, offset = parse_offset_message_id(fields.msg_id or "")
+    except RemoteProtocolError as error:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    message = state.store.message_at(offset)
+    if message is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return _forward(state, call, fields.consumer_group, fields.client_id or "", encode_message(message))
+
+
+def _forward(state: BrokerState, call: Call, group: str, client_id: str, body: bytes) -> Forward:
+    found = state.clients.consumer_group(group)
+    members = () if found is None else found.members.values()
+    for client in members:
+        if client.client_id != client_id:
+            continue
+        if client.version < _VERSION_MIN:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{client.version}> too low to finish,"
+                " please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        request = RemotingCommand.request(call.request.code, dict(call.request.ext_fields), body)
+        return Forward(connection=client.connection, request=request, asked=call.request, client_id=client_id)
+    raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")

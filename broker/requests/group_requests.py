@@ -1,0 +1,409 @@
+"""What operators ask about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352 (pure but for the store).
+
+What goes through all queues of a topic does so in steps, between which others have their turn.
+Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.requests.audited import NAMED_MAX, offsets_text
+from routekeeper.broker.requests.forwarding import AskAll
+from routekeeper.broker.store.steps import no_work
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
+from routekeeper.broker.tables.topics import name_fault
+from routekeeper.remoting.admin_fields import (
+    BrokerConsumeStatsFields,
+    CloneGroupFields,
+    ConsumerStatusFields,
+    CorrectionOffsetFields,
+    GroupFields,
+    ResetGroupFields,
+    TopicGroupFields,
+)
+from routekeeper.remoting.bodies import (
+    ConsumeOffset,
+    ConsumeStats,
+    MessageQueue,
+    QueueOffsets,
+    TopicList,
+    queue_keyed,
+)
+from routekeeper.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import ResetOffsetFields
+from routekeeper.remoting.inspection import ConsumerStatus
+from routekeeper.remoting.names import GROUP_LENGTH_MAX
+from routekeeper.remoting.route import TopicConfig
+
+#: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
+_VERSION_MIN: Final = 28
+#: Queues that are looked at before others have their turn.
+TURN: Final = 64
+#: Queues of all groups together that one answer lists at most; with more it would not fit a frame.
+_QUEUES_MAX: Final = 50_000
+_INT64_MAX: Final = 2**63 - 1
+
+
+def reset_offset(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 222: members are told where to go on (220); offsets of a group without members are set here.
+
+    Raises:
+        Refusal: If the topic or the group does not exist, or a member is too old to be told.
+    """
+    fields = ResetGroupFields.parse(call.request.ext_fields)
+    about = state.effects.about
+    about |= {"topic": fields.topic, "group": fields.group}
+    if fields.offset >= 0:
+        about["offset"] = str(fields.offset)
+    else:
+        about["timestamp"] = str(fields.timestamp)
+    if fields.queue_id >= 0:
+        about["queue"] = str(fields.queue_id)
+    about["force"] = str(fields.is_force).lower()
+    config = _topic(state, fields.topic)
+    if state.groups.get(fields.group) is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{fields.group}] does not exist"
+        )
+    online = state.clients.consumer_group(fields.group)
+    for client in () if online is None else online.members.values():
+        if client.version < _VERSION_MIN:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client does not support this feature. version={client.version}",
+            )
+    if fields.queue_id >= config.read_queue_nums or fields.queue_id < -1:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId={fields.queue_id} is outside 0..{config.read_queue_nums - 1}, or -1 for all",
+        )
+    return Stepwise(_reset(state, call, fields, config.read_queue_nums, about), asked=call.request)
+
+
+def _reset(
+    state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums: int, about: dict[str, str]
+) -> Work:
+    chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
+    offsets: dict[MessageQueue, int] = {}
+    for queue_id in chosen:
+        if queue_id % TURN == TURN - 1:
+            yield no_work
+        low, high = state.store.bounds(fields.topic, queue_id)
+        if fields.offset >= 0:
+            wanted = min(max(fields.offset, low), high)
+        elif fields.timestamp < 0:
+            wanted = high
+        else:
+            wanted = state.store.offset_at_time(fields.topic, queue_id, fields.timestamp)
+            stored = state.store.store_timestamp(fields.topic, queue_id, high - 1) if high > low else None
+            if stored is not None and stored < fields.timestamp:
+                wanted = high  # younger than all there is: none of them is to come again
+        consumed = state.offsets.get(fields.topic, fields.group, queue_id)
+        if not fields.is_force and consumed is not None:
+            wanted = min(wanted, consumed)
+        offsets[_queue(state, fields.topic, queue_id)] = wanted
+    body = QueueOffsets(offsets=offsets).encode()
+    reply = call.request.reply(body=body)
+    online = state.clients.consumer_group(fields.group)
+    by_queue = {queue.queue_id: offset for queue, offset in offsets.items()}
+    before = state.offsets.queues(fields.topic, fields.group)
+    about["members"] = str(0 if online is None else len(online.members))
+    _note_offsets(
+        about, {queue_id: before[queue_id] for queue_id in by_queue if queue_id in before}, by_queue
+    )
+    if online is None:
+        if state.groups.get(fields.group) is not None and fields.topic in state.topics:
+            try:
+                state.commit_offsets(fields.topic, fields.group, by_queue)
+            except Refusal as refusal:
+                return call.request.reply(refusal.code, remark=refusal.remark)
+        return Later(reply=reply, offsets_saved=True)
+    ext = ResetOffsetFields(
+        topic=fields.topic, group=fields.group, timestamp=fields.timestamp, is_force=fields.is_force
+    ).to_ext()
+    for client in online.members.values():
+        told = _for_c(offsets) if client.language is LanguageCode.CPP else body
+        request = RemotingCommand.request(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body=told, oneway=True
+        )
+        state.effects.tell.append((client.connection, request))
+    return reply
+
+
+def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mapping[int, int]) -> None:
+    """Have the audit say where a group was in its queues, and where it goes on."""
+    if before:
+        about["old"] = offsets_text(before)
+    about["new"] = offsets_text(after)
+
+
+def _for_c(offsets: dict[MessageQueue, int]) -> bytes:
+    """Return offsets as the C++ client reads them: a list, as it knows no objects as keys."""
+    table = [queue.to_json() | {"offset": offset} for queue, offset in offsets.items()]
+    return orjson.dumps({"offsetTable": table})
+
+
+def consumer_status(state: BrokerState, call: Call) -> AskAll:
+    """Serve 223: where the members are in their queues, as each of them says (221).
+
+    Raises:
+        Refusal: If none is there, or one is too old to be asked.
+    """
+    fields = ConsumerStatusFields.parse(call.request.ext_fields)
+    online = state.clients.consumer_group(fields.group)
+    members = [] if online is None else list(online.members.values())
+    if fields.client_id:
+        members = [client for client in members if client.client_id == fields.client_id]
+    if not members:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{fields.group}]"
+        )
+    for client in members:
+        if client.version < _VERSION_MIN:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client does not support this feature. version={client.version}",
+            )
+    ext = {"topic": fields.topic, "group": fields.group}
+    request = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
+    return AskAll(
+        clients={client.client_id: client.connection for client in members},
+        request=request,
+        asked=call.request,
+        combine=_status_of_clients,
+    )
+
+
+def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCommand]) -> RemotingCommand:
+    """Return what the clients said, by client."""
+    parts = []
+    for client_id, answer in answers.items():
+        if answer.code == ResponseCode.SUCCESS:
+            table = ConsumerStatus.decode(answer.body).offsets
+            parts.append(orjson.dumps(client_id) + b":" + queue_keyed(table))
+    body = b'{"consumerTable":{' + b",".join(parts) + b'},"messageQueueTable":{}}'
+    return asked.reply(body=body)
+
+
+def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 303: from when to when a topic's messages are, and when a group was.
+
+    Raises:
+        Refusal: If the topic is unknown.
+    """
+    fields = TopicGroupFields.parse(call.request.ext_fields)
+    config = _topic(state, fields.topic)
+    return Stepwise(_time_span(state, call, fields, config.write_queue_nums), asked=call.request)
+
+
+def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_nums: int) -> Work:
+    store, topic, spans = state.store, fields.topic, []
+    for begin in range(0, queue_nums, TURN):
+        some = range(begin, min(begin + TURN, queue_nums))
+        places: list[tuple[int, int]] = []
+        consumed_of: list[int] = []
+        waiting: list[bool] = []
+        for queue_id in some:
+            low, high = store.bounds(topic, queue_id)
+            consumed = state.offsets.get(topic, fields.group, queue_id) or 0
+            places += [(queue_id, offset) for offset in (low, consumed - 1, consumed, high - 1)]
+            consumed_of.append(consumed)
+            waiting.append(consumed < high)
+        times: list[int | None] = yield store.stored_times(topic, places)
+        known = iter([-1 if stored is None else stored for stored in times])
+        for queue_id, consumed, waits, (first, before, next_, last) in zip(
+            some, consumed_of, waiting, zip(known, known, known, known, strict=True), strict=True
+        ):
+            span: dict[str, Any] = {
+                "messageQueue": _queue(state, topic, queue_id).to_json(),
+                "delayTime": call.now_ms - next_ if waits and next_ >= 0 else 0,
+            }
+            for name, wall_ms in (
+                ("minTimeStamp", first),
+                ("maxTimeStamp", last),
+                ("consumeTimeStamp", before if consumed > 0 else first),
+            ):
+                span |= {name: wall_ms, f"{name}Str": _time_text(wall_ms)}
+            spans.append(span)
+    return call.request.reply(body=orjson.dumps({"consumeTimeSpanSet": spans}))
+
+
+def _time_text(wall_ms: int) -> str:
+    """Return local time as ``2026-11-23#20:33:10:823``. Source: UtilAll.timeMillisToHumanString."""
+    seconds, ms = divmod(wall_ms, 1000)
+    try:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d#%H:%M:%S}:{ms:03d}"
+    except (ValueError, OverflowError, OSError):  # beyond the calendar
+        return str(wall_ms)
+
+
+def correction_offset(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 308: where a group is that is not ahead of the slowest of the others, queue by queue.
+
+    Source: AdminBrokerProcessor.queryCorrectionOffset, ConsumerOffsetManager.queryMinOffsetInAllGroup.
+    """
+    fields = CorrectionOffsetFields.parse(call.request.ext_fields)
+    left_out = {name.strip() for name in (fields.filter_groups or "").split(",")}
+    least: dict[int, int] = {}
+    for group in state.offsets.groups_of(fields.topic):
+        if group in left_out:
+            continue
+        for queue_id, offset in state.offsets.queues(fields.topic, group).items():
+            least[queue_id] = min(offset, least.get(queue_id, offset))
+    compared = state.offsets.queues(fields.topic, fields.compare_group)
+    corrected = least | {
+        queue_id: _INT64_MAX if least[queue_id] > offset else offset
+        for queue_id, offset in compared.items()
+        if queue_id in least
+    }
+    table = b",".join(b"%d:%d" % item for item in sorted(corrected.items()))
+    return call.request.reply(body=b'{"correctionOffsets":{' + table + b"}}")
+
+
+def clone_offset(state: BrokerState, call: Call) -> Later:
+    """Serve 314: a group goes on where another one is; the answer waits until that is on disk.
+
+    Raises:
+        Refusal: If the new group has an illegal name, or there is no such topic.
+    """
+    fields = CloneGroupFields.parse(call.request.ext_fields)
+    about = state.effects.about
+    if fields.topic:
+        about["topic"] = fields.topic
+    about |= {"source": fields.src_group, "group": fields.dest_group}
+    fault = name_fault(fields.dest_group, length_max=GROUP_LENGTH_MAX)
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {fields.dest_group!r}: {fault}")
+    if fields.topic:
+        _topic(state, fields.topic)
+        _note_offsets(
+            about,
+            state.offsets.queues(fields.topic, fields.dest_group),
+            state.offsets.queues(fields.topic, fields.src_group),
+        )
+    topics = (fields.topic,) if fields.topic else state.offsets.topics_of(fields.src_group)
+    if not fields.topic:
+        about |= {"count": str(len(topics)), "topics": " ".join(topics[:NAMED_MAX])}
+    online = state.clients.consumer_group(fields.src_group)
+    for topic in topics:  # one by one: what is cloned when there is no more room stays, and may be again
+        if topic not in state.topics:
+            continue
+        if not fields.offline and online is not None and topic not in online.subscriptions:
+            continue  # left over from a subscription that the members no longer have
+        state.commit_offsets(topic, fields.dest_group, dict(state.offsets.queues(topic, fields.src_group)))
+    return Later(reply=call.request.reply(), offsets_saved=True)
+
+
+def broker_consume_stats(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 317: how far each group is in each of its topics."""
+    fields = BrokerConsumeStatsFields.parse(call.request.ext_fields)
+    return Stepwise(_all_consume_stats(state, call, is_order=fields.is_order), asked=call.request)
+
+
+def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Work:
+    groups: list[bytes] = []
+    seen = lag = 0
+    for group in [config.group_name for config in state.groups]:
+        listed = []
+        for topic in _topics_of(state, group):
+            config = state.topics.get(topic)
+            if config is None or (is_order and not config.order):
+                continue
+            seen += config.write_queue_nums
+            if seen > _QUEUES_MAX:
+                return call.request.reply(
+                    ResponseCode.SYSTEM_ERROR,
+                    remark=f"the groups have more than {_QUEUES_MAX} queues together: ask group by group",
+                )
+            offsets = yield from consume_offsets(state, group, topic, config.write_queue_nums)
+            lag += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
+            tps = state.stats.consume_tps(topic, group)
+            listed.append(ConsumeStats(offsets=offsets, consume_tps=tps).encode())
+        if listed:
+            groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
+        yield no_work
+    # what was pulled and is not yet consumed is known to consumers only
+    body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0}' % (
+        orjson.dumps(str(state.advertise)),
+        b",".join(groups),
+        lag,
+    )
+    return call.request.reply(body=body)
+
+
+def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
+    """Return the topics a group has offsets for, without those its members no longer subscribe to."""
+    online = state.clients.consumer_group(group)
+    return tuple(
+        topic for topic in state.offsets.topics_of(group) if online is None or topic in online.subscriptions
+    )
+
+
+def consume_offsets(
+    state: BrokerState, group: str, topic: str, queue_nums: int
+) -> Generator[Callable[[], Any], Any, dict[MessageQueue, ConsumeOffset]]:
+    """Return, in steps, how far a group is in each queue of a topic."""
+    found = {}
+    for first in range(0, queue_nums, TURN):
+        some = range(first, min(first + TURN, queue_nums))
+        ends = [state.store.bounds(topic, queue_id)[1] for queue_id in some]
+        consumed = [state.offsets.get(topic, group, queue_id) or 0 for queue_id in some]
+        places = [(queue_id, offset - 1) for queue_id, offset in zip(some, consumed, strict=True)]
+        times: list[int | None] = yield state.store.stored_times(topic, places)
+        for queue_id, end, offset, stored in zip(some, ends, consumed, times, strict=True):
+            found[_queue(state, topic, queue_id)] = ConsumeOffset(
+                broker_offset=end,
+                consumer_offset=offset,
+                pull_offset=offset,  # what was pulled and not yet consumed is known to consumers only
+                last_timestamp=stored or 0,
+            )
+    return found
+
+
+def topics_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 343."""
+    group = GroupFields.parse(call.request.ext_fields).group
+    topics = TopicList(topics=state.offsets.topics_of(group), broker_addr=str(state.advertise))
+    return call.request.reply(body=topics.encode())
+
+
+def subscription_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 345."""
+    fields = TopicGroupFields.parse(call.request.ext_fields)
+    online = state.clients.consumer_group(fields.group)
+    found = None if online is None else online.subscriptions.get(fields.topic)
+    body: dict[str, Any] = {"group": fields.group, "topic": fields.topic}
+    if found is not None:
+        body["subscriptionData"] = found.to_json()
+    return call.request.reply(body=orjson.dumps(body))
+
+
+def group_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 352.
+
+    Raises:
+        Refusal: If there is no such group.
+    """
+    group = GroupFields.parse(call.request.ext_fields).group
+    found = state.groups.get(group)
+    if found is None:
+        raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group}")
+    return call.request.reply(body=found.encode())
+
+
+def _topic(state: BrokerState, topic: str) -> TopicConfig:
+    config = state.topics.get(topic)
+    if config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    return config
+
+
+def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

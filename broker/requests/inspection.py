@@ -1,0 +1,119 @@
+"""What operators ask of a broker's insides: 306, 315, 316, 321, 328, 329 (pure but for the store).
+
+Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.requests.pulling import codes_of_subscription
+from routekeeper.broker.tables.state import BrokerState, Call
+from routekeeper.broker.tables.stats import Growth
+from routekeeper.remoting.admin_fields import BrokerStatsFields, QueryConsumeQueueFields
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+
+#: Queue entries in one answer at most.
+ENTRIES_MAX: Final = 1024
+#: Producers in one answer at most; with more it would not fit a frame.
+_PRODUCERS_MAX: Final = 50_000
+
+
+def broker_stats(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 315.
+
+    Raises:
+        Refusal: If nothing was counted under that name and key.
+    """
+    fields = BrokerStatsFields.parse(call.request.ext_fields)
+    name, key = fields.stats_name, fields.stats_key
+    item = state.stats.items.get((name, key))
+    if item is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    body = {
+        member: _growth(item.growth(span))
+        for span, member in enumerate(("statsMinute", "statsHour", "statsDay"))
+    }
+    return call.request.reply(body=orjson.dumps(body))
+
+
+def _growth(growth: Growth) -> dict[str, Any]:
+    return {"avgpt": float(growth.per_time), "sum": growth.sum, "tps": float(growth.per_second)}
+
+
+def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 321: entries of a queue, and whether a group's subscription wants them.
+
+    Raises:
+        Refusal: If the queue does not exist, or the number of entries is out of range.
+    """
+    fields = QueryConsumeQueueFields.parse(call.request.ext_fields)
+    topic, queue_id = fields.topic, fields.queue_id
+    if queue_id not in state.store.queues_of(topic):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+    if not 1 <= fields.count <= ENTRIES_MAX:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"count={fields.count} is outside 1..{ENTRIES_MAX}")
+    low, high = state.store.bounds(topic, queue_id)
+    body: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
+    subscription, codes = None, None
+    if fields.consumer_group:
+        online = state.clients.consumer_group(fields.consumer_group)
+        subscription = None if online is None else online.subscriptions.get(topic)
+        if subscription is None:
+            body["filterData"] = f"{fields.consumer_group}@{topic} is not online!"
+        else:
+            body["subscriptionData"] = subscription.to_json()
+            codes = codes_of_subscription(subscription)
+    body["queueData"] = [
+        {
+            "eval": subscription is not None and (codes is None or entry.tags_code in codes),
+            "physicOffset": entry.log_offset,
+            "physicSize": entry.size,
+            "tagsCode": entry.tags_code,
+        }
+        for entry in state.store.entries(topic, queue_id, min(max(fields.index, low), high), fields.count)
+    ]
+    return call.request.reply(body=orjson.dumps(body))
+
+
+def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 328.
+
+    Raises:
+        Refusal: If there are too many for one answer.
+    """
+    groups = state.clients.producer_groups()
+    count = sum(map(len, groups.values()))
+    if count > _PRODUCERS_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"{count} producers are above {_PRODUCERS_MAX}: ask group by group"
+        )
+    table = {
+        group: [
+            {
+                "clientId": client.client_id,
+                "language": (client.to_connection().to_json())["language"],
+                "lastUpdateTimestamp": call.now_ms - int((call.now - heard) * 1000),
+                "remoteIP": f"/{client.client_addr}",
+                "version": client.version,
+            }
+            for client, heard in members
+        ]
+        for group, members in groups.items()
+    }
+    return call.request.reply(body=orjson.dumps({"data": table}))
+
+
+def clean_up(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 306 and 329: files that are old enough are removed soon, whatever the hour."""
+    state.effects.clean = True
+    return call.request.reply()
+
+
+def clean_unused_topics(_state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 316: nothing is left to do, the queues of a topic go with it."""
+    return call.request.reply()

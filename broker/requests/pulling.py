@@ -1,0 +1,363 @@
+"""Requests that read queues: pulls 11 and 361, offsets 14, 15, 29 to 32, 43 and 45 (pure but for the store).
+
+Source: PullMessageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.requests.tags import subscription_codes
+from routekeeper.broker.store.messages import Batch, GetStatus
+from routekeeper.broker.tables.state import FAQ, BrokerState, Call
+from routekeeper.remoting.addresses import charged_host
+from routekeeper.remoting.bodies import DelayOffsetTable, SubscriptionData
+from routekeeper.remoting.codes import PERM_READ, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import (
+    OffsetResponseFields,
+    PullMessageFields,
+    PullMessageResponseFields,
+    QueryConsumerOffsetFields,
+    QueueFields,
+    SearchOffsetFields,
+    TimestampResponseFields,
+    UpdateConsumerOffsetFields,
+)
+
+_COMMIT: Final = 1
+_SUSPEND: Final = 2
+_SUBSCRIPTION: Final = 4
+_GROUP: Final = "consumerGroup"
+#: Longest hold of a pull in ms; Java clients give up after 30 s.
+SUSPEND_MAX_MS: Final = 25_000
+#: Characters of a tag expression: as many as the properties of a message may have bytes.
+EXPRESSION_MAX: Final = 32_768
+#: Bytes that a held pull takes, about, and each of its codes.
+_PULL_BYTES: Final = 600
+_CODE_BYTES: Final = 100
+
+
+class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A checked pull.
+
+    Attributes:
+        host: Whose share it takes while it is parked.
+        offset: Where to look next; moves past entries that do not match while the pull is parked.
+        codes: Tag codes wanted; None for all.
+        suspend_ms: How long it may be parked; 0 if it must be answered at once.
+        parked: It was parked before, so that it steps over what does not match.
+    """
+
+    request: RemotingCommand
+    connection: int
+    topic: str
+    queue_id: int
+    first_offset: int
+    offset: int
+    count_max: int
+    bytes_max: int
+    codes: frozenset[int] | None
+    suspend_ms: int
+    parked: bool = False
+    suggest_broker_id: int = 0
+    topic_sys_flag: int = 0
+    host: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes while it is parked, about."""
+        return _PULL_BYTES + _CODE_BYTES * len(self.codes or ())
+
+    def to_park(self) -> Pull:
+        """Return the pull without what came with its request and is of no use to the answer."""
+        if self.parked:
+            return self
+        kept = {_GROUP: self.request.ext_fields.get(_GROUP, "")}
+        request = msgspec.structs.replace(self.request, ext_fields=kept, body=b"", remark=None)
+        return msgspec.structs.replace(self, request=request, parked=True)
+
+
+class Park(msgspec.Struct, frozen=True):
+    """The pull has nothing to answer yet: hold it until its queue gets messages or its time is over."""
+
+    pull: Pull
+
+
+def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
+    """Serve 11 and 361 for the first time.
+
+    Raises:
+        Refusal: If the group or topic may not be read.
+    """
+    fields = PullMessageFields.parse(call.request.ext_fields)
+    pull = _check(state, call, fields)
+    if fields.sys_flag & _COMMIT and fields.commit_offset >= 0:
+        with suppress(Refusal):  # the answer promises nothing of it; request 15 tells the consumer
+            state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
+    return look(state, pull)
+
+
+def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
+    """Look whether there is something for a pull; used again when messages arrive."""
+    found = state.store.get(
+        pull.topic,
+        pull.queue_id,
+        pull.offset,
+        count_max=pull.count_max,
+        bytes_max=pull.bytes_max,
+        codes=pull.codes,
+    )
+    code = _code(found.status, pull.offset)
+    if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
+        return Park(pull.to_park())
+    if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
+        # Only messages that others want have come: go on waiting behind them.
+        return Park(msgspec.structs.replace(pull, offset=found.next_begin))
+    return _answer(state, pull, found, code)
+
+
+def time_over(state: BrokerState, pull: Pull) -> RemotingCommand:
+    """Answer a parked pull whose time is over."""
+    final = msgspec.structs.replace(pull, suspend_ms=0)
+    answer = look(state, final)
+    assert isinstance(answer, RemotingCommand)
+    if answer.code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.first_offset:
+        # The consumer must learn that it need not look at what did not match again.
+        return msgspec.structs.replace(answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
+    return answer
+
+
+def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
+    config = state.config
+    group, topic = fields.consumer_group, fields.topic
+    if not config.broker_permission & PERM_READ:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, f"the broker[{state.advertise.ip}] pulling message is forbidden"
+        )
+    group_config = state.require_group(group, now_ms=call.now_ms)
+    if not group_config.consume_enable:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    topic_config = state.topics.get(topic)
+    if topic_config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
+    if not topic_config.perm & PERM_READ:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+    if not 0 <= fields.queue_id < topic_config.read_queue_nums:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{fields.queue_id}] is illegal, topic:[{topic}]"
+            f" topicConfig.readQueueNums:[{topic_config.read_queue_nums}] consumer:[{call.peer}]",
+        )
+    if fields.sys_flag & _SUBSCRIPTION:
+        expression = fields.subscription or "*"
+        codes = _codes_of(expression, fields.expression_type or "TAG")
+    else:
+        codes = _registered_codes(
+            state,
+            group,
+            topic,
+            fields.sub_version,
+            broadcast_enable=group_config.consume_broadcast_enable,
+        )
+    suspend_ms = 0
+    if fields.sys_flag & _SUSPEND:
+        suspend_ms = (
+            min(max(fields.suspend_timeout_ms, 0), SUSPEND_MAX_MS)
+            if config.long_polling_enable
+            else config.short_polling_ms
+        )
+    bytes_max = config.transfer_bytes_max
+    if fields.max_msg_bytes is not None and fields.max_msg_bytes > 0:
+        bytes_max = min(bytes_max, fields.max_msg_bytes)
+    return Pull(
+        request=call.request,
+        connection=call.connection,
+        topic=topic,
+        queue_id=fields.queue_id,
+        first_offset=fields.queue_offset,
+        offset=fields.queue_offset,
+        count_max=min(max(fields.max_msg_nums, 1), config.transfer_count_max),
+        bytes_max=bytes_max,
+        codes=codes,
+        suspend_ms=suspend_ms,
+        topic_sys_flag=topic_config.topic_sys_flag,
+        host=charged_host(call.peer.ip),
+    )
+
+
+def _registered_codes(
+    state: BrokerState, group: str, topic: str, sub_version: int, *, broadcast_enable: bool
+) -> frozenset[int] | None:
+    """Return the codes that a group subscribed to by its heartbeats."""
+    consumers = state.clients.consumer_group(group)
+    if consumers is None:
+        raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+    if consumers.is_broadcasting and not broadcast_enable:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, f"the consumer group[{group}] can not consume by broadcast way"
+        )
+    subscription = consumers.subscriptions.get(topic)
+    if subscription is None:
+        raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+    if subscription.sub_version < sub_version:
+        raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return codes_of_subscription(subscription)
+
+
+def codes_of_subscription(subscription: SubscriptionData) -> frozenset[int] | None:
+    """Return the codes that a subscription wants; None for all.
+
+    Raises:
+        Refusal: If it is no tag expression.
+    """
+    if subscription.class_filter_mode or subscription.sub_string == "*":
+        return None
+    if subscription.expression_type == "TAG" and subscription.codes:
+        return frozenset(subscription.codes)
+    return _codes_of(subscription.sub_string, subscription.expression_type)
+
+
+def _codes_of(expression: str, expression_type: str) -> frozenset[int] | None:
+    if expression_type not in ("TAG", ""):
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {expression_type}",
+        )
+    if len(expression) > EXPRESSION_MAX:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {len(expression)} characters, allowed are"
+            f" {EXPRESSION_MAX}",
+        )
+    try:
+        return subscription_codes(expression)
+    except ValueError:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+        ) from None
+
+
+def _code(status: GetStatus, offset: int) -> int:
+    match status:
+        case GetStatus.FOUND:
+            return ResponseCode.SUCCESS
+        case GetStatus.NO_MESSAGE_IN_QUEUE:
+            return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        case GetStatus.OFFSET_TOO_SMALL | GetStatus.OFFSET_OVERFLOW_BADLY:
+            return ResponseCode.PULL_OFFSET_MOVED
+        case GetStatus.OFFSET_OVERFLOW_ONE | GetStatus.OFFSET_FOUND_NULL:
+            return ResponseCode.PULL_NOT_FOUND
+        case GetStatus.NO_MATCHED_MESSAGE | GetStatus.MESSAGE_WAS_REMOVING:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> RemotingCommand:
+    if found.count:
+        group = pull.request.ext_fields.get(_GROUP, "")
+        state.stats.handed_out(pull.topic, group, found.count, len(found.body))
+        state.stats.get_found.total += 1
+    else:
+        state.stats.get_missed.total += 1
+    fields = PullMessageResponseFields(
+        suggest_which_broker_id=pull.suggest_broker_id,
+        next_begin_offset=found.next_begin,
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        topic_sys_flag=pull.topic_sys_flag,
+        group_sys_flag=0,
+    )
+    return pull.request.reply(code, remark=found.status.value, ext_fields=fields.to_ext(), body=found.body)
+
+
+def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 14. A group without an offset starts a young queue at 0, whatever its policy, as RocketMQ's do.
+
+    Raises:
+        Refusal: If nothing is stored and the queue is not young.
+    """
+    fields = QueryConsumerOffsetFields.parse(call.request.ext_fields)
+    offset = state.offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
+    if offset is None:
+        low, _ = state.store.bounds(fields.topic, fields.queue_id)
+        if low > 0 or fields.set_zero_if_not_found is False or not _first_is_hot(state, fields):
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        offset = 0
+    return call.request.reply(ext_fields=OffsetResponseFields(offset=offset).to_ext())
+
+
+def _first_is_hot(state: BrokerState, fields: QueryConsumerOffsetFields) -> bool:
+    entries = state.store.entries(fields.topic, fields.queue_id, 0, 1)
+    return not entries or state.store.log.max_offset - entries[0].log_offset <= state.hot_bytes
+
+
+def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 15.
+
+    Raises:
+        Refusal: If group, topic or queue do not exist (5.3), or the offset is one too many.
+    """
+    fields = UpdateConsumerOffsetFields.parse(call.request.ext_fields)
+    state.require_group(fields.consumer_group, now_ms=call.now_ms)
+    config = state.topics.get(fields.topic)
+    if config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} not exist!")
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    if not 0 <= fields.queue_id < queues or fields.commit_offset < 0:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId {fields.queue_id} is outside 0..{queues - 1}"
+            f" or commitOffset {fields.commit_offset} is negative",
+        )
+    state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
+    return call.request.reply()
+
+
+def search_offset(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 29."""
+    fields = SearchOffsetFields.parse(call.request.ext_fields)
+    offset = state.store.offset_at_time(
+        fields.topic,
+        fields.queue_id,
+        fields.timestamp,
+        upper=(fields.boundary_type or "").upper() == "UPPER",
+    )
+    return call.request.reply(ext_fields=OffsetResponseFields(offset=offset).to_ext())
+
+
+def max_offset(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 30."""
+    fields = QueueFields.parse(call.request.ext_fields)
+    offset = state.store.bounds(fields.topic, fields.queue_id)[1]
+    return call.request.reply(ext_fields=OffsetResponseFields(offset=offset).to_ext())
+
+
+def min_offset(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 31."""
+    fields = QueueFields.parse(call.request.ext_fields)
+    offset = state.store.bounds(fields.topic, fields.queue_id)[0]
+    return call.request.reply(ext_fields=OffsetResponseFields(offset=offset).to_ext())
+
+
+def earliest_store_time(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 32."""
+    fields = QueueFields.parse(call.request.ext_fields)
+    timestamp = state.store.earliest_time(fields.topic, fields.queue_id)
+    return call.request.reply(ext_fields=TimestampResponseFields(timestamp=timestamp).to_ext())
+
+
+def all_consumer_offsets(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 43."""
+    return call.request.reply(body=state.offsets.to_json())
+
+
+def all_delay_offsets(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 45."""
+    return call.request.reply(body=DelayOffsetTable(offsets=state.delay_offsets).encode())

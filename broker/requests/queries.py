@@ -1,0 +1,89 @@
+"""Request 12: messages by key (pure but for the store).
+
+Source: QueryMessageProcessor.queryMessage and DefaultMessageStore.queryMessage, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.store.message_index import FOUND_MAX, Found, keys_of
+from routekeeper.broker.store.steps import no_work
+from routekeeper.broker.tables.state import BrokerState, Call, Stepwise, Work
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.fields import QueryMessageFields, QueryMessageResponseFields
+from routekeeper.remoting.message import StoredMessage, encode_message
+
+#: Messages in one answer at most. Source: maxMsgsNumBatch.
+RESULTS_MAX: Final = FOUND_MAX
+#: Messages that are looked for when a unique id is asked for. Source: defaultQueryMaxNum.
+_UNIQUE_RESULTS: Final = 32
+#: Bytes of messages after which an answer takes no more; one message is given whatever its size.
+_BYTES_MAX: Final = 4 << 20
+#: Entries whose messages are read at most: those of deleted topics are no results.
+_READ_MAX: Final = 512
+#: Messages that are read before others have their turn.
+_TURN: Final = 8
+#: Slices by which the index catches up before it is asked: after a start it may be far behind.
+_CATCH_UP: Final = 64
+
+
+def query_message(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 12: the youngest messages with a key, in the order of the log.
+
+    Raises:
+        Refusal: If none is asked for.
+    """
+    fields = QueryMessageFields.parse(call.request.ext_fields)
+    count = _UNIQUE_RESULTS if fields.unique_key_query else fields.max_num
+    if count < 1:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"maxNum={count} is outside 1..{RESULTS_MAX}")
+    return Stepwise(_query(state, call, fields, min(count, RESULTS_MAX)), asked=call.request)
+
+
+def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: int) -> Work:
+    index = state.store.index
+    yield from index.catch_up(_CATCH_UP)
+    results: list[StoredMessage] = []
+    size = read = 0
+    for look in index.search(
+        fields.topic, fields.key, begin_ms=fields.begin_timestamp, end_ms=fields.end_timestamp
+    ):
+        found: list[Found] = yield look
+        for entry in found:
+            if read and read % _TURN == 0:
+                yield no_work
+            read += 1
+            message = _wanted(state, fields, entry)
+            if message is not None:
+                size += len(message.body)
+                if results and size > _BYTES_MAX:
+                    count = len(results)
+                else:
+                    results.append(message)
+            if len(results) >= count or read >= _READ_MAX:
+                break
+        if len(results) >= count or read >= _READ_MAX:
+            break
+    if not results:
+        nothing = QueryMessageResponseFields(index_last_update_timestamp=0, index_last_update_phyoffset=0)
+        return call.request.reply(
+            ResponseCode.QUERY_NOT_FOUND,
+            remark="can not find message, maybe time range not correct",
+            ext_fields=nothing.to_ext(),
+        )
+    newest = results[0]
+    header = QueryMessageResponseFields(
+        index_last_update_timestamp=newest.store_timestamp,
+        index_last_update_phyoffset=newest.physical_offset,
+    )
+    results.sort(key=lambda message: message.physical_offset)
+    return call.request.reply(ext_fields=header.to_ext(), body=b"".join(map(encode_message, results)))
+
+
+def _wanted(state: BrokerState, fields: QueryMessageFields, entry: Found) -> StoredMessage | None:
+    message = state.store.message_at(entry.offset)
+    if message is None or message.topic != fields.topic or fields.key not in keys_of(message.properties):
+        return None  # gone since, or another key with the same hash
+    return message if state.store.counts(fields.topic, entry.offset) else None

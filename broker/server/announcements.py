@@ -1,0 +1,72 @@
+"""Announcements of topics: a bounded number is under way, and what changes meanwhile goes out together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from routekeeper.broker.server.registrar import Announcer
+from routekeeper.broker.server.registration import Trigger
+from routekeeper.remoting.route import DataVersion, TopicConfig
+
+#: Announcements under way at a time: one that waits for a nameserver without an answer holds up no other.
+UNDER_WAY_MAX: Final = 16
+#: Changed topics that are announced one by one; more go out with all others.
+SINGLE_MAX: Final = 100
+
+Changes = Sequence[tuple[TopicConfig, DataVersion]]
+
+
+class Announcements:
+    """Announces what requests change.
+
+    Each request that changed a topic or a permission may ask for an announcement, and anybody may send such
+    requests. While as many as may be are under way, what is asked for is collected for the next one.
+
+    Args:
+        spawn: Makes a task.
+    """
+
+    def __init__(
+        self, announcer: Announcer, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    ) -> None:
+        self._announcer = announcer
+        self._spawn = spawn
+        self._under_way = 0
+        self._changes: list[tuple[TopicConfig, DataVersion]] = []
+        self._of_all = False
+        self._asked: asyncio.Future[None] | None = None  # done when what is collected was announced
+
+    def announce(self, changes: Changes, *, of_all: bool = False) -> asyncio.Future[None]:
+        """Announce changed topics, or all; return a future that is done when that was tried."""
+        self._changes += changes
+        self._of_all |= of_all or len(self._changes) > SINGLE_MAX
+        if self._of_all:
+            self._changes.clear()
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+        asked = self._asked
+        if self._under_way < UNDER_WAY_MAX:
+            self._begin()
+        return asked
+
+    def _begin(self) -> None:
+        asked, changes, of_all = self._asked, self._changes, self._of_all
+        assert asked is not None
+        self._asked, self._changes, self._of_all = None, [], False
+        self._under_way += 1
+        self._spawn(self._run(asked, changes, of_all=of_all))
+
+    async def _run(self, asked: asyncio.Future[None], changes: Changes, *, of_all: bool) -> None:
+        try:
+            if of_all:
+                await self._announcer.register_all(Trigger.PERMISSION)
+            else:
+                await self._announcer.register_topics(changes)
+        finally:
+            self._under_way -= 1
+            if not asked.done():
+                asked.set_result(None)
+        if self._asked is not None:
+            self._begin()

@@ -1,0 +1,33 @@
+"""Work in steps on threads that wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from routekeeper.broker.store.steps import no_work
+from routekeeper.remoting.disk_threads import DiskThreads
+
+T = TypeVar("T")
+
+
+async def in_threads(steps: Generator[Callable[[], Any], Any, T], threads: DiskThreads) -> T:
+    """Do work whose yielded steps run in threads, one after the other; return its result."""
+    loop = asyncio.get_running_loop()
+    try:
+        work = next(steps)
+        while True:
+            try:
+                if work is no_work:  # to a thread and back takes longer than most such steps
+                    outcome = None
+                    await asyncio.sleep(0)
+                else:
+                    outcome = await loop.run_in_executor(threads, work)
+            except Exception as error:
+                work = steps.throw(error)
+            else:
+                work = steps.send(outcome)
+    except StopIteration as end:
+        result: T = end.value
+        return result

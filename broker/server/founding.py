@@ -1,0 +1,143 @@
+"""Name of a broker and place of its store: a store keeps the name with which it was founded.
+
+A default name follows the host, and hosts are renamed: a container that is made anew has another name. So the
+default place does not follow the name, and the name that a store keeps wins over that of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from routekeeper.broker.config import is_broker_name
+from routekeeper.broker.errors import SettingError
+from routekeeper.broker.store.files import Disk, load_state, write_state
+from routekeeper.broker.tables.state_files import NAME, TOPICS
+
+#: Name of a broker whose host has none. Source: BrokerConfig.localHostName, RocketMQ 4.9 and 5.3.
+NO_HOST_NAME: Final = "DEFAULT_BROKER"
+#: Where the store of a broker without a name lies by default.
+UNNAMED: Final = "broker"
+#: Default name, and so default place, before stores kept names.
+FORMER: Final = "broker-a"
+
+
+def host_name(text: str) -> str:
+    """Return a host's name as that of a broker."""
+    return text if is_broker_name(text) else NO_HOST_NAME
+
+
+def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -> Path:
+    """Return where the store of a broker lies that names none.
+
+    Args:
+        stores: Name of the broker by folder below ``root``.
+        asked: Name that was given to the broker.
+
+    Raises:
+        SettingError: If it might be one of several, or would be a new one beside that of an unnamed broker.
+    """
+    if asked is not None:
+        if stores.get(asked) == asked:
+            return root / asked
+        for folder, name in stores.items():
+            if name == asked:
+                return root / folder
+        if UNNAMED in stores:
+            raise SettingError(_conflict(asked, stores[UNNAMED], root / UNNAMED))
+        return root / asked
+    for folder in (UNNAMED, FORMER):
+        if folder in stores:
+            return root / folder
+    if len(stores) > 1:
+        raise SettingError(
+            f"brokerName is not set, and {root} holds stores of {', '.join(sorted(stores.values()))[:300]};"
+            " name one of them by brokerName or --name"
+        )
+    return root / next(iter(stores), UNNAMED)
+
+
+def stores_below(disk: Disk, root: Path) -> dict[str, str]:
+    """Return the names of brokers by the folders of their stores.
+
+    Raises:
+        OSError: If the disk refuses.
+        SettingError: If a store's name cannot be read.
+    """
+    if not disk.is_there(root):
+        return {}
+    found = {}
+    for folder in sorted(disk.names(root)):
+        name = kept_name(disk, root / folder)
+        if name is None and is_broker_name(folder) and _is_store(disk, root / folder):
+            name = folder  # of before: the place had the broker's name
+        if name is not None:
+            found[folder] = name
+    return found
+
+
+def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) -> str:
+    """Return the name of the broker whose store this is, or is going to be.
+
+    Raises:
+        OSError: If the disk refuses.
+        SettingError: If the store belongs to a broker of another name, or its name cannot be read.
+    """
+    kept = kept_name(disk, directory)
+    if kept is None and asked is None and _is_store(disk, directory):
+        kept = FORMER
+    if asked is not None and kept is not None and asked != kept:
+        raise SettingError(_conflict(asked, kept, directory))
+    return asked or kept or host_name(host)
+
+
+def keep_name(disk: Disk, directory: Path, name: str) -> None:
+    """Found a store: keep its broker's name, on disk when this returns. A founded one must have that name.
+
+    Raises:
+        OSError: If the disk refuses.
+        SettingError: If it has another name, or one that cannot be read.
+    """
+    kept = kept_name(disk, directory)
+    if kept is None:
+        write_state(disk, directory / "config" / NAME, f"{name}\n".encode("ascii"))
+    elif kept != name:
+        raise SettingError(_conflict(name, kept, directory))
+
+
+def kept_name(disk: Disk, directory: Path) -> str | None:
+    """Return the name that a store keeps; None if it keeps none.
+
+    Raises:
+        OSError: If the disk refuses.
+        SettingError: If it cannot be read.
+    """
+    path = directory / "config" / NAME
+    if not disk.is_there(path):
+        return None
+    try:
+        return load_state(disk, path, _parse).value or _parse("")
+    except ValueError as error:
+        raise SettingError(
+            f"{path} does not hold the name of a broker; write it there, on one line, and remove"
+            f" {NAME}.sha256 ({error})"
+        ) from None
+
+
+def _parse(text: str) -> str:
+    name = text.removesuffix("\n")
+    if not is_broker_name(name):
+        raise ValueError("no name of a broker")
+    return name
+
+
+def _is_store(disk: Disk, directory: Path) -> bool:
+    return disk.is_there(directory / "config" / TOPICS)
+
+
+def _conflict(asked: str, kept: str, directory: Path) -> str:
+    return (
+        f"brokerName={asked}: the store {directory} belongs to broker {kept}; start with that name, or name"
+        " another folder by --store"
+    )

@@ -1,0 +1,252 @@
+"""Brings back what one broker knows from its directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.requests.sending import due_again
+from routekeeper.broker.requests.tags import tags_code
+from routekeeper.broker.server.founding import keep_name
+from routekeeper.broker.store.files import Disk, load_state, make_directories
+from routekeeper.broker.store.journal import read_journals
+from routekeeper.broker.store.log_scan import Record
+from routekeeper.broker.store.messages import MessageStore, read_checkpoint
+from routekeeper.broker.store.recovery import Checkpoint
+from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.tables.group_configs import GroupConfigs
+from routekeeper.broker.tables.groups import ClientTable
+from routekeeper.broker.tables.locks import QueueLocks
+from routekeeper.broker.tables.offsets import ConsumerOffsets
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.broker.tables.state_files import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    SETTINGS,
+    TOPICS,
+    StateFile,
+    StateFiles,
+    state_files,
+)
+from routekeeper.broker.tables.stats import Stats
+from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
+from routekeeper.remoting.bodies import DelayOffsetTable
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.lenient import FILE
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.properties import parse_properties
+from routekeeper.remoting.route import DataVersion
+from routekeeper.remoting.state_file import Trust
+
+logger = logging.getLogger(__name__)
+
+#: Share of the machine's memory that the youngest part of the log is taken to fill.
+_HOT_SHARE: Final = 0.4
+
+
+def load_broker(
+    disk: Disk,
+    directory: Path,
+    config: BrokerConfig,
+    *,
+    store_host: Host,
+    boot: str,
+    now_ms: int,
+    changed_settings: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[BrokerState, StateFiles]:
+    """Return the state of a broker, and the files that keep it.
+
+    Where a power cut took the end of the log, what refers to it is brought back, on disk before anything
+    is stored there anew.
+
+    Args:
+        boot: The machine's present start; empty if it does not say.
+        changed_settings: See :func:`read_changed_settings`; they are in ``config`` already.
+
+    Raises:
+        SettingError: If the store belongs to a broker of another name.
+        StoreDamaged, ValueError: If what is on disk cannot be used, or somebody has to decide.
+        OSError: If the disk refuses.
+    """
+    tables = directory / "config"
+    make_directories(disk, tables)
+    disk.sync_directory(tables)  # an earlier process may have left names that are not durable
+    keep_name(disk, directory, config.broker_name)
+    topics = TopicConfigs(
+        StartTopics(
+            cluster_name=config.cluster_name,
+            broker_name=config.broker_name,
+            default_queue_nums=config.default_topic_queue_nums,
+            auto_create_topic_enable=config.auto_create_topic_enable,
+            cluster_topic_enable=config.cluster_topic_enable,
+            broker_topic_enable=config.broker_topic_enable,
+            trace_topic_enable=config.trace_topic_enable,
+            delay_levels=len(config.delay_levels_ms),
+        )
+    )
+    groups, offsets = GroupConfigs(), ConsumerOffsets()
+    # Without a checksum it gets one when the log was compared with it, and not before.
+    trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
+    topics.begin(now_ms=now_ms)
+    topics_found = read_journals(disk, tables / TOPICS, topics)
+    _compare(
+        topics, trust, read_checkpoint(disk, directory), tables / TOPICS, lacks_changes=topics_found.lacks
+    )
+    groups_trust = load_state(disk, tables / GROUPS, groups.load).trust
+    groups_found = read_journals(disk, tables / GROUPS, groups)
+    offsets_trust = load_state(disk, tables / OFFSETS, offsets.load).trust
+    delays = load_state(disk, tables / DELAYS, _parse_delays)
+    levels = config.delay_levels_ms
+
+    def code_of(message: Record) -> int:
+        if message.topic == SCHEDULE_TOPIC and 0 <= message.queue_id < len(levels):
+            return message.store_timestamp + levels[message.queue_id]
+        return tags_code(message.properties)
+
+    store = MessageStore(
+        directory,
+        log_directory=Path(config.log_path) if config.log_path else None,
+        log_file_size=config.log_file_size,
+        queue_file_size=config.queue_file_size,
+        index_messages=config.index_file_messages,
+        store_host=store_host,
+        tags_code=code_of,
+        born_at=topics.born_at,
+        boot=boot,
+        skip_damage=config.recover_damaged_log == "skip",
+        disk=disk,
+    )
+    state = BrokerState(
+        config=config,
+        config_version=DataVersion(timestamp=now_ms),
+        advertise=store_host,
+        hot_bytes=int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _HOT_SHARE),
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        clients=ClientTable(),
+        locks=QueueLocks(),
+        store=store,
+        stats=Stats(started_ms=now_ms, cluster_name=config.cluster_name),
+        delay_offsets=delays.value or {},
+        changed_settings=dict(changed_settings),
+    )
+    files = state_files(disk, tables, state, damaged=topics_found.damaged | groups_found.damaged)
+    for file, found in (
+        (files.groups, None if groups_found.is_used else groups_trust),
+        (files.offsets, offsets_trust),
+        (files.delays, delays.trust),
+        (files.settings, Trust.CHECKED),
+    ):
+        if found in (Trust.CHECKED, Trust.ABSENT):
+            file.is_as_loaded()  # others are written anew, and what was damaged is set aside
+    try:
+        _follow_log(state, files, now_ms=now_ms)
+    except BaseException:
+        store.log.close()
+        raise
+    return state, files
+
+
+def read_changed_settings(disk: Disk, directory: Path) -> dict[str, str]:
+    """Return the settings that request 25 changed while a broker ran over this directory.
+
+    Raises:
+        ValueError: If the file cannot be read as settings.
+        OSError: If the disk refuses.
+    """
+    return load_state(disk, directory / "config" / SETTINGS, parse_properties).value or {}
+
+
+def _parse_delays(text: str) -> dict[int, int]:
+    try:
+        return dict(DelayOffsetTable.decode(text.encode(), FILE).offsets)
+    except RemoteProtocolError as error:
+        raise ValueError(f"{DELAYS}: {error}") from None
+
+
+def _compare(
+    topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path, *, lacks_changes: bool
+) -> None:
+    """Have topics looked for in the log, unless the table is the one that the store knew last."""
+    counter = 0 if checkpoint is None else checkpoint.topics_counter
+    had = topics.data_version.counter
+    is_older = topics.is_older_than(counter)
+    if trust is Trust.CHECKED and is_older:
+        logger.error("topic table is older than the store file=%s counter=%s known=%s", path, had, counter)
+    if trust is not Trust.CHECKED or is_older or lacks_changes:
+        topics.expect_unknown(trusted=trust in (Trust.CHECKED, Trust.BACKUP))
+
+
+def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
+    """Correct what refers to a part of the log that a power cut took."""
+    store, topics = state.store, state.topics
+    counts = dict(store.queue_counts)
+    if topics.unknown_from is not None:
+        _count_delayed(state, topics.unknown_from, counts)
+    corrected = topics.follow_log(lambda: store.log.max_offset, counts, now_ms=now_ms)
+    try:
+        # Before anything new is stored: what was passed over in the log must not count later.
+        save_now(files.topics)
+    except OSError as error:
+        if corrected:
+            raise
+        logger.error("file not written path=%s error=%s", files.topics.name, error)
+    state.offsets.keep_within(
+        lambda topic, queue_id: store.bounds(topic, queue_id)[1] if topic in topics else None
+    )
+    try:
+        save_now(files.groups)
+    except OSError as error:  # its journal is still there
+        logger.error("file not written path=%s error=%s", files.groups.name, error)
+    save_now(files.offsets)
+    state.offsets.snapshot()  # encodes all of them, while nobody is served yet
+    for level, offset in state.delay_offsets.items():
+        state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
+    save_now(files.delays)
+
+
+def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> None:
+    """Count topics, too, that have no message yet but delayed ones, from a log offset on."""
+    store = state.store
+    for queue_id in range(len(state.config.delay_levels_ms)):
+        low, high = store.bounds(SCHEDULE_TOPIC, queue_id)
+        for offset in range(max(state.delay_offsets.get(queue_id + 1, low), low), high):
+            message = store.message_in_queue(SCHEDULE_TOPIC, queue_id, offset)
+            target = None if message is None else due_again(message.topic, message.properties)
+            if message is not None and target is not None and message.physical_offset >= begin:
+                topic, target_queue = target
+                counts[topic] = max(counts.get(topic, 0), target_queue + 1)
+
+
+def save_now(file: StateFile) -> None:
+    """Write a file at once, if its table has changed.
+
+    Raises:
+        OSError, StoreUnavailable: If it could not be written.
+    """
+    run_here(file.save(whole=True))
+    if file.failure is not None:
+        raise file.failure
+
+
+def run_here(steps: Steps) -> None:
+    """Do work in this thread, blocking: at the start and the end of the process."""
+    generator: Generator[Any, Any, None] = steps
+    try:
+        work = next(generator)
+        while True:
+            try:
+                outcome = work()
+            except Exception as error:
+                work = generator.throw(error)
+            else:
+                work = generator.send(outcome)
+    except StopIteration:
+        pass

@@ -1,0 +1,258 @@
+"""What ``/metrics`` tells of a broker, under the names and labels of RocketMQ's own exporter.
+
+Pure but for the store. Rates are those of the last minute, as there. Left out is what the exporter asks
+clients for, what it reads messages for (lag in time), and what this broker does not have: latencies of puts,
+pools of threads.
+
+Source: RMQMetricsCollector and MetricsCollectTask, rocketmq-exporter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from routekeeper.broker.errors import Refused
+from routekeeper.broker.requests.admin import VERSION_TEXT
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.broker.tables.stats import (
+    BROKER_GET_NUMS,
+    BROKER_PUT_NUMS,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    SNDBCK_PUT_NUMS,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    WINDOWS_S,
+)
+from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
+from routekeeper.remoting.output import lines_dropped, lines_left_out
+
+#: Queues looked at before others have their turn.
+_TURN: Final = 500
+#: Statistic to the name of its rate, whose key is a topic, or a topic and a group.
+_TOPIC_RATES: Final = {
+    TOPIC_PUT_NUMS: "rocketmq_producer_tps",
+    TOPIC_PUT_SIZE: "rocketmq_producer_message_size",
+}
+_GROUP_RATES: Final = {
+    GROUP_GET_NUMS: "rocketmq_consumer_tps",
+    GROUP_GET_SIZE: "rocketmq_consumer_message_size",
+    SNDBCK_PUT_NUMS: "rocketmq_send_back_nums",
+}
+_BROKER_RATES: Final = {BROKER_PUT_NUMS: "rocketmq_broker_tps", BROKER_GET_NUMS: "rocketmq_broker_qps"}
+_RUNTIME: Final = "rocketmq_brokeruntime_"
+#: Members of a group whose addresses and ids are named; as with all labels, strangers choose them.
+_NAMED_MAX: Final = 16
+_HELP: Final = {
+    "rocketmq_broker_tps": "Messages stored per second.",
+    "rocketmq_broker_qps": "Messages handed out per second.",
+    "rocketmq_producer_tps": "Messages stored per second.",
+    "rocketmq_producer_message_size": "Bytes stored per second.",
+    "rocketmq_producer_offset": "Sum of the ends of a topic's queues.",
+    "rocketmq_topic_retry_offset": "Sum of the ends of a retry topic's queues.",
+    "rocketmq_topic_dlq_offset": "Sum of the ends of a dead letter topic's queues.",
+    "rocketmq_consumer_tps": "Messages handed out to a group per second.",
+    "rocketmq_consumer_message_size": "Bytes handed out to a group per second.",
+    "rocketmq_consumer_offset": "Sum of the offsets that a group stored.",
+    "rocketmq_send_back_nums": "Messages sent back by a group per second.",
+    "rocketmq_group_diff": "Messages that a group has not consumed yet.",
+    "rocketmq_group_retrydiff": "Messages of its retry topic that a group has not consumed yet.",
+    "rocketmq_group_dlqdiff": "Messages of its dead letter topic that a group has not consumed.",
+    "rocketmq_group_count": "Members of a group.",
+    "rocketmq_producer_count": "Members of a producer group.",
+}
+
+
+class Samples(Collector):
+    """Families of samples, each described once.
+
+    Attributes:
+        runtime: Labels of what is told of the broker itself.
+    """
+
+    def __init__(self, runtime: Mapping[str, str]) -> None:
+        self.runtime = runtime
+        self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+
+    def add(self, name: str, value: float, labels: Mapping[str, str], *, help_: str = "") -> None:
+        """Add a sample; one whose name ends in ``_total`` is of a counter."""
+        family = self._families.get(name)
+        if family is None:
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = self._families[name] = kind(name, help_ or _HELP[name], labels=tuple(labels))
+        family.add_metric(tuple(labels.values()), value)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families.values()
+
+
+def gather(state: BrokerState) -> Generator[None, None, Samples]:
+    """Return all samples; others have their turn at each step."""
+    broker = {"cluster": state.config.cluster_name, "broker": state.config.broker_name}
+    samples = Samples(
+        {
+            "cluster": state.config.cluster_name,
+            "brokerIP": str(state.advertise),
+            "brokerHost": "",  # the exporter never fills it
+            "des": VERSION_TEXT,
+            "boottime": str(state.stats.started_ms),
+            "broker_version": str(VERSION),
+        }
+    )
+    _add_broker(samples, state, broker)
+    looked_at = 0
+    for index, ((name, key), item) in enumerate(list(state.stats.items.items())):
+        rate = item.growth(0).per_second
+        topic, _, group = key.partition("@")
+        if name in _TOPIC_RATES:
+            samples.add(_TOPIC_RATES[name], rate, {**broker, "topic": key})
+        elif name in _GROUP_RATES:
+            samples.add(_GROUP_RATES[name], rate, {**broker, "topic": topic, "group": group})
+        if index % _TURN == 0:
+            yield
+    for config in list(state.topics):
+        topic, count = config.topic_name, max(config.read_queue_nums, config.write_queue_nums)
+        end = float(sum(state.store.bounds(topic, queue_id)[1] for queue_id in range(count)))
+        if topic.startswith(DLQ_PREFIX):
+            dead = {**broker, "group": topic[len(DLQ_PREFIX) :]}
+            samples.add("rocketmq_topic_dlq_offset", end, dead)
+        elif topic.startswith(RETRY_PREFIX):
+            samples.add("rocketmq_topic_retry_offset", end, {**broker, "topic": topic})
+        else:
+            samples.add("rocketmq_producer_offset", end, {**broker, "topic": topic})
+        looked_at += count
+        if looked_at >= _TURN:
+            looked_at = 0
+            yield
+    for topic, group in state.offsets.pairs():
+        queues = dict(state.offsets.queues(topic, group))
+        labels = {**broker, "topic": topic, "group": group}
+        samples.add("rocketmq_consumer_offset", float(sum(queues.values())), labels)
+        _add_lag(samples, state, topic, group, queues)
+        looked_at += len(queues)
+        if looked_at >= _TURN:
+            looked_at = 0
+            yield
+    return samples
+
+
+def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str]) -> None:
+    stats, store = state.stats, state.store
+    for reason in Refused:
+        refused = float(stats.refused[reason])
+        samples.add("mqbroker_sends_refused_total", refused, {"reason": reason}, help_="Refused sends.")
+    samples.add(
+        "mqbroker_queue_entries_damaged_total",
+        float(store.damaged_entries),
+        {},
+        help_="Entries of files of queues that were found damaged.",
+    )
+    address = {"cluster": broker["cluster"], "brokerIP": str(state.advertise), "broker": broker["broker"]}
+    for name, rate_name in _BROKER_RATES.items():
+        item = stats.items.get((name, state.config.cluster_name))
+        samples.add(rate_name, 0.0 if item is None else item.growth(0).per_second, address)
+    for group in state.clients.consumer_groups():
+        named = tuple(group.members.values())[:_NAMED_MAX]
+        labels = {
+            "caddr": ",".join(client.client_addr for client in named),
+            "localaddr": ",".join(client.client_id for client in named),
+            "group": group.name,
+        }
+        samples.add("rocketmq_group_count", float(len(group.client_ids())), labels)
+    for name, members in state.clients.producer_groups().items():
+        samples.add("rocketmq_producer_count", float(len(members)), {**broker, "group": name})
+    for window in map(int, WINDOWS_S):
+        for name, rate, help_ in (
+            ("put", stats.put, "Messages stored"),
+            ("getfound", stats.get_found, "Pulls that found messages"),
+            ("gettotal", stats.get_found, "Pulls that found messages"),
+            ("getmiss", stats.get_missed, "Pulls that found none"),
+            ("gettransfered", stats.got, "Messages handed out"),
+        ):
+            samples.add(
+                f"{_RUNTIME}{name}_tps{window}",
+                rate.per_second(window, stats.now),
+                samples.runtime,
+                help_=f"{help_} per second of the last {window} s.",
+            )
+    (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
+    for name, value, help_ in (
+        ("msg_puttotal_yesterdaymorning", put_yesterday, "Messages stored until yesterday began."),
+        ("msg_gettotal_yesterdaymorning", got_yesterday, "Messages handed out until yesterday began."),
+        ("msg_puttotal_todaymorning", put_today, "Messages stored until today began."),
+        ("msg_gettotal_todaymorning", got_today, "Messages handed out until today began."),
+        ("putmessage_times_total", stats.put.total, "Messages stored since the start."),
+        ("msg_put_total_today_now", stats.put.total, "Messages stored since the start."),
+        ("msg_gettotal_today_now", stats.got.total, "Messages handed out since the start."),
+        ("commitlog_minoffset", store.log.min_offset, "Where the log begins."),
+        ("commitlog_maxoffset", store.log.max_offset, "Where the log ends."),
+        (
+            "remain_howmanydata_toflush",
+            store.log.max_offset - store.log.flushed_offset,
+            "Bytes of the log that are not synced.",
+        ),
+    ):
+        samples.add(f"{_RUNTIME}{name}", float(value), samples.runtime, help_=help_)
+
+
+def _add_lag(samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int]) -> None:
+    """Add how far a group is behind; not for one that broadcasts, whose members keep their offsets."""
+    online = state.clients.consumer_group(group)
+    if online is not None and online.is_broadcasting:
+        return
+    name = "rocketmq_group_diff"
+    if topic.startswith(RETRY_PREFIX):
+        name = "rocketmq_group_retrydiff"
+    elif topic.startswith(DLQ_PREFIX):
+        name = "rocketmq_group_dlqdiff"
+    lag = sum(max(state.store.bounds(topic, queue)[1] - offset, 0) for queue, offset in queues.items())
+    labels = {
+        "group": group,
+        "topic": topic,
+        "countOfOnlineConsumers": str(0 if online is None else len(online.client_ids())),
+        "msgModel": "1",  # clustering, by its place in Java's enum
+    }
+    samples.add(name, float(lag), labels)
+
+
+def encode(
+    samples: Samples,
+    *,
+    disk: tuple[int, int],
+    requests: Mapping[int, int],
+    connections: int,
+    lines_suppressed: int,
+) -> bytes:
+    """Return everything in Prometheus' text format 0.0.4; in any thread.
+
+    Args:
+        disk: Size and free bytes of the log's file system; zeros if nobody can say.
+        requests: Request code to how many came.
+        lines_suppressed: Log lines about peers that were not written.
+    """
+    for code, count in sorted(requests.items()):
+        samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
+    samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")
+    dropped = "Lines of stderr that were dropped: nobody read it in time."
+    samples.add("mqbroker_log_lines_dropped_total", float(lines_dropped()), {}, help_=dropped)
+    left_out = "Lines about peers, and of events that came too often, that were not written."
+    suppressed = float(lines_suppressed + lines_left_out())
+    samples.add("mqbroker_log_lines_suppressed_total", suppressed, {}, help_=left_out)
+    size, free = disk
+    if size:
+        for name, value, help_ in (
+            ("commitlog_disk_ratio", 1 - free / size, "Share of the log's file system in use."),
+            ("consumequeue_disk_ratio", 1 - free / size, "Share of the queues' file system in use."),
+            ("commitlogdir_capacity_total", float(size), "Bytes of the log's file system."),
+            ("commitlogdir_capacity_free", float(free), "Free bytes of the log's file system."),
+        ):
+            samples.add(f"{_RUNTIME}{name}", value, samples.runtime, help_=help_)
+    registry = CollectorRegistry()
+    registry.register(samples)
+    ProcessCollector(registry=registry)  # nothing where there is no /proc
+    return generate_latest(registry)

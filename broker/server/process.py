@@ -1,0 +1,606 @@
+"""One broker process: loads what is on disk, serves the wire, writes what has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import ipaddress
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Final, TypeVar
+
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
+from routekeeper.broker.requests.audited import AUDITED, result_of
+from routekeeper.broker.requests.client_requests import notify_changed
+from routekeeper.broker.requests.forwarding import AskAll, Forward
+from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
+from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.server.announcements import Announcements
+from routekeeper.broker.server.delay import DelayService
+from routekeeper.broker.server.disk_threads import in_threads
+from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.server.rebalance_notices import RebalanceNotices
+from routekeeper.broker.server.registrar import Announcer, AnnouncerFactory, Registrar
+from routekeeper.broker.server.upkeep import Upkeep
+from routekeeper.broker.server.waiting_pulls import WaitingPulls
+from routekeeper.broker.store.files import DISK
+from routekeeper.broker.tables.groups import SCAN_INTERVAL_S
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
+from routekeeper.broker.tables.state_files import StateFiles
+from routekeeper.broker.tables.stats import SAMPLE_INTERVAL_S
+from routekeeper.remoting.audit_log import AuditLog
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.disk_threads import DiskThreads
+from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.wall_clock import now_ms
+
+if TYPE_CHECKING:
+    from routekeeper.broker.server.http import HttpServer
+
+logger = logging.getLogger(__name__)
+audit_logger = logging.getLogger("routekeeper.broker.audit")
+
+T = TypeVar("T")
+
+#: Longest wait for a client's answer to what is handed on to it. Source: callConsumer, RocketMQ 4.9.
+_CLIENT_WAIT_S: Final = 10.0
+#: Queries by key under way at once; each reads files in a thread.
+_STEPWISE_MAX: Final = 32
+#: Threads for what reads files for a request.
+_READERS: Final = 4
+#: Groups that one log line names.
+_GROUPS_NAMED: Final = 8
+#: Longest wait of an admin's request for the nameservers to hear of a changed topic.
+_REGISTER_WAIT_S: Final = 3.0
+
+
+def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
+    """Return (address to register, the same with the host as an IP for message ids).
+
+    Raises:
+        SettingError: If the host cannot be resolved.
+    """
+    host = config.advertise_host
+    if host in ("0.0.0.0", "::", ""):
+        host = _first_address()
+    port = config.advertise_port or bound_port
+    try:
+        ip = str(ipaddress.ip_address(host))
+    except ValueError:
+        try:
+            ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise SettingError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from None
+    text = f"[{host}]" if ":" in host else host
+    return f"{text}:{port}", Host(ip.partition("%")[0], port)
+
+
+def _first_address() -> str:
+    """Return the address from which this machine would reach others (nothing is sent)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """Return what a task group died of if that is one exception, so that callers can tell by its type."""
+    leaves: list[BaseException] = []
+    open_groups: list[BaseExceptionGroup[BaseException]] = [group]
+    while open_groups:
+        for inner in open_groups.pop().exceptions:
+            if isinstance(inner, BaseExceptionGroup):
+                open_groups.append(inner)
+            else:
+                leaves.append(inner)
+    return leaves[0] if len(leaves) == 1 else None
+
+
+def _unsynced(reply: RemotingCommand) -> RemotingCommand:
+    """Return the answer for what is stored, though nobody can promise that it survives a power cut."""
+    return RemotingCommand(
+        code=ResponseCode.FLUSH_DISK_TIMEOUT,
+        opaque=reply.opaque,
+        flag=reply.flag,
+        ext_fields=reply.ext_fields,
+        codec=reply.codec,
+    )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _today() -> int:
+    """Return a number that changes with the local day."""
+    today = time.localtime()
+    return today.tm_year * 1000 + today.tm_yday
+
+
+def _boot_id() -> str:
+    """Return what names the machine's present start; empty if it does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class BrokerServer:
+    """One broker. Use: ``await BrokerServer(config, store).run(stop, ready)``.
+
+    Args:
+        directory: Store of this broker; locked while it runs.
+        announcer: Makes what keeps the nameservers informed.
+        changed_settings: Those of ``config`` that request 25 changed before the last start.
+
+    Attributes:
+        http_listen: Where HTTP is served, once requests are; None if it is off.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: Path,
+        announcer: AnnouncerFactory = Registrar,
+        *,
+        changed_settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._config = config
+        self._changed = changed_settings
+        self._announcer = announcer
+        self._directory = directory
+        self._locks: list[IO[str]] = []
+        self._state: BrokerState
+        self._server: RemotingServer
+        self._registrar: Announcer
+        self._announcements: Announcements
+        self._delay: DelayService
+        self._files: StateFiles
+        self._upkeep: Upkeep
+        self._pulls: WaitingPulls
+        self._notices: RebalanceNotices
+        self._http: HttpServer | None = None
+        self.http_listen: str | None = None
+        self._hosts: dict[int, Host] = {}
+        self._audit: AuditLog
+        self._working = 0
+        self._readers = DiskThreads("reader", count=_READERS)
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
+        """Serve until ``stop`` is set; ``ready`` gets the bound address once requests are served.
+
+        Raises:
+            SettingError: If a setting cannot be used on this machine.
+            StoreUnusable, StoreDamaged: If what is on disk cannot be used, or the disk refuses at start.
+        """
+        try:
+            self._take_locks()
+            await self._serve(stop, ready)
+        except BaseExceptionGroup as group:
+            cause = _only_cause(group)
+            if cause is None:
+                raise
+            raise cause from None
+        finally:
+            for lock in self._locks:
+                lock.close()
+
+    async def _serve(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
+        services: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as group:
+            self._audit = AuditLog(audit_logger)
+            handlers = {
+                int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
+            }
+            self._server = RemotingServer(
+                handlers=handlers,
+                group=group,
+                limits=ServerLimits(connections_max=self._config.connections_max),
+                connected=self._connected,
+                closed=self._closed,
+            )
+            # The address goes into messages, so it is bound first; clients come in once the store is ready.
+            listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
+            bound_port = split_address(listen)[1]
+            broker_addr, store_host = advertised(self._config, bound_port)
+            try:
+                self._state, self._files = load_broker(
+                    DISK,
+                    self._directory,
+                    self._config,
+                    store_host=store_host,
+                    boot=_boot_id(),
+                    now_ms=now_ms(),
+                    changed_settings=self._changed,
+                )
+            except (OSError, ValueError) as error:
+                raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
+            self._upkeep = Upkeep(self._state, self._files)
+            ha_host = self._config.ha_ip or split_address(broker_addr)[0]
+            ha_port = self._config.ha_listen_port or bound_port + 1
+            self._registrar = self._announcer(
+                self._state,
+                broker_addr=broker_addr,
+                ha_addr=f"[{ha_host}]:{ha_port}" if ":" in ha_host else f"{ha_host}:{ha_port}",
+                changed=self._apply_effects,
+            )
+            self._announcements = Announcements(self._registrar, group.create_task)
+            self._delay = DelayService(self._state, delivered=self._apply_effects)
+            self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
+            self._notices = RebalanceNotices(self._state.clients.members, self._tell)
+            await self._bind(self._server.accept())
+            for work in (
+                self._registrar.run(),
+                self._delay.run(),
+                *self._upkeep.tasks(),
+                self._look_after_clients(),
+                self._sample(),
+            ):
+                services.append(group.create_task(work))
+            await self._serve_http()
+            ready(listen)
+            await stop.wait()
+            logger.info("stopping")
+            services[0].cancel()
+            await self._registrar.unregister()
+            # Not before: whoever is told that there is nothing asks again at once.
+            await self._server.close(farewell=self._pulls.end)
+            for task in services:
+                task.cancel()
+            if self._http is not None:
+                await self._http.close()
+        self._audit.close()
+        await self._registrar.close()
+        await self._upkeep.close()
+        self._readers.shutdown()
+        logger.info("stopped")
+
+    # Start and end -------------------------------------------------------------------------------
+
+    async def _bind(self, work: Awaitable[T]) -> T:
+        host, port = self._config.bind_host, self._config.listen_port
+        try:
+            return await work
+        except OSError as error:
+            # asyncio's own text says the address once more; a name that is not resolved has no errno.
+            known = error.errno in errno.errorcode
+            reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
+            listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
+
+    async def _serve_http(self) -> None:
+        if self._config.http == "off":
+            return
+        from routekeeper.broker.server.http import HttpServer  # aiohttp takes as long to load as all the rest
+
+        self._http = HttpServer(
+            metrics=self._metrics,
+            refusing=lambda: self._upkeep.refusing,
+            given_up=lambda: self._state.store.given_up,
+        )
+        host, port = split_address(self._config.http)
+        try:
+            self.http_listen = await self._http.start(host, port)
+        except OSError as error:
+            known = error.errno in errno.errorcode
+            reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
+            raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
+
+    async def _metrics(self) -> bytes:
+        from routekeeper.broker.server.metrics import encode, gather
+
+        work = gather(self._state)
+        try:
+            while True:
+                next(work)
+                await asyncio.sleep(0)
+        except StopIteration as end:
+            samples = end.value
+        requests, connections = dict(self._server.stats.requests), len(self._server.connections)
+        loop = asyncio.get_running_loop()
+        disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
+        return await asyncio.to_thread(
+            encode,
+            samples,
+            disk=disk,
+            requests=requests,
+            connections=connections,
+            lines_suppressed=self._server.stats.lines_suppressed,
+        )
+
+    def _take_locks(self) -> None:
+        places = [("storePathRootDir", self._directory)]
+        if self._config.log_path:
+            places.append(("storePathCommitLog", Path(self._config.log_path)))
+        for key, directory in places:
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                lock = open(directory / "lock", "a", opener=_private)  # noqa: SIM115 - held as long as we run
+            except OSError as error:
+                raise SettingError(f"{key}={directory} cannot be used: {error.strerror}") from None
+            self._locks.append(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise SettingError(f"{key}={directory}: another broker uses it") from None
+
+    # Requests ------------------------------------------------------------------------------------
+
+    def _connected(self, connection: Connection) -> None:
+        try:
+            host, port = split_address(connection.peer)
+            self._hosts[connection.id] = Host(str(ipaddress.ip_address(host.partition("%")[0])), port)
+        except (RemotingError, ValueError):
+            self._hosts[connection.id] = Host("0.0.0.0", 0)
+
+    def _closed(self, connection: Connection, *, by_us: bool) -> None:
+        self._hosts.pop(connection.id, None)
+        self._pulls.drop(connection.id)
+        changed = self._state.clients.closed(connection.id)
+        if changed:
+            named = ",".join(changed[:_GROUPS_NAMED])
+            logger.info("client gone connection=%s groups=%s count=%s", connection.id, named, len(changed))
+            notify_changed(self._state, changed)
+            self._apply_effects()
+
+    def _handle(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        if request.code in MAY_WAIT and connection.unanswered >= self._server.limits.unanswered_max:
+            # Before it is served: afterwards it would be stored, and its sender told that it is not.
+            self._count_refused(request.code, Refused.OVERLOAD)
+            return request.reply(
+                ResponseCode.SYSTEM_BUSY,
+                remark=f"[OVERLOAD]system busy, {connection.unanswered} requests of this connection"
+                " are unanswered",
+            )
+        loop_time = asyncio.get_running_loop().time()
+        outcome = serve(
+            self._state,
+            Call(
+                request=request,
+                connection=connection.id,
+                peer=self._hosts[connection.id],
+                now_ms=now_ms(),
+                now=loop_time,
+            ),
+        )
+        registering = self._apply_effects()
+        if isinstance(outcome, RemotingCommand):
+            return outcome
+        if isinstance(outcome, Park):
+            pull = outcome.pull
+            if not self._pulls.park(pull, deadline=loop_time + pull.suspend_ms / 1000):
+                return time_over(self._state, pull)
+            return None
+        if isinstance(outcome, Forward):
+            return self._ask_client(outcome)
+        if isinstance(outcome, AskAll):
+            return self._ask_all(outcome)
+        if isinstance(outcome, Stepwise):
+            return self._work_out(outcome)
+        if outcome.log_offset and outcome.only_synced:
+            return self._answer_synced(connection, request, outcome)
+        return self._answer_later(request.code, outcome, registering if outcome.registered else None)
+
+    def _handle_audited(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Serve a request by which an operator changes something, and note what came of it."""
+        about = self._state.effects.about = {}
+        try:
+            answer = self._handle(connection, request)
+        except RemotingError as error:
+            self._note(connection, request, about, result_of(request.failed(error)))
+            raise
+        if isinstance(answer, RemotingCommand):
+            self._note(connection, request, about, result_of(answer))
+            return answer
+        assert isinstance(answer, Awaitable), "no such request is parked, or waits for the log alone"
+        return self._note_later(connection, request, about, answer)
+
+    async def _note_later(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        about: dict[str, str],
+        work: Awaitable[RemotingCommand | None],
+    ) -> RemotingCommand:
+        result = "unknown"
+        try:
+            answer = await work
+            assert answer is not None, "no such request goes unanswered"
+            result = result_of(answer)
+            return answer
+        finally:
+            self._note(connection, request, about, result)
+
+    def _note(
+        self, connection: Connection, request: RemotingCommand, about: dict[str, str], result: str
+    ) -> None:
+        self._audit.note(connection.peer, RequestCode(request.code).name, result, about)
+
+    def _count_refused(self, code: int, reason: Refused) -> None:
+        if code in SENDS:
+            self._state.stats.refused[reason] += 1
+
+    def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
+        """Answer once the log is synced, without a task: under SYNC_FLUSH that is every send."""
+        deferred, reply = DeferredReply(connection, request), later.reply
+        self._upkeep.when_synced(
+            later.log_offset,
+            lambda failure: deferred.send(reply if failure is None else _unsynced(reply)),
+        )
+        return deferred
+
+    async def _ask_client(self, forward: Forward) -> RemotingCommand:
+        asked = forward.asked
+        connection = self._server.connections.get(forward.connection)
+        try:
+            if connection is None:
+                raise ConnectionLost("its connection is closed", sent=False)
+            answer = await connection.invoke(forward.request, timeout_s=_CLIENT_WAIT_S)
+        except RequestTimeout:
+            return asked.reply(
+                ResponseCode.CONSUME_MSG_TIMEOUT,
+                remark=f"consumer <{forward.client_id}> gave no answer within {_CLIENT_WAIT_S:g} s",
+            )
+        except RemotingError as error:
+            return asked.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"consumer <{forward.client_id}> cannot be asked: {error}"
+            )
+        return asked.reply(
+            answer.code, remark=answer.remark, ext_fields=dict(answer.ext_fields), body=answer.body
+        )
+
+    async def _ask_all(self, ask: AskAll) -> RemotingCommand:
+        """Ask clients at once; one that is gone, or gives no answer in time, is left out."""
+
+        async def answer(connection_id: int) -> RemotingCommand | None:
+            connection = self._server.connections.get(connection_id)
+            try:
+                if connection is None:
+                    return None
+                return await connection.invoke(ask.request, timeout_s=_CLIENT_WAIT_S)
+            except RemotingError:
+                return None
+
+        answers = await asyncio.gather(*map(answer, ask.clients.values()))
+        given = {name: found for name, found in zip(ask.clients, answers, strict=True) if found is not None}
+        return ask.combine(ask.asked, given)
+
+    async def _work_out(self, stepwise: Stepwise) -> RemotingCommand | None:
+        if self._working >= _STEPWISE_MAX:
+            stepwise.work.close()
+            return stepwise.asked.reply(
+                ResponseCode.SYSTEM_BUSY,
+                remark=f"[OVERLOAD]system busy, {self._working} queries are under way",
+            )
+        self._working += 1
+        try:
+            outcome = await in_threads(stepwise.work, self._readers)
+        finally:
+            self._working -= 1
+        self._apply_effects()
+        if not isinstance(outcome, Later):
+            return outcome
+        return await self._answer_later(stepwise.asked.code, outcome, None)
+
+    async def _answer_later(
+        self, code: int, later: Later, registering: asyncio.Future[None] | None
+    ) -> RemotingCommand | None:
+        reply = later.reply
+        try:
+            refused = await self._saved(code, later)
+            if refused is not None:
+                return refused
+            if later.log_offset:
+                await self._upkeep.synced(later.log_offset)
+        except (TimeoutError, StoreUnavailable):
+            return _unsynced(reply)
+        if registering is not None:
+            await asyncio.wait([registering], timeout=_REGISTER_WAIT_S)
+        return reply
+
+    async def _saved(self, code: int, later: Later) -> RemotingCommand | None:
+        """Wait until the tables that an answer needs are on disk; return another answer if they are not."""
+        reply = later.reply
+        for file, wanted in (
+            (self._files.topics, later.topics_saved),
+            (self._files.groups, later.groups_saved),
+            (self._files.offsets, later.offsets_saved),
+            (self._files.settings, later.settings_saved),
+        ):
+            if not wanted:
+                continue
+            try:
+                await self._upkeep.saved(file)
+            except (OSError, StoreUnavailable) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                self._count_refused(code, refused_for(error))
+                return RemotingCommand(
+                    code=ResponseCode.SERVICE_NOT_AVAILABLE,
+                    opaque=reply.opaque,
+                    flag=reply.flag,
+                    remark=f"cannot write {file.name}: {reason}",
+                    ext_fields={},
+                    codec=reply.codec,
+                )
+        return None
+
+    def _apply_effects(self) -> asyncio.Future[None] | None:
+        """Do what handlers asked for; return what is done once changed topics are announced, if there are."""
+        effects = self._state.effects
+        if effects.arrived:
+            self._pulls.arrived(effects.arrived)
+            effects.arrived = set()
+        if effects.notify:
+            self._notices.tell(effects.notify)
+            effects.notify = []
+        if effects.save_groups:
+            effects.save_groups = False
+            self._upkeep.save(self._files.groups)
+        if effects.save_topics:
+            effects.save_topics = False
+            self._upkeep.save(self._files.topics)
+        if effects.tell:
+            for connection_id, request in effects.tell:
+                self._tell(connection_id, request)
+            effects.tell = []
+        if effects.clean:
+            effects.clean = False
+            self._upkeep.clean()
+        if not effects.register_all and not effects.changed_topics:
+            return None
+        changed, effects.changed_topics = effects.changed_topics, []
+        of_all, effects.register_all = effects.register_all, False
+        return self._announcements.announce(changed, of_all=of_all)
+
+    def _tell(self, connection_id: int, request: RemotingCommand) -> None:
+        connection = self._server.connections.get(connection_id)
+        if connection is not None:
+            connection.notify(request)
+
+    def _send(self, connection_id: int, answer: RemotingCommand) -> None:
+        connection = self._server.connections.get(connection_id)
+        if connection is not None:
+            connection.send(answer)
+
+    # Upkeep --------------------------------------------------------------------------------------
+
+    async def _look_after_clients(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SCAN_INTERVAL_S)
+            self._state.locks.expire(loop.time())
+            silent, changed = self._state.clients.expire(loop.time())
+            for connection_id in silent:
+                logger.info("client silent connection=%s", connection_id)
+                connection = self._server.connections.get(connection_id)
+                if connection is not None:
+                    connection.close()
+            notify_changed(self._state, changed)
+            self._apply_effects()
+
+    async def _sample(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            stats = self._state.stats
+            stats.sample(loop.time())
+            stats.begin_day(_today())
+            for _ in stats.sample_items(loop.time()):
+                await asyncio.sleep(0)
+            await asyncio.sleep(SAMPLE_INTERVAL_S)

@@ -1,0 +1,281 @@
+"""Keeps every nameserver informed of this broker: sends what ``registration`` decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from routekeeper.broker.server.registration import (
+    RegistrationSchedule,
+    Trigger,
+    VersionAnswer,
+    asks_first,
+    is_needed,
+    place_holder,
+    registration_body,
+)
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.addresses import same_address
+from routekeeper.remoting.bodies import KVTable
+from routekeeper.remoting.bounds import ADDR_MAX, LEASE_MS
+from routekeeper.remoting.codes import VERSION, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import FieldError, RemoteProtocolError, RemotingError
+from routekeeper.remoting.fields import (
+    GetRouteFields,
+    QueryDataVersionFields,
+    QueryDataVersionResponseFields,
+    RegisterBrokerFields,
+    UnregisterBrokerFields,
+)
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
+from routekeeper.remoting.transport.aio import RemotingClient
+
+logger = logging.getLogger(__name__)
+
+#: Time that a farewell may take at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
+UNREGISTER_TIMEOUT_S = 3.0
+#: Larger bodies travel compressed, or they would not fit a frame of 16 MiB.
+PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
+#: More topics than these are encoded in a thread, so that requests do not wait for it.
+_INLINE_TOPICS_MAX: Final = 500
+
+
+def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, bool]:
+    """Return the body of a registration and whether it is compressed: as asked, or because it must be."""
+    body = encode_register_body(content, compressed=compressed, version=VERSION)
+    if compressed or len(body) <= PLAIN_BODY_MAX:
+        return body, compressed
+    return encode_register_body(content, compressed=True, version=VERSION), True
+
+
+def asked_lease_ms(timer_divisor: float) -> int | None:
+    """Return the lease to ask for: the default one, unless all timers are shortened."""
+    return None if timer_divisor == 1 else round(LEASE_MS / timer_divisor)
+
+
+class Announcer(Protocol):
+    """Keeps those who list brokers informed of this one; :class:`Registrar` does so with nameservers."""
+
+    async def run(self) -> None:
+        """Announce at start, and go on, until cancelled."""
+
+    async def register_all(self, trigger: Trigger) -> None:
+        """Announce all topics."""
+
+    async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
+        """Announce topics that were created or changed, each with the version that it brought."""
+
+    async def unregister(self) -> None:
+        """Say farewell."""
+
+    async def close(self) -> None: ...
+
+
+class AnnouncerFactory(Protocol):
+    """Makes the announcer of a broker; the arguments are those of :class:`Registrar`."""
+
+    def __call__(
+        self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+    ) -> Announcer: ...
+
+
+class Registrar:
+    """Registers one broker with all its nameservers, each independently of the others.
+
+    A lost connection triggers nothing: the next registration opens a new one.
+
+    Args:
+        broker_addr, ha_addr: What clients and slaves are to dial.
+        changed: Called when an answer changed the topic table.
+    """
+
+    def __init__(
+        self, state: BrokerState, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+    ) -> None:
+        self._state = state
+        self._broker_addr = broker_addr
+        self._ha_addr = ha_addr
+        self._changed = changed
+        self._client = RemotingClient(close_on_timeout=True)
+        self._failing: set[str] = set()
+        self._busy: set[str] = set()
+        self._displaced: dict[str, str] = {}
+        self._leaving = False
+
+    async def run(self) -> None:
+        """Register at start, then on the schedule, until cancelled."""
+        config = self._state.config
+        if not config.namesrv_addrs:
+            logger.warning("no nameserver is configured, nobody will find this broker")
+            return
+        loop = asyncio.get_running_loop()
+        schedule = RegistrationSchedule(delay_s=config.register_delay_s, period_s=config.register_period_s)
+        schedule.started(loop.time())
+        async with asyncio.TaskGroup() as rounds:
+            rounds.create_task(self.register_all(Trigger.START))
+            while True:
+                await asyncio.sleep(schedule.until_due(loop.time()))
+                schedule.fired(loop.time())
+                # A nameserver that does not answer must not delay the next round of the others.
+                rounds.create_task(self.register_all(Trigger.PERIOD))
+
+    async def register_all(self, trigger: Trigger) -> None:
+        """Send all topics to every nameserver, if they need them."""
+        state = self._state
+        if asks_first(trigger, force_register=state.config.force_register):
+            own = state.topics.data_version
+            answers = await asyncio.gather(*map(self._ask_version, state.config.namesrv_addrs))
+            if not is_needed(answers, own):
+                return
+        targets = state.config.namesrv_addrs
+        if trigger is Trigger.PERIOD:
+            targets = tuple(addr for addr in targets if addr not in self._busy)
+        whole = tuple(state.topics)
+        # At its start a broker takes the place of its former process.
+        looks = trigger is Trigger.PERIOD
+        await self._register(targets, whole, state.topics.data_version, looks=looks)
+
+    async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
+        """Send each of these topics alone, with its version, to every nameserver (5.x's increment)."""
+        for config, version in changes:
+            await self._register(self._state.config.namesrv_addrs, (config,), version)
+
+    async def unregister(self) -> None:
+        """Say farewell to every nameserver; nothing is registered any more."""
+        self._leaving = True
+        state = self._state
+        fields = UnregisterBrokerFields(
+            broker_name=state.config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=state.config.cluster_name,
+            broker_id=state.config.broker_id,
+        )
+        request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields.to_ext())
+
+        async def farewell(addr: str) -> None:
+            try:
+                answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
+                logger.info("broker unregistered nameserver=%s code=%s", addr, answer.code)
+            except RemotingError as error:
+                logger.warning("unregistration failed nameserver=%s error=%s", addr, error)
+
+        await asyncio.gather(*map(farewell, state.config.namesrv_addrs))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _register(
+        self,
+        targets: Iterable[str],
+        topics: tuple[TopicConfig, ...],
+        version: DataVersion,
+        *,
+        looks: bool = False,
+    ) -> None:
+        if self._leaving:
+            return
+        config = self._state.config
+        content = registration_body(topics, version, broker_permission=config.broker_permission)
+        wanted = config.compressed_register
+        if len(topics) > _INLINE_TOPICS_MAX:
+            body, compressed = await asyncio.to_thread(encode_fitting, content, compressed=wanted)
+        else:
+            body, compressed = encode_fitting(content, compressed=wanted)
+        fields = RegisterBrokerFields(
+            broker_name=config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=config.cluster_name,
+            ha_server_addr=self._ha_addr,
+            broker_id=config.broker_id,
+            compressed=compressed,
+            body_crc32=body_crc32(body),
+            heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
+        )
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
+        # A look goes first over the same connection, so it sees what was there before.
+        work = [self._look_for_twin(addr) for addr in targets] if looks else []
+        await asyncio.gather(*work, *(self._register_at(addr, request) for addr in targets))
+
+    async def _register_at(self, addr: str, request: RemotingCommand) -> None:
+        timeout_s = self._state.config.register_timeout_ms / 1000
+        self._busy.add(addr)
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
+            ordered = KVTable.decode(answer.body).table if answer.body else {}
+        except RemotingError as error:
+            self._failed(addr, str(error))
+            return
+        finally:
+            self._busy.discard(addr)  # this one's: the next round must not wait for the others
+        if answer.code != ResponseCode.SUCCESS:
+            self._failed(addr, f"code={answer.code} remark={answer.remark}")
+            return
+        if addr in self._failing:
+            self._failing.discard(addr)
+            logger.info("registration works again nameserver=%s", addr)
+        if self._state.topics.set_order(ordered, now_ms=wall_clock.now_ms()):
+            self._state.effects.save_topics = True
+            self._changed()
+
+    async def _look_for_twin(self, addr: str) -> None:
+        """Warn if a nameserver lists another address under this broker's name and id, once for each address.
+
+        The registration that follows takes the place back, and so does the other broker's next one.
+        """
+        config = self._state.config
+        fields = GetRouteFields(topic=config.broker_name)
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            route = decode_route(answer.body) if answer.code == ResponseCode.SUCCESS else TopicRouteData()
+        except RemotingError:
+            return  # the registration says so
+        holder = place_holder(
+            route, cluster=config.cluster_name, name=config.broker_name, id_=config.broker_id
+        )
+        if holder is None:
+            return
+        if same_address(holder, self._broker_addr):
+            self._displaced.pop(addr, None)
+        elif self._displaced.get(addr) != holder:
+            self._displaced[addr] = holder
+            logger.warning(
+                "another broker took this one's name and id name=%s id=%s by=%s nameserver=%s",
+                config.broker_name,
+                config.broker_id,
+                holder[:ADDR_MAX],
+                addr,
+            )
+
+    def _failed(self, addr: str, reason: str) -> None:
+        """Log the first failure of an episode; the rest would repeat it every period."""
+        level = logging.DEBUG if addr in self._failing else logging.WARNING
+        self._failing.add(addr)
+        logger.log(level, "registration failed nameserver=%s reason=%s", addr, reason)
+
+    async def _ask_version(self, addr: str) -> VersionAnswer:
+        state, config = self._state, self._state.config
+        fields = QueryDataVersionFields(
+            broker_name=config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=config.cluster_name,
+            broker_id=config.broker_id,
+        )
+        request = RemotingCommand.request(
+            RequestCode.QUERY_DATA_VERSION, fields.to_ext(), state.topics.data_version.encode()
+        )
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            if answer.code != ResponseCode.SUCCESS:
+                return VersionAnswer(failed=True)
+            changed = QueryDataVersionResponseFields.parse(answer.ext_fields).changed
+            stored = DataVersion.decode(answer.body) if answer.body else None
+        except (RemotingError, FieldError, RemoteProtocolError) as error:
+            self._failed(addr, str(error))
+            return VersionAnswer(failed=True)
+        return VersionAnswer(changed=changed, stored=stored)

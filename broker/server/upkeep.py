@@ -1,0 +1,357 @@
+"""The broker's work with the disk besides storing messages: when it is done, each kind in a task of its own.
+
+What the work is lies in ``store`` and ``state_files``; here steps that block run in threads, each kind in one
+of its own: what waits for a disk that stands still holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from routekeeper.broker.errors import Refused
+from routekeeper.broker.server.disk_threads import in_threads
+from routekeeper.broker.store.messages import MessageStore
+from routekeeper.broker.store.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
+from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.broker.tables.state_files import Done, Failure, LogFlush, StateFile, StateFiles
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.disk_threads import DiskThreads
+
+logger = logging.getLogger(__name__)
+
+#: Longest time between two checkpoints when nothing else asks for one.
+_CHECKPOINT_S: Final = 2.0
+#: Whether log files have to go is asked this often. Source: cleanResourceInterval, RocketMQ 4.9.
+_CLEAN_S: Final = 10.0
+#: The index follows the log this often.
+_INDEX_S: Final = 1.0
+#: How often a disk that refuses is looked after, and its state logged.
+_WATCH_S: Final = 1.0
+#: Pause after the disk refused.
+_RETRY_S: Final = 1.0
+#: At the end the disk gets so long for what is under way and for the tables, and as long again for the store.
+#: What was promised to be durable is so already, and the rest is what a killed process would lose.
+CLOSE_S: Final = 5.0
+
+
+class _Waiting:
+    """Somebody who waits for a sync, told once: of its outcome, or that it takes too long.
+
+    Attributes:
+        done: None once it was called.
+        deadline: Loop time.
+    """
+
+    __slots__ = ("deadline", "done")
+
+    def __init__(self, done: Done, deadline: float) -> None:
+        self.done: Done | None = done
+        self.deadline = deadline
+
+    def end(self, failure: Failure) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(failure)
+
+
+class Upkeep:
+    """Keeps one broker's state on disk."""
+
+    def __init__(self, state: BrokerState, files: StateFiles) -> None:
+        self._state = state
+        self._files = files
+        self._flush = LogFlush(state.store)
+        self._flush_wanted = asyncio.Event()
+        self._clean_wanted = False
+        self._file_wanted = {file.name: asyncio.Event() for file in files}
+        for file in (files.topics, files.groups):  # the disk may have refused at the start
+            self._file_wanted[file.name].set()
+        self._file_threads = {file.name: DiskThreads(file.name) for file in files}
+        self._unsynced: deque[_Waiting] = deque()
+        self._give_up: asyncio.Handle | None = None
+        self._log_thread = DiskThreads("log")
+        self._store_thread = DiskThreads("store")
+        self._index_thread = DiskThreads("index")
+        self._unwritten: dict[str, Failure] = {}
+        self._sync_began: float | None = None
+
+    def tasks(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Return what has to run as long as the broker does."""
+        config = self._state.config
+        return (
+            self._keep_file(self._files.topics, every_s=None),
+            self._keep_file(self._files.groups, every_s=None),
+            self._keep_file(self._files.offsets, every_s=config.flush_offset_interval_ms / 1000),
+            self._keep_file(self._files.settings, every_s=None),
+            self._keep_file(self._files.delays, every_s=config.flush_delay_offset_interval_ms / 1000),
+            self._flush_log(),
+            self._keep_store(),
+            self._keep_index(),
+            self._watch_disk(),
+        )
+
+    @property
+    def refusing(self) -> str | None:
+        """Why the disk does not take messages or tables now; None if it does."""
+        if (reason := self._state.store.refusing) is not None:
+            return f"no messages are taken: {reason}"
+        for name, failure in self._unwritten.items():
+            text = failure.strerror if isinstance(failure, OSError) else failure
+            return f"{name} is not written: {text}"
+        if self._is_hung:
+            return "the disk of the log has not answered for longer than syncFlushTimeout"
+        return None
+
+    @property
+    def _is_hung(self) -> bool:
+        began, longest_s = self._sync_began, self._state.config.sync_flush_timeout_ms / 1000
+        return began is not None and time.monotonic() - began > longest_s
+
+    def save(self, file: StateFile) -> None:
+        """Have a file written soon."""
+        self._file_wanted[file.name].set()
+
+    def clean(self) -> None:
+        """Have old files removed soon."""
+        self._clean_wanted = True
+
+    async def saved(self, file: StateFile) -> None:
+        """Wait until what a table holds now is on disk.
+
+        Raises:
+            OSError, StoreUnavailable: If it could not be written.
+        """
+        done, waiter = _waiter()
+        file.when_saved(done)
+        self.save(file)
+        await waiter
+
+    async def synced(self, log_offset: int) -> None:
+        """Wait until the log is synced up to an offset.
+
+        Raises:
+            TimeoutError: If that takes longer than ``syncFlushTimeout``.
+            StoreUnavailable: If the disk refused.
+        """
+        done, waiter = _waiter()
+        self.when_synced(log_offset, done)
+        await waiter
+
+    def when_synced(self, log_offset: int, done: Done) -> None:
+        """Call ``done`` later, when the log is synced up to an offset, or as :meth:`synced` would raise."""
+        loop = asyncio.get_running_loop()
+        timeout_s = self._state.config.sync_flush_timeout_ms / 1000
+        waiting = _Waiting(done, loop.time() + timeout_s)
+        self._flush.when_flushed(log_offset, waiting.end)
+        self._flush_wanted.set()
+        unsynced = self._unsynced
+        while unsynced and unsynced[0].done is None:
+            unsynced.popleft()
+        unsynced.append(waiting)
+        if self._give_up is None:
+            self._give_up = loop.call_later(timeout_s, self._time_over)
+
+    def _time_over(self) -> None:
+        """Tell those who have waited for a sync for too long."""
+        loop, unsynced = asyncio.get_running_loop(), self._unsynced
+        while unsynced and (unsynced[0].done is None or unsynced[0].deadline <= loop.time()):
+            unsynced.popleft().end(TimeoutError())
+        self._give_up = loop.call_at(unsynced[0].deadline, self._time_over) if unsynced else None
+
+    async def close(self) -> None:
+        """Write everything: for the end of the process, when no task runs any more.
+
+        A disk that stands still is left alone.
+        """
+        # Each thread keeps the order: what was under way when its task was cancelled comes to its end first.
+        await asyncio.gather(
+            self._end("log", _nothing(), self._log_thread),
+            self._end("index", _nothing(), self._index_thread),
+            *(self._end(file.name, _saved(file), self._file_threads[file.name]) for file in self._files),
+        )
+        # The disk may answer and be slow: files of many queues are given up before it counts as hung.
+        closing = close_store(self._state.store, longest_s=0.8 * CLOSE_S)
+        await self._end("store", closing, self._store_thread)
+        for thread in (
+            *self._file_threads.values(),
+            self._log_thread,
+            self._store_thread,
+            self._index_thread,
+        ):
+            thread.shutdown()
+
+    async def _end(self, what: str, steps: Steps, thread: DiskThreads) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await in_threads(steps, thread)
+        except TimeoutError:
+            logger.error("the disk has not answered for %g s: ending without it what=%s", CLOSE_S, what)
+        except Exception as error:  # the others are to be written nevertheless
+            logger.error("not written at shutdown what=%s error=%s", what, error)
+
+    # Tasks ---------------------------------------------------------------------------------------
+
+    async def _keep_file(self, file: StateFile, *, every_s: float | None) -> None:
+        wanted = self._file_wanted[file.name]
+        while True:
+            try:
+                async with asyncio.timeout(every_s):
+                    await wanted.wait()
+            except TimeoutError:
+                pass
+            wanted.clear()
+            await in_threads(file.save(), self._file_threads[file.name])
+            if file.failure is None:
+                if self._unwritten.pop(file.name, None) is not None:
+                    logger.info("file written again path=%s", file.name)
+                continue
+            if file.name not in self._unwritten:
+                logger.error("file not written path=%s error=%s", file.name, file.failure)
+            self._unwritten[file.name] = file.failure
+            await asyncio.sleep(_RETRY_S)
+            wanted.set()
+
+    async def _flush_log(self) -> None:
+        """Sync the log: at once for those who wait (one sync for all of them), else every interval."""
+        failing = False
+        while True:
+            if not self._flush.is_wanted:
+                try:
+                    async with asyncio.timeout(self._state.config.flush_interval_ms / 1000):
+                        await self._flush_wanted.wait()
+                except TimeoutError:
+                    pass
+            self._flush_wanted.clear()
+            self._sync_began = time.monotonic()
+            await in_threads(self._flush.flush(), self._log_thread)
+            self._sync_began = None
+            if self._flush.failure is not None:
+                if not failing:
+                    logger.critical(
+                        "log not synced, no more messages are taken error=%s", self._flush.failure
+                    )
+                failing = True
+                await asyncio.sleep(_RETRY_S)
+
+    async def _watch_disk(self) -> None:
+        """Log once when the disk begins to refuse and once when that is over, and find out whether it is."""
+        log, counts = self._state.store.log, self._state.stats.refused
+        is_ready, began, refused_before = True, 0.0, 0
+        while True:
+            refused = counts[Refused.DISK_FULL] + counts[Refused.DISK_FAILED]
+            if is_ready and (reason := self.refusing) is not None:
+                logger.warning("not ready reason=%s", reason)
+                is_ready, began = False, time.monotonic()
+            elif is_ready:
+                refused_before = refused
+            if not self._is_hung:  # a write would wait as well
+                log.try_again()
+            if not is_ready and self.refusing is None:
+                lasted_s, count = time.monotonic() - began, refused - refused_before
+                logger.warning("ready again after_s=%.1f sends_refused=%d", lasted_s, count)
+                is_ready = True
+            await asyncio.sleep(_WATCH_S)
+
+    async def _keep_store(self) -> None:
+        """Write checkpoints and remove old files, never both at once."""
+        store = self._state.store
+        pause_s = _CHECKPOINT_S
+        cleaned = time.monotonic()
+        while True:
+            await asyncio.sleep(pause_s)
+            started = time.monotonic()
+            await in_threads(store.checkpoint(), self._store_thread)
+            # Thousands of queues take long to sync; do not let that become all the disk does.
+            pause_s = max(_CHECKPOINT_S, 5 * (time.monotonic() - started))
+            if self._clean_wanted or time.monotonic() - cleaned >= _CLEAN_S:
+                asked, self._clean_wanted = self._clean_wanted, False
+                await self._remove_old_files(asked=asked)
+                cleaned = time.monotonic()
+
+    async def _remove_old_files(self, *, asked: bool) -> None:
+        store, config = self._state.store, self._state.config
+        loop = asyncio.get_running_loop()
+        used = await loop.run_in_executor(self._store_thread, store.disk_used)
+        wanted = removal(
+            hour=time.localtime().tm_hour,
+            asked=asked,
+            used=used,
+            delete_when=parse_hours(config.delete_when),
+            used_max=config.disk_used_max_percent / 100,
+            forcibly=config.disk_clean_forcibly_percent / 100,
+            clean_forcibly=config.clean_file_forcibly,
+        )
+        if wanted is Removal.NOTHING:
+            return
+        before, count_max = wall_clock.now_ms() / 1000 - config.file_reserved_h * 3600, sys.maxsize
+        if wanted is Removal.OLDEST:
+            before, count_max = math.inf, OLDEST_AT_ONCE
+        begin = store.log.min_offset
+        try:
+            await in_threads(store.remove_old_files(before=before, count_max=count_max), self._store_thread)
+        except OSError as error:
+            logger.error("old files not removed error=%s", error)
+        if wanted is Removal.OLDEST and store.log.min_offset > begin:
+            logger.warning("files removed before their time, the disk is full used=%.3f", used)
+
+    async def _keep_index(self) -> None:
+        """Have the index follow the log."""
+        failing = False
+        while True:
+            await asyncio.sleep(_INDEX_S)
+            try:
+                await in_threads(self._state.store.index.follow(), self._index_thread)
+            except OSError as error:
+                if not failing:
+                    logger.error("index file not written error=%s", error)
+                failing = True
+                await asyncio.sleep(_RETRY_S)
+            else:
+                failing = False
+
+
+def _nothing() -> Steps:
+    yield lambda: None
+
+
+def _saved(file: StateFile) -> Steps:
+    """Have a file hold all of its table.
+
+    Raises:
+        OSError, StoreUnavailable: If it could not be written.
+    """
+    yield from file.save(whole=True)
+    if file.failure is not None:
+        raise file.failure
+
+
+def close_store(store: MessageStore, *, longest_s: float) -> Steps:
+    """Write a last checkpoint and close the store; begin no step with files of queues after ``longest_s``.
+
+    Raises:
+        OSError, StoreUnavailable: If the disk refused.
+    """
+    end = time.monotonic() + longest_s
+    yield from store.closing(lambda: time.monotonic() >= end)
+
+
+def _waiter() -> tuple[Done, asyncio.Future[None]]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(failure: Failure) -> None:
+        if future.done():
+            return
+        if failure is None:
+            future.set_result(None)
+        else:
+            future.set_exception(failure)
+
+    return done, future

@@ -1,0 +1,133 @@
+"""Holds the pulls that wait for messages: wakes them by arrivals, ends them by their deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Final
+
+from routekeeper.broker.requests.pulling import Park, Pull, look, time_over
+from routekeeper.broker.server.delay import DelayService
+from routekeeper.broker.tables.long_polling import ParkedPulls
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.broker.tables.topics import SCHEDULE_TOPIC
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+
+logger = logging.getLogger(__name__)
+
+LOOKS_MAX: Final = 256
+"""Pulls that are looked at again in one turn of the loop: one message can wake a hundred thousand."""
+
+
+class WaitingPulls:
+    """The parked pulls of one broker.
+
+    Args:
+        delay: Is woken by messages of the schedule topic.
+        send: Sends an answer over a connection, if that is still there.
+    """
+
+    def __init__(
+        self,
+        state: BrokerState,
+        *,
+        delay: DelayService,
+        send: Callable[[int, RemotingCommand], None],
+    ) -> None:
+        self._state = state
+        self._delay = delay
+        self._send = send
+        self._parked: ParkedPulls[Pull] = ParkedPulls()
+        self._expiry: asyncio.Handle | None = None
+        self._expiry_at = math.inf  # kept here: not every handle of uvloop knows its instant
+        # By queue: up to which pull those are to be looked at again that wait there.
+        self._arrived: dict[tuple[str, int], int] = {}
+        self._waking = False
+
+    def park(self, pull: Pull, *, deadline: float) -> bool:
+        """Hold a pull until a deadline (loop time); return False if there is no place for it or its host."""
+        if not self._parked.park(
+            pull,
+            owner=pull.connection,
+            topic=pull.topic,
+            queue_id=pull.queue_id,
+            deadline=deadline,
+            size=pull.size,
+            host=pull.host,
+        ):
+            return False
+        if deadline < self._expiry_at:
+            self._arm()
+        return True
+
+    def drop(self, connection: int) -> None:
+        """Forget the pulls of a connection that is gone."""
+        self._parked.drop(connection)
+
+    def arrived(self, queues: set[tuple[str, int]]) -> None:
+        """Look again at the pulls of queues that got messages.
+
+        That is done after the whole batch of requests at hand, so that they get all of it at once.
+        """
+        self._arrived |= dict.fromkeys(queues, self._parked.parked)
+        if not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def end(self) -> None:
+        """Answer all pulls as if their time were over: this broker stops."""
+        self._expire_until(math.inf)
+
+    def _arm(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry, self._expiry_at = None, math.inf
+        deadline = self._parked.next_deadline()
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._expiry, self._expiry_at = loop.call_at(deadline, self._expire), deadline
+
+    def _expire(self) -> None:
+        self._expire_until(asyncio.get_running_loop().time())
+
+    def _expire_until(self, instant: float) -> None:
+        for pull in self._parked.expire(instant):
+            try:
+                answer = time_over(self._state, pull)
+            except OSError as error:
+                answer = _unread(pull, error)
+            self._send(pull.connection, answer)
+        self._arm()
+
+    def _wake(self) -> None:
+        left = LOOKS_MAX
+        while self._arrived and left:
+            topic, queue_id = queue = next(iter(self._arrived))
+            up_to = self._arrived.pop(queue)
+            if topic == SCHEDULE_TOPIC:
+                self._delay.wake()
+            woken = self._parked.wake(topic, queue_id, up_to=up_to, most=left)
+            left -= len(woken)
+            if not left:  # there may be more
+                self._arrived[queue] = up_to
+            for pull, deadline in woken:
+                try:
+                    found = look(self._state, pull)
+                except OSError as error:
+                    found = _unread(pull, error)
+                if isinstance(found, Park):
+                    self.park(found.pull, deadline=deadline)
+                else:
+                    self._send(pull.connection, found)
+        self._waking = bool(self._arrived)
+        if self._waking:
+            asyncio.get_running_loop().call_soon(self._wake)
+
+
+def _unread(pull: Pull, error: OSError) -> RemotingCommand:
+    """Return the answer to a pull whose messages the disk does not give; those behind it get theirs."""
+    logger.error("messages not read topic=%s queue=%s error=%s", pull.topic, pull.queue_id, error)
+    return pull.request.reply(ResponseCode.SYSTEM_ERROR, remark=f"the disk refused: {error.strerror}")

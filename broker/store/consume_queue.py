@@ -1,0 +1,353 @@
+"""Consume queues: per queue, fixed entries that point into the commit log.
+
+Entry, big-endian, 20 bytes::
+
+    log_offset  i64
+    size        i32   of the record; 0 marks an entry whose record is lost, its offset is that of the next one
+    tags_code   i64   hash of the tag; in SCHEDULE_TOPIC_XXXX the instant of delivery in Unix ms
+
+Everything here can be rebuilt from the log, so entries are written late and in bulk; until then they are
+served from memory. Source: ConsumeQueue of RocketMQ 4.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from routekeeper.broker.store.files import DISK, Disk, make_directories, write_whole
+
+ENTRY_SIZE: Final = 20
+ENTRY: Final = struct.Struct(">qiq")
+_NAME_DIGITS: Final = 20
+#: Entries of each queue kept in memory after they were written; where consumers usually read.
+_KEPT_ENTRIES: Final = 256
+
+
+#: Entries that recovery reads at once.
+_BLOCK_ENTRIES: Final = 4096
+
+
+class Entry(NamedTuple):
+    """One decoded entry."""
+
+    log_offset: int
+    size: int
+    tags_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """Entries of one queue that are not in its files yet."""
+
+    directory: Path
+    file_size: int
+    index: int
+    data: bytes
+
+
+class ConsumeQueue:
+    """Index of one queue of one topic.
+
+    Attributes:
+        min_index: First index that can be read.
+        max_index: Index of the next entry to be appended.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_file_size",
+        "_stored",
+        "_tail",
+        "_tail_index",
+        "_weight",
+        "directory",
+        "max_index",
+        "min_index",
+    )
+
+    def __init__(self, directory: Path, *, file_size: int, disk: Disk = DISK) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._file_size = max(file_size // ENTRY_SIZE, 1) * ENTRY_SIZE
+        self._weight = zlib.crc32(f"{directory.parent.name}/{directory.name}".encode()) | 1
+        self.min_index = 0
+        self.max_index = 0
+        self._stored = 0  # entries below are in the files
+        self._tail = bytearray()  # entries from _tail_index to max_index
+        self._tail_index = 0
+
+    @classmethod
+    def recover(
+        cls, directory: Path, *, file_size: int, log_min: int, log_end: int, disk: Disk = DISK
+    ) -> ConsumeQueue | None:
+        """Open the files of a queue and cut entries whose records are not in [log_min, log_end).
+
+        Returns:
+            None if the files are of another file size, or one is missing or cut: they must be rebuilt.
+        """
+        queue = cls(directory, file_size=file_size, disk=disk)
+        files = queue._files()
+        if not files:
+            return queue
+        first, last = files[0], files[-1]
+        if files != list(range(first, last + 1, queue._file_size)) or first % queue._file_size:
+            return None
+        if any(queue._size_of(start) < queue._file_size for start in files[:-1]):
+            return None  # it was whole before the next one began
+        low = first // ENTRY_SIZE
+        queue.max_index = (last + min(queue._size_of(last), queue._file_size)) // ENTRY_SIZE
+        queue.min_index = low
+        queue._stored = queue._tail_index = queue.max_index
+        # What was not synced may be anything: holes, and entries whose records the log has no more.
+        queue.max_index = queue._end_of_synced(low, log_end)
+        queue._stored = queue._tail_index = queue.max_index
+        if log_min:  # else it begins with the log: what is no entry was damaged
+            # The head of the first file may be a hole, too; behind it are entries only.
+            queue.min_index = queue._end_of_hole(low)
+        queue._cut_files(files)
+        if log_min:
+            queue.raise_min(low, log_min)
+        return queue
+
+    @property
+    def weighed_length(self) -> int:
+        """Its length, so weighed that one queue's lack does not make up for another's surplus in a sum."""
+        return self.max_index * self._weight
+
+    @property
+    def last_log_offset(self) -> int:
+        """Where its last record lies, also if the log has lost it; if there was none, behind everything."""
+        entry = self._entry_at(self.max_index - 1) if self.max_index else None
+        return 2**63 if entry is None else entry.log_offset
+
+    def begin_at(self, index: int) -> None:
+        """Start an empty queue at ``index``, as when the log's first files are gone."""
+        assert self.max_index == self.min_index == self._stored
+        self.min_index = self.max_index = self._stored = self._tail_index = index
+        self._tail.clear()
+
+    def append(self, log_offset: int, size: int, tags_code: int) -> None:
+        self._tail += ENTRY.pack(log_offset, size, tags_code)
+        self.max_index += 1
+
+    def holds(self, index: int) -> bool:
+        """Say whether the entries from ``index`` on are in memory."""
+        return index >= self._tail_index
+
+    def read_bytes(self, index: int, count: int) -> bytes | bytearray:
+        """Return up to ``count`` entries from ``index`` on, encoded; fewer where a file or the queue ends."""
+        count = min(count, self.max_index - index)
+        if count <= 0 or index < self.min_index:
+            return b""
+        if index >= self._tail_index:
+            start = (index - self._tail_index) * ENTRY_SIZE
+            return self._tail[start : start + count * ENTRY_SIZE]
+        return self._read_file(index, min(count, self._tail_index - index))
+
+    def read(self, index: int, count: int) -> list[Entry]:
+        """Return up to ``count`` entries from ``index`` on; fewer at the end or where a file begins."""
+        return list(map(Entry._make, ENTRY.iter_unpack(self.read_bytes(index, count))))
+
+    def get(self, index: int) -> Entry | None:
+        found = self.read(index, 1)
+        return found[0] if found else None
+
+    def unwritten(self) -> Unwritten | None:
+        """Return what is not in the files yet; :meth:`written` says that it is now."""
+        if self._stored == self.max_index:
+            return None
+        start = (self._stored - self._tail_index) * ENTRY_SIZE
+        return Unwritten(self.directory, self._file_size, self._stored, bytes(self._tail[start:]))
+
+    def written(self, done: Unwritten) -> None:
+        self._stored = done.index + len(done.data) // ENTRY_SIZE
+        surplus = self._stored - self._tail_index - _KEPT_ENTRIES
+        if surplus > _KEPT_ENTRIES:
+            del self._tail[: surplus * ENTRY_SIZE]
+            self._tail_index += surplus
+
+    def overwrite(self, index: int, entry: Entry) -> None:
+        """Put a damaged entry of a file right. If the disk refuses, a later read tries again."""
+        position = index * ENTRY_SIZE
+        start = position - position % self._file_size
+        with contextlib.suppress(OSError):
+            fd = self._disk.open(self._path(start))
+            try:
+                write_whole(self._disk, fd, ENTRY.pack(*entry), position - start)
+            finally:
+                self._disk.close(fd)
+
+    # Where the log begins later ------------------------------------------------------------------
+
+    def first_in_files(self, log_min: int) -> int:
+        """Return the first index whose record the log still has, as far as the files say; in any thread.
+
+        What only memory knows begins at the largest index that this returns.
+        """
+        low, high = self.min_index, self._tail_index
+        return low if low >= high else self._first(low, high, log_min)
+
+    def raise_min(self, index: int, log_min: int) -> None:
+        """Forget entries below ``index``, and those behind whose records the log no longer has."""
+        index = max(index, self.min_index)
+        self.min_index = self._first(index, self.max_index, log_min)
+
+    def remove_old_files(self) -> None:
+        """Remove files that hold only entries below ``min_index``, the oldest first; in any thread.
+
+        The last file stays: its size says how long the queue is.
+
+        Raises:
+            OSError: If one cannot be removed.
+        """
+        for start in self._files()[:-1]:
+            if start + self._file_size > self.min_index * ENTRY_SIZE:
+                break
+            self._disk.remove(self._path(start))
+
+    # Parts ---------------------------------------------------------------------------------------
+
+    def _first(self, low: int, high: int, log_min: int) -> int:
+        """Return the first index in [low, high) whose record lies at ``log_min`` or behind; else ``high``.
+
+        By bisection, which damaged entries lead astray: it counts if the entry before it leads to below.
+        """
+        while low < high:
+            begin, end = low, high
+            while begin < end:
+                middle = (begin + end) // 2
+                entry = self._entry_at(middle)
+                if entry is not None and entry.log_offset >= log_min:
+                    end = middle
+                else:
+                    begin = middle + 1
+            before = self._entry_at(begin - 1) if begin > low else None
+            if before is None or (before != _HOLE and before.size >= 0 and 0 <= before.log_offset < log_min):
+                return begin
+            high = begin - 1
+        return low
+
+    def _end_of_hole(self, low: int) -> int:
+        """Return the index of the first written entry, from ``low`` on; else where the queue ends."""
+        while low < self.max_index:
+            data = self._read_file(low, min(_BLOCK_ENTRIES, self.max_index - low))
+            empty = (len(data) - len(data.lstrip(b"\0"))) // ENTRY_SIZE
+            low += empty
+            if not data or empty * ENTRY_SIZE < len(data):
+                return low
+        return low
+
+    def _end_of_synced(self, low: int, log_end: int) -> int:
+        """Return the index behind the last entry that leads to below ``log_end``; else ``low``."""
+        end = self.max_index
+        while end > low:
+            per_file = self._file_size // ENTRY_SIZE
+            start = max(low, (end - 1) // per_file * per_file, end - _BLOCK_ENTRIES)
+            entries = list(map(Entry._make, ENTRY.iter_unpack(self._read_file(start, end - start))))
+            for index in range(len(entries) - 1, -1, -1):
+                if entries[index] != _HOLE and entries[index].log_offset < log_end:
+                    return start + index + 1
+            end = start
+        return low
+
+    def _entry_at(self, index: int) -> Entry | None:
+        if index >= self._tail_index:
+            start = (index - self._tail_index) * ENTRY_SIZE
+            return Entry._make(ENTRY.unpack_from(self._tail, start))
+        data = self._read_file(index, 1)
+        return Entry._make(ENTRY.unpack(data)) if data else None
+
+    def _read_file(self, index: int, count: int) -> bytes:
+        position = index * ENTRY_SIZE
+        start = position - position % self._file_size
+        size = min(count * ENTRY_SIZE, start + self._file_size - position)
+        try:
+            fd = self._disk.open(self._path(start))
+        except FileNotFoundError:
+            return b""
+        try:
+            data = self._disk.read(fd, size, position - start)
+        finally:
+            self._disk.close(fd)
+        return data[: len(data) - len(data) % ENTRY_SIZE]
+
+    def _path(self, start: int) -> Path:
+        return self.directory / f"{start:0{_NAME_DIGITS}d}"
+
+    def _size_of(self, start: int) -> int:
+        fd = self._disk.open(self._path(start))
+        try:
+            return self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _cut_files(self, files: list[int]) -> None:
+        """Remove what lies above ``max_index`` for good: it would be back when the file has grown past it."""
+        end = self.max_index * ENTRY_SIZE
+        removed = False
+        for start in reversed(files):
+            if start >= end and start != files[0]:
+                self._disk.remove(self._path(start))
+                removed = True
+                continue
+            fd = self._disk.open(self._path(start))
+            try:
+                if self._disk.size(fd) > max(end - start, 0):
+                    self._disk.cut(fd, max(end - start, 0))
+                    self._disk.sync_data(fd)
+            finally:
+                self._disk.close(fd)
+            break
+        if removed:
+            self._disk.sync_directory(self.directory)
+
+    def _files(self) -> list[int]:
+        try:
+            return sorted(int(name) for name in self._disk.names(self.directory) if name.isdecimal())
+        except FileNotFoundError:
+            return []
+
+
+#: What a part of a file reads as that was never written.
+_HOLE: Final = Entry(0, 0, 0)
+
+
+def write_entries(disk: Disk, work: Unwritten) -> None:
+    """Write entries to their files, names and all durable. Writing the same entries again does no harm.
+
+    Raises:
+        OSError: If they cannot be written; what is missing stays :meth:`ConsumeQueue.unwritten`.
+    """
+    position, data = work.index * ENTRY_SIZE, memoryview(work.data)
+    while data:
+        start = position - position % work.file_size
+        size = min(len(data), start + work.file_size - position)
+        path = work.directory / f"{start:0{_NAME_DIGITS}d}"
+        try:
+            fd = disk.open(path)
+        except FileNotFoundError:
+            fd = _make(disk, path)
+        try:
+            write_whole(disk, fd, data[:size], position - start)
+            disk.sync_data(fd)
+        finally:
+            disk.close(fd)
+        position += size
+        data = data[size:]
+
+
+def _make(disk: Disk, path: Path) -> int:
+    make_directories(disk, path.parent)
+    fd = disk.open(path, create=True)
+    try:
+        disk.sync_directory(path.parent)
+    except OSError:
+        disk.close(fd)
+        disk.remove(path)  # or the next call would take its name for durable
+        raise
+    return fd

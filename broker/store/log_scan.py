@@ -1,0 +1,188 @@
+"""Reads a log file: which records are whole, and where they end (pure)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple, cast
+
+from routekeeper.broker.store.files import Content
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.frame import FRAME_SIZE_MAX
+from routekeeper.remoting.message import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    StoredMessage,
+    body_crc,
+    decode_message,
+)
+
+_HEAD: Final = struct.Struct(">ii")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
+#: Bytes before a record's magic.
+_MAGIC_AT: Final = 4
+
+
+#: What is read of a record up to its body, by the bits of its hosts' families: size, magic, crc, queue id,
+#: queue and log offset, store time, body size.
+_LAYOUTS: Final = {
+    (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
+        f">iiii4xqq4x8x{born}xq{store}x4x8xi"
+    )
+    for born in (8, 20)
+    for store in (8, 20)
+}
+_HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+_SYS_FLAG_AT: Final = 36
+
+
+#: Bytes of a record at most: its message came in one frame, and its properties may have grown.
+RECORD_MAX: Final = FRAME_SIZE_MAX + 64 * 1024
+#: Bytes at a record's beginning that say whether it is one: size, magic and log offset.
+HEAD_SIZE: Final = 36
+_PLACED: Final = struct.Struct(">ii20xq")
+
+
+class Record(NamedTuple):
+    """What recovery needs of a message in the log; members as those of ``StoredMessage``."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+    properties: str
+
+
+class Padding(NamedTuple):
+    """A file's padding record: where it begins, and where the next file does."""
+
+    offset: int
+    end: int
+
+
+class Damage(NamedTuple):
+    """Bytes that are no record, or the end of the data, begin here."""
+
+    offset: int
+
+
+def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessage, int] | None:
+    """Decode and verify the record at ``position`` of a file that starts at log offset ``base``.
+
+    Returns:
+        The message and the position after it; None if there is no whole record that belongs just here.
+    """
+    try:
+        message, end = decode_message(cast(bytes, data), position)
+    except RemoteProtocolError:
+        return None
+    if message.physical_offset != base + position or message.crc != body_crc(message.body):
+        return None
+    return message, end
+
+
+def size_of_record(head: bytes | None, log_offset: int) -> int:
+    """Return the size of the record that lies at a log offset, by its first bytes; 0 if they begin none.
+
+    Senders choose bodies, and anybody chooses the offset: a length that stands in a body is not believed.
+    """
+    if head is None or len(head) < HEAD_SIZE:
+        return 0
+    size, magic, placed = _PLACED.unpack_from(head)
+    known = magic in (MAGIC_V1, MAGIC_V2)
+    return size if known and placed == log_offset and HEAD_SIZE < size <= RECORD_MAX else 0
+
+
+def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, log_offset: int) -> bool:
+    """Say whether bytes are just the record of this message of a queue; its body is not looked at."""
+    try:
+        (sys_flag,) = _INT32.unpack_from(data, _SYS_FLAG_AT)
+        layout = _LAYOUTS[sys_flag & _HOSTS_V6]
+        size, magic, _, queue, offset, placed, _, body_size = layout.unpack_from(data, 0)
+        if (size, queue, offset, placed) != (len(data), queue_id, queue_offset, log_offset) or body_size < 0:
+            return False
+        at = layout.size + body_size
+        if magic == MAGIC_V1:
+            length, at = data[at], at + 1
+        elif magic == MAGIC_V2:
+            (length,), at = _INT16.unpack_from(data, at), at + 2
+        else:
+            return False
+    except (struct.error, IndexError):
+        return False
+    return data[at : at + length] == topic.encode()
+
+
+def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
+    """As :func:`read_record`, for all records of a log: decodes only what its queues hold."""
+    try:
+        (sys_flag,) = _INT32.unpack_from(data, position + _SYS_FLAG_AT)
+        layout = _LAYOUTS[sys_flag & _HOSTS_V6]
+        size, magic, crc, queue_id, queue_offset, physical_offset, store_timestamp, body_size = (
+            layout.unpack_from(data, position)
+        )
+        end = position + size
+        if physical_offset != base + position or end > len(data) or (magic != MAGIC_V1 and magic != MAGIC_V2):
+            return None
+        body_at = position + layout.size
+        at = body_at + body_size
+        if body_size < 0 or at >= end or crc != zlib.crc32(data[body_at:at]) & 0x7FFFFFFF:
+            return None
+        if magic == MAGIC_V1:
+            topic_size = data[at]
+            at += 1
+        else:
+            (topic_size,) = _INT16.unpack_from(data, at)
+            at += 2
+        topic_end = at + topic_size
+        (properties_size,) = _INT16.unpack_from(data, topic_end)
+        if topic_size < 0 or properties_size < 0 or topic_end + 2 + properties_size != end:
+            return None
+        topic = data[at:topic_end].decode()
+        properties = data[topic_end + 2 : end].decode()
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return None
+    return Record(topic, queue_id, queue_offset, physical_offset, store_timestamp, properties), end
+
+
+def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int] | Padding | Damage]:
+    """Yield each record from position ``start`` on with its size.
+
+    Ends after the file's :class:`Padding`, or at the first :class:`Damage`.
+    """
+    position = start
+    size_of_all = len(data)
+    while position < size_of_all:
+        found = read_indexed(data, position, base=base)
+        if found is not None:
+            record, end = found
+            yield record, end - position
+            position = end
+            continue
+        if len(data) - position >= _HEAD.size:
+            size, magic = _HEAD.unpack_from(data, position)
+            if magic == MAGIC_BLANK and size >= _HEAD.size:
+                yield Padding(base + position, base + position + size)
+                return
+        break
+    yield Damage(base + position)
+
+
+def find_record(data: Content, start: int, *, base: int) -> int | None:
+    """Return the position of the first whole record at or after ``start``, found by its magic."""
+    at = start + _MAGIC_AT
+    while True:
+        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at)) >= 0]
+        if not hits:
+            return None
+        position = min(hits) - _MAGIC_AT
+        if read_record(data, position, base=base) is not None:
+            return position
+        at = min(hits) + 1

@@ -1,0 +1,423 @@
+"""Finds messages by key: an index that follows the log, some seconds behind and in memory, then in files.
+
+A file holds the entries of one stretch of the log, sorted by hash; it is written as a whole and never
+changed. A start removes files whose stretch the log does not hold to its end: a power cut took it. What has
+no file is read from the log again. So is the stretch of a file whose entries are not what was written: the
+first search in a file compares its checksum. The layout, big-endian::
+
+    magic        8 bytes "RKINDEX2"
+    begin, end   u64    the stretch of the log; the file is named by its begin
+    first, last  u64    least and greatest store time in it, Unix ms
+    count        u64    entries
+    checksum     u32    CRC-32 of the entries
+    entries      u64 hash of topic#key, u64 store time, u64 log offset; ascending
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from itertools import starmap
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from routekeeper.broker.store.commit_log import CommitLog
+from routekeeper.broker.store.files import Disk, make_directories, write_atomic
+from routekeeper.broker.store.log_scan import Damage, Padding, Record, scan
+from routekeeper.broker.store.steps import no_work
+from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+
+logger = logging.getLogger(__name__)
+
+#: Keys of one message that are indexed; more would let small messages make a large index.
+KEYS_MAX: Final = 64
+#: Messages whose entries one file holds at most, unless the settings say otherwise.
+FILE_MESSAGES: Final = 20_000
+#: Log that one file covers at most: so much is read again after a start.
+_FILE_LOG_BYTES: Final = 64 << 20
+#: Messages, and bytes of the log, that are indexed before others have their turn.
+_SLICE_MESSAGES: Final = 256
+_SLICE_BYTES: Final = 256 << 10
+#: Messages noted for the index at most; what is beyond is read from the log later.
+_NOTED_MAX: Final = 100_000
+#: Files' worth of messages that searches may add to memory while none can be written.
+_UNWRITTEN_FILES: Final = 4
+#: Files that one step of a search looks into.
+_SEARCH_FILES: Final = 16
+#: Entries of one key that are taken from one file, the youngest: as many as a query may have results.
+FOUND_MAX: Final = 64
+
+_MAGIC: Final = b"RKINDEX2"
+_HEAD: Final = struct.Struct(">8sQQQQQI")
+_ENTRY: Final = struct.Struct(">QQQ")
+_KEYS_MARK: Final = f"{PROPERTY_KEYS}{NAME_END}"
+_UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
+
+#: Hash and store time, by which a file is sorted.
+_Place = tuple[int, int]
+_PLACE: Final = struct.Struct(">QQ")
+
+
+class Noted(NamedTuple):
+    """A message in the log that is to be indexed."""
+
+    topic: str
+    properties: str
+    offset: int
+    end: int
+    store_ms: int
+
+
+class Found(NamedTuple):
+    """An entry."""
+
+    store_ms: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """One file, by its header."""
+
+    path: Path
+    begin: int
+    end: int
+    first_ms: int
+    last_ms: int
+    count: int
+    checksum: int
+
+
+def keys_of(properties: str) -> list[str]:
+    """Return the keys under which a message is found, each once: those in KEYS, and its unique id."""
+    begin = properties.find(_UNIQUE_MARK)
+    if _KEYS_MARK not in properties and (begin < 0 or properties.find(_UNIQUE_MARK, begin + 1) < 0):
+        # What nearly every message has: nothing but a unique id.
+        if begin < 0 or (begin and properties[begin - 1] != PAIR_END):
+            return []
+        end = properties.find(PAIR_END, begin)
+        key = properties[begin + len(_UNIQUE_MARK) : end if end >= 0 else None]
+        return [key] if key else []
+    keys: dict[str, None] = {}
+    for pair in properties.split(PAIR_END):
+        if pair.startswith(_UNIQUE_MARK):
+            keys[pair[len(_UNIQUE_MARK) :]] = None
+        elif pair.startswith(_KEYS_MARK):
+            keys.update(dict.fromkeys(pair[len(_KEYS_MARK) :].split(" ")[: KEYS_MAX - 1]))
+    keys.pop("", None)
+    return list(keys)
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Return the hash of a key; nobody can make many keys with one hash, as with Java's."""
+    digest = blake2b(f"{topic}#{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+class MessageIndex:
+    """The index of one store. One thread calls everything; the steps it yields may run in another.
+
+    Args:
+        directory: Holds its files.
+        log: The log that it follows, recovered.
+        file_messages: Messages whose entries one file holds at most.
+
+    Attributes:
+        damaged: Files that were found damaged since the start, and made again.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: Path, log: CommitLog, *, file_messages: int = FILE_MESSAGES
+    ) -> None:
+        self.damaged = 0
+        self._disk = disk
+        self._directory = directory
+        self._log = log
+        self._file_messages = file_messages
+        self._unwritten_max = _UNWRITTEN_FILES * file_messages
+        self._noted: deque[Noted] = deque()
+        self._recent: dict[int, list[Found]] = {}
+        self._recent_count = 0
+        self._recent_ms = (0, 0)
+        self._sealing: dict[int, list[Found]] = {}
+        self._checked: set[Path] = set()  # files whose entries are what was written
+        self._unsound: set[Path] = set()  # files to be made again
+        make_directories(disk, directory)
+        self._files = self._load()
+        self._begin = self._position = self._files[-1].end if self._files else log.min_offset
+
+    @property
+    def position(self) -> int:
+        """Log offset below which messages are found."""
+        return self._position
+
+    def note(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
+        """Take a message that was appended to the log just now; at once, if all before it are indexed."""
+        if offset == self._position and not self._noted and self._recent_count < self._unwritten_max:
+            self._add(topic, properties, offset, end, store_ms)
+        elif len(self._noted) < _NOTED_MAX:
+            self._noted.append(Noted(topic, properties, offset, end, store_ms))
+
+    # Following the log -----------------------------------------------------------------------------
+
+    def follow(self) -> Generator[Callable[[], Any], Any, None]:
+        """Index what came since, and write a file whenever there is enough for one.
+
+        Raises:
+            OSError: As :meth:`seal`.
+        """
+        while self._is_due or self._position < self._log.max_offset:
+            if self._is_due:
+                yield from self.seal()
+            else:
+                self._slice()
+            yield no_work
+
+    def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
+        """Index what came since, as far as that takes no more slices; files are written by others."""
+        most = self._unwritten_max
+        while slices and self._position < self._log.max_offset and self._recent_count < most:
+            slices -= 1
+            self._slice()
+            yield no_work
+
+    @property
+    def _is_due(self) -> bool:
+        return self._recent_count >= self._file_messages or self._position - self._begin >= _FILE_LOG_BYTES
+
+    def _slice(self) -> None:
+        taken = 0
+        while self._noted and self._noted[0].offset <= self._position and taken < _SLICE_MESSAGES:
+            noted = self._noted.popleft()
+            if noted.offset == self._position:
+                self._add(*noted)
+                taken += 1
+        if not taken:
+            self._read_log()
+
+    def seal(self) -> Generator[Callable[[], Any], Any, None]:
+        """Write what is in memory into a file.
+
+        Raises:
+            OSError: If the disk refused; nothing is lost, a later try writes it again.
+        """
+        if self._position == self._begin or self._sealing:
+            return
+        begin, end, entries, times = self._begin, self._position, self._recent, self._recent_ms
+        count = self._recent_count
+        self._sealing, self._recent, self._recent_count, self._recent_ms = entries, {}, 0, (0, 0)
+        try:
+            written: IndexFile = yield lambda: self._write(begin, end, entries, times)
+        except OSError:
+            for value, found in self._recent.items():
+                entries.setdefault(value, []).extend(found)
+            self._recent, self._recent_count = entries, self._recent_count + count
+            self._recent_ms = _span(times, self._recent_ms)
+            raise
+        finally:
+            self._sealing = {}
+        self._files.append(written)
+        self._begin = end
+
+    def drop_before(self, offset: int) -> list[Path]:
+        """Forget what the log no longer holds; return the files that may be removed, in any thread."""
+        gone = [file.path for file in self._files if file.end <= offset]
+        self._files = self._files[len(gone) :]
+        if self._begin < offset:
+            if self._position < offset:
+                self._recent, self._recent_count, self._position = {}, 0, offset
+            if not self._sealing:
+                self._begin = max(self._begin, min(offset, self._position))
+        return gone
+
+    def _read_log(self) -> None:
+        """Index the next slice of the log from what it holds itself."""
+        records, position = self._next_records(self._position)
+        for record, start, end in records:
+            self._add(record.topic, record.properties, start, end, record.store_timestamp)
+        self._position = position
+
+    def _next_records(self, position: int) -> tuple[list[tuple[Record, int, int]], int]:
+        """Return the next slice of the log, each record with its begin and end, and where the slice ends."""
+        records: list[tuple[Record, int, int]] = []
+        for base, following, data in self._log.contents(position):
+            at = first = max(position - base, 0)
+            for found in scan(data, at, base=base):
+                if isinstance(found, Padding | Damage):
+                    break  # the file's end, or what recovery was told to give up: the next one goes on
+                record, size = found
+                records.append((record, base + at, base + at + size))
+                at += size
+                if at - first >= _SLICE_BYTES:
+                    return records, base + at
+            return records, self._log.max_offset if following is None else following
+        return records, self._log.max_offset
+
+    def _add(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
+        self._position = end
+        for key in keys_of(properties):
+            self._recent.setdefault(key_hash(topic, key), []).append(Found(store_ms, offset))
+        self._recent_count += 1
+        if not self._recent_ms[0] <= store_ms <= self._recent_ms[1]:
+            self._recent_ms = _span(self._recent_ms, (store_ms, store_ms))
+
+    def _write(
+        self, begin: int, end: int, entries: dict[int, list[Found]], times: tuple[int, int]
+    ) -> IndexFile:
+        places = sorted([(value, *found) for value, several in entries.items() for found in several])
+        path = self._directory / f"{begin:020d}"
+        encoded = b"".join(starmap(_ENTRY.pack, places))
+        checksum = crc32(encoded)
+        head = _HEAD.pack(_MAGIC, begin, end, *times, len(places), checksum)
+        write_atomic(self._disk, path, head + encoded)
+        return IndexFile(path, begin, end, *times, len(places), checksum)
+
+    # Searching -------------------------------------------------------------------------------------
+
+    def search(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int
+    ) -> Iterator[Callable[[], list[Found]]]:
+        """Yield steps that may run in any thread: each finds entries, the youngest come first.
+
+        An entry may be another key's, or a message's that is gone: whoever reads the message has to look.
+        """
+        wanted = key_hash(topic, key)
+        recent = [
+            found
+            for found in (*self._sealing.get(wanted, ()), *self._recent.get(wanted, ()))
+            if begin_ms <= found.store_ms <= end_ms
+        ][-FOUND_MAX:]
+        yield lambda: recent[::-1]
+        files = [file for file in self._files if file.last_ms >= begin_ms and file.first_ms <= end_ms]
+        low, high = (wanted, max(begin_ms, 0)), (wanted, max(end_ms, -1) + 1)
+        while files:
+            some, files = files[-_SEARCH_FILES:], files[:-_SEARCH_FILES]
+            yield partial(self._look, some[::-1], low, high)
+            for file in [file for file in some if file.path in self._unsound]:
+                yield from self._make_again(file, wanted, begin_ms, end_ms)
+
+    def _look(self, files: list[IndexFile], low: _Place, high: _Place) -> list[Found]:
+        found: list[Found] = []
+        for file in files:
+            try:
+                fd = self._disk.open(file.path)
+            except FileNotFoundError:
+                continue  # removed with its log meanwhile
+            try:
+                if self._is_sound(file, fd):
+                    found += _entries(self._disk, fd, file.count, low, high)
+            finally:
+                self._disk.close(fd)
+        return found
+
+    def _is_sound(self, file: IndexFile, fd: int) -> bool:
+        """Say whether a file holds what was written; in any thread. Its first look reads all of it."""
+        if file.path not in self._checked:
+            entries = self._disk.read(fd, file.count * _ENTRY.size, _HEAD.size)
+            if len(entries) != file.count * _ENTRY.size or crc32(entries) != file.checksum:
+                self._unsound.add(file.path)
+                return False
+            self._checked.add(file.path)
+        return True
+
+    def _make_again(
+        self, file: IndexFile, wanted: int, begin_ms: int, end_ms: int
+    ) -> Iterator[Callable[[], list[Found]]]:
+        """Write a damaged file again from its stretch of the log, and find what it should have had."""
+        entries: dict[int, list[Found]] = {}
+        times, position = (0, 0), file.begin
+        while position < file.end and position < self._log.max_offset:
+            records, position = self._next_records(position)
+            for record, start, _ in records:
+                if start < file.end:
+                    store_ms = record.store_timestamp
+                    times = _span(times, (store_ms, store_ms))
+                    for key in keys_of(record.properties):
+                        entries.setdefault(key_hash(record.topic, key), []).append(Found(store_ms, start))
+            yield list
+        found = [each for each in entries.get(wanted, ()) if begin_ms <= each.store_ms <= end_ms]
+        if file.path in self._unsound:  # else another search was first
+            self._unsound.discard(file.path)
+            self.damaged += 1
+            logger.error("index file damaged, made again from the log file=%s", file.path.name)
+
+            def write() -> list[Found]:
+                self._write(file.begin, file.end, entries, times)
+                return []
+
+            yield write
+        yield lambda: found[-FOUND_MAX:][::-1]
+
+    # Start -----------------------------------------------------------------------------------------
+
+    def _load(self) -> list[IndexFile]:
+        """Take over the files that go with the log, without a gap; remove the others."""
+        files: list[IndexFile] = []
+        unfit = []
+        names = self._disk.names(self._directory)
+        for name in sorted(name for name in names if len(name) == 20 and name.isdecimal()):
+            path = self._directory / name
+            file = self._header(path)
+            fits = file is not None and file.end > self._log.min_offset and file.end <= self._log.max_offset
+            if fits and file is not None:
+                fits = file.begin == files[-1].end if files else file.begin <= self._log.min_offset
+            if fits and file is not None:
+                files.append(file)
+            else:
+                unfit.append(path)
+        for path in (*unfit, *(self._directory / name for name in names if name.endswith(".tmp"))):
+            self._disk.remove(path)
+        if unfit:
+            # One that came back with a later power cut would be taken for the stretch as it is by then.
+            self._disk.sync_directory(self._directory)
+            logger.info("index files removed count=%s", len(unfit))
+        return files
+
+    def _header(self, path: Path) -> IndexFile | None:
+        fd = self._disk.open(path)
+        try:
+            head, size = self._disk.read(fd, _HEAD.size, 0), self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+        if len(head) < _HEAD.size:
+            return None
+        magic, begin, end, first_ms, last_ms, count, checksum = _HEAD.unpack(head)
+        if (
+            magic != _MAGIC
+            or size != _HEAD.size + count * _ENTRY.size
+            or begin != int(path.name)
+            or end <= begin
+        ):
+            return None
+        return IndexFile(path, begin, end, first_ms, last_ms, count, checksum)
+
+
+def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list[Found]:
+    """Return the youngest entries between two places of a file, the youngest first."""
+
+    def place(index: int) -> _Place:
+        data = disk.read(fd, _PLACE.size, _HEAD.size + index * _ENTRY.size)
+        value, store_ms = _PLACE.unpack(data)
+        return value, store_ms
+
+    first = bisect_left(range(count), low, key=place)
+    if first == count or place(first) >= high:
+        return []
+    end = bisect_left(range(count), high, lo=first, key=place)
+    first = max(first, end - FOUND_MAX)
+    data = disk.read(fd, (end - first) * _ENTRY.size, _HEAD.size + first * _ENTRY.size)
+    return [Found(store_ms, offset) for _, store_ms, offset in _ENTRY.iter_unpack(data)][::-1]
+
+
+def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """Return the span of two spans of time; (0, 0) is none."""
+    if one == (0, 0) or other == (0, 0):
+        return other if one == (0, 0) else one
+    return min(one[0], other[0]), max(one[1], other[1])

@@ -1,0 +1,821 @@
+"""The message store: one commit log, the consume queues that index it, and their recovery.
+
+A message is stored once it is in the log; its queue entry follows at once in memory and later in the queue's
+file. The checkpoint says up to which log offset the files of all queues are complete and synced, so that a
+start reads the log only from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from routekeeper.broker.errors import Refused, StoreUnavailable, refused_for
+from routekeeper.broker.store.commit_log import CommitLog
+from routekeeper.broker.store.consume_queue import (
+    ENTRY,
+    ENTRY_SIZE,
+    ConsumeQueue,
+    Entry,
+    Unwritten,
+    write_entries,
+)
+from routekeeper.broker.store.files import DISK, Disk, make_directories, read_whole, remove_tree
+from routekeeper.broker.store.log_scan import HEAD_SIZE, Record, is_record_of, read_record, size_of_record
+from routekeeper.broker.store.mending import Mender, is_plausible
+from routekeeper.broker.store.message_index import FILE_MESSAGES, MessageIndex
+from routekeeper.broker.store.recovery import Checkpoint, Holes, QueueKey, Recovery
+from routekeeper.broker.store.steps import Steps
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.message import Host, StoredMessage, decode_message, encode_placed
+
+logger = logging.getLogger(__name__)
+
+#: Name of the file.
+CHECKPOINT: Final = "checkpoint"
+#: Queues of whose files the entries last read are kept, for who reads on behind them.
+_BLOCKS_MAX: Final = 256
+#: Queues of which the log says that messages are missing; a pull of each may come again and again.
+_LOST_SAID_MAX: Final = 1000
+#: Queues whose files a checkpoint writes in one step; each may take some ms.
+_QUEUES_AT_ONCE: Final = 64
+#: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
+_SCAN_BYTES_MIN: Final = 16_000
+
+
+class GetStatus(Enum):
+    """What a look into a queue gave; the names are the remarks of pull answers."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Result of a look into a queue; ``body`` holds the messages as they lie in the log."""
+
+    status: GetStatus
+    next_begin: int
+    min_offset: int
+    max_offset: int
+    body: bytes = b""
+    count: int = 0
+
+
+class Placed(NamedTuple):
+    """Where a message went."""
+
+    queue_offset: int
+    physical_offset: int
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that has no place yet; members as those of ``StoredMessage``.
+
+    Attributes:
+        tags_code: What the queue entry carries for filtering (in the schedule topic the delivery time).
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str
+    tags_code: int
+    born_host: Host
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWork:
+    """What a checkpoint has to write; made by the loop, run by a thread.
+
+    Attributes:
+        doomed: Topics whose queues go, each with the number of its deletion; their files go first.
+    """
+
+    entries: tuple[tuple[QueueKey, ConsumeQueue, Unwritten], ...]
+    doomed: tuple[tuple[str, int], ...]
+    checkpoint: Checkpoint
+
+
+def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint | None:
+    """Return a store's last checkpoint; None if there is none to be read, and queues are built anew."""
+    try:
+        content = read_whole(disk, directory / CHECKPOINT)
+        return Checkpoint.parse(content.decode())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        logger.warning("checkpoint ignored error=%s", error)
+        return None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _are_records_of(topic: str, queue_id: int, body: bytes, wanted: Sequence[tuple[int, Entry]]) -> bool:
+    """Say whether bytes are the records of a queue to which these entries lead, one behind the other."""
+    at = 0
+    for index, (log_offset, size, _) in wanted:
+        record = body[at : at + size]
+        at += size
+        if not is_record_of(
+            record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=log_offset
+        ):
+            return False
+    return at == len(body)
+
+
+def _same(entry: Entry | None) -> Entry | None:
+    return entry
+
+
+class MessageStore:
+    """Messages on disk. One thread calls everything; what may run in another says so.
+
+    Args:
+        directory: Holds ``consumequeue``, ``index`` and ``checkpoint``, and ``commitlog`` unless that is
+            elsewhere.
+        boot: The machine's present start; empty if it does not say.
+        log_directory: Where the commit log is instead.
+        store_host: Goes into each record and so into message ids: what clients can dial.
+        tags_code: Computes the entry's code of a message found in the log.
+        born_at: Log offset from which on messages of a topic count; None if none of them does.
+        index_messages: Messages of one index file.
+
+    Attributes:
+        deletions: Number of topics deleted since the start.
+        queue_counts: Topic to the number of queues that it must have for all its messages to be in one.
+        index: Finds messages by their keys.
+
+    Raises:
+        StoreDamaged: If what is there cannot be used without losing messages.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        log_file_size: int,
+        queue_file_size: int,
+        store_host: Host,
+        tags_code: Callable[[Record], int],
+        born_at: Callable[[str], int | None],
+        boot: str,
+        skip_damage: bool = False,
+        log_directory: Path | None = None,
+        index_messages: int = FILE_MESSAGES,
+        disk: Disk = DISK,
+    ) -> None:
+        self._disk = disk
+        self._born_at = born_at
+        self._queue_root = directory / "consumequeue"
+        self._checkpoint_path = directory / CHECKPOINT
+        self._queue_file_size = queue_file_size
+        self._file_size = log_file_size
+        self._store_host = store_host
+        self._boot = boot
+        self.deletions = 0
+        self._confirmed = -1  # nor is it known yet which table is on disk
+        self._topics_counter = 0
+        self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        self._doomed: dict[str, int] = {}
+        self._lost_said: set[QueueKey] = set()
+        self._queue_failure: str | None = None
+        self._queue_refused = Refused.DISK_FAILED
+        self._checkpointed: Checkpoint | None = None
+        self._queues_from = 0  # files of queues are removed that lead to the log below
+        make_directories(disk, directory)
+        disk.sync_directory(directory)  # an earlier process may have left names that are not durable
+        checkpoint = read_checkpoint(disk, directory)
+        if checkpoint is not None:
+            self._topics_counter = checkpoint.topics_counter
+        self.log = CommitLog(
+            log_directory or directory / "commitlog",
+            file_size=log_file_size,
+            disk=disk,
+            keep_from=0 if checkpoint is None else checkpoint.log_min,
+        )
+        recovery = Recovery(
+            disk=disk,
+            log=self.log,
+            queue_root=self._queue_root,
+            queue_file_size=queue_file_size,
+            checkpoint=checkpoint,
+            boot=boot,
+            born_at=born_at,
+            tags_code=tags_code,
+            skip_damage=skip_damage,
+        )
+        recovery.run()
+        self._given_up = self.log.holes()
+        self._mender = Mender(self.log, tags_code, holes=self._given_up)
+        self._queues = recovery.queues
+        self.queue_counts: dict[str, int] = {}
+        for topic, queue_id in self._queues:
+            self.queue_counts[topic] = max(self.queue_counts.get(topic, 0), queue_id + 1)
+        self._begin()
+        self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
+
+    def _begin(self) -> None:
+        """State what is durable now: nothing is taken before the checkpoint names the present boot."""
+        work = self.prepare_checkpoint()
+        assert work is not None
+        try:
+            self.write_checkpoint(work)
+        except (OSError, StoreUnavailable) as error:
+            logger.error("checkpoint failed, no messages are taken error=%s", error)
+            self.finish_checkpoint(work, failure=error)
+        else:
+            self.finish_checkpoint(work)
+
+    @property
+    def given_up(self) -> Holes:
+        """Begin and end of each stretch of the log that is missing; the broker goes on without them."""
+        return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
+
+    @property
+    def damaged_entries(self) -> int:
+        """Entries of files of queues that were found damaged since the start."""
+        return self._mender.damaged
+
+    @property
+    def refusing(self) -> str | None:
+        """Why no messages are taken; None if they are."""
+        return self._queue_failure or self.log.broken or self.log.refused
+
+    # Writing -------------------------------------------------------------------------------------
+
+    def put(self, draft: Draft, *, now_ms: int) -> Placed:
+        """Store one message.
+
+        Raises:
+            StoreUnavailable: If it cannot be written; nothing of it was.
+            LocalProtocolError: If a part is above its limit.
+        """
+        queue = self._queue_for(draft)
+        offset, log = queue.max_index, self.log
+        start = log.max_offset
+        record = encode_placed(draft, offset, start, now_ms, self._store_host)
+        size = len(record)
+        self._check_size(size)
+        reserved = log.reserve(size)
+        if reserved != start:
+            record = encode_placed(draft, offset, reserved, now_ms, self._store_host)
+        log.append(record)
+        queue.append(reserved, size, draft.tags_code)
+        self.index.note(draft.topic, draft.properties, reserved, reserved + size, now_ms)
+        return Placed(offset, reserved)
+
+    def put_all(self, drafts: Sequence[Draft], *, now_ms: int) -> list[Placed]:
+        """Store messages of one queue with consecutive offsets; all or none.
+
+        Raises:
+            StoreUnavailable: If they cannot be written; nothing of them was.
+            LocalProtocolError: If a part is above its limit, or all together do not fit one log file.
+        """
+        queue = self._queue_for(drafts[0])
+        start = self.log.max_offset
+        records = self._encode(drafts, queue.max_index, start, now_ms)
+        size = sum(map(len, records))
+        self._check_size(size)
+        reserved = self.log.reserve(size)
+        if reserved != start:
+            records = self._encode(drafts, queue.max_index, reserved, now_ms)
+        self.log.append(records[0] if len(records) == 1 else b"".join(records))
+        placed = []
+        topic, note = drafts[0].topic, self.index.note
+        for draft, record in zip(drafts, records, strict=True):
+            placed.append(Placed(queue.max_index, reserved))
+            queue.append(reserved, len(record), draft.tags_code)
+            end = reserved + len(record)
+            note(topic, draft.properties, reserved, end, now_ms)
+            reserved = end
+        return placed
+
+    def _queue_for(self, draft: Draft) -> ConsumeQueue:
+        if self._queue_failure is not None:
+            raise StoreUnavailable(self._queue_failure, reason=self._queue_refused)
+        queue = self._queues.get((draft.topic, draft.queue_id))
+        return self._open_queue(draft.topic, draft.queue_id) if queue is None else queue
+
+    def _check_size(self, size: int) -> None:
+        if size + 8 > self._file_size:
+            raise LocalProtocolError(f"records of {size} bytes do not fit a log file of {self._file_size}")
+
+    def _encode(self, drafts: Sequence[Draft], first: int, offset: int, now_ms: int) -> list[bytes]:
+        records = []
+        for index, draft in enumerate(drafts, first):
+            record = encode_placed(draft, index, offset, now_ms, self._store_host)
+            records.append(record)
+            offset += len(record)
+        return records
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        codes: Collection[int] | None = None,
+    ) -> Batch:
+        """Read messages from a queue offset on.
+
+        Args:
+            bytes_max: At least one message is returned whatever its size.
+            codes: Tag codes wanted; None for all.
+
+        Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            # Nobody wrote to it yet. RocketMQ makes the queue when it is looked for, with this outcome.
+            return Batch(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        low, high = queue.min_index, queue.max_index
+        if high == 0:
+            return Batch(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return Batch(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return Batch(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
+        # Where all are wanted, it takes no more than are asked for, unless some are lost.
+        data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
+        if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
+            data = self._entries_at(topic, queue_id, queue, offset, wide)
+        if not data:
+            return Batch(GetStatus.OFFSET_FOUND_NULL, min(offset + 1, high), low, high)
+        runs: list[tuple[int, int]] = []  # (log offset, size) of records that lie back to back
+        run_begin = run_end = -1
+        count = size = 0
+        next_begin = offset
+        log_min = self.log.min_offset
+        gone = False
+        for log_offset, record_size, tags_code in ENTRY.iter_unpack(data):
+            if record_size <= 0 or log_offset < log_min:
+                gone = gone or record_size > 0
+            elif codes is None or tags_code in codes:
+                if count and (count >= count_max or size + record_size > bytes_max):
+                    break
+                if log_offset != run_end:
+                    if run_begin >= 0:
+                        runs.append((run_begin, run_end - run_begin))
+                    run_begin = log_offset
+                run_end = log_offset + record_size
+                count += 1
+                size += record_size
+            next_begin += 1
+        if run_begin >= 0:
+            runs.append((run_begin, run_end - run_begin))
+        body = self.log.read_all(runs)
+        if len(body) != size or not queue.holds(offset):
+            wanted = [
+                (index, entry)
+                for index, entry in enumerate(map(Entry._make, ENTRY.iter_unpack(data)), offset)
+                if index < next_begin
+                and entry.size > 0
+                and entry.log_offset >= log_min
+                and (codes is None or entry.tags_code in codes)
+            ]
+            if len(body) != size or not _are_records_of(topic, queue_id, body, wanted):
+                found = self._read_what_is_there(topic, queue_id, queue, wanted, codes)
+                body, count = b"".join(found), len(found) or count
+        if body:
+            return Batch(GetStatus.FOUND, next_begin, low, high, body, count)
+        status = GetStatus.MESSAGE_WAS_REMOVING if gone or count else GetStatus.NO_MATCHED_MESSAGE
+        return Batch(status, next_begin, low, high)
+
+    def _read_what_is_there(
+        self,
+        topic: str,
+        queue_id: int,
+        queue: ConsumeQueue,
+        wanted: Sequence[tuple[int, Entry]],
+        codes: Collection[int] | None,
+    ) -> list[bytes]:
+        """Return the records that the log still has; log once for a queue which of them are missing.
+
+        Args:
+            wanted: Queue offset and entry of each.
+        """
+        found, lost = [], []
+        for index, entry in wanted:
+            record, code = self._record_of(topic, queue_id, queue, index, entry)
+            if record is None:
+                lost.append(index)
+            elif codes is None or code in codes:
+                found.append(record)
+        key = topic, queue_id
+        if lost and key not in self._lost_said and len(self._lost_said) < _LOST_SAID_MAX:
+            self._lost_said.add(key)
+            logger.error(
+                "messages missing in the log topic=%s queue=%s first=%s last=%s count=%s",
+                *(topic, queue_id, lost[0], lost[-1], len(lost)),
+            )
+        return found
+
+    def _record_of(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
+    ) -> tuple[bytes | None, int]:
+        """Return the record that an entry leads to, and its code; None if the log has it no more."""
+        for _ in range(2):
+            if entry.size > 0 and is_plausible(entry, self.log.max_offset):
+                record = self.log.read(entry.log_offset, entry.size)
+                if record is not None and is_record_of(
+                    record,
+                    topic=topic,
+                    queue_id=queue_id,
+                    queue_offset=index,
+                    log_offset=entry.log_offset,
+                ):
+                    return record, entry.tags_code
+            again = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
+            if again is None or again == entry:
+                break
+            entry = again
+        return None, 0
+
+    def _entries_at(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int, count: int
+    ) -> bytes | bytearray:
+        """Return up to ``count`` encoded entries from an offset on; fewer where queue or file end."""
+        if queue.holds(offset):
+            return queue.read_bytes(offset, count)
+        first, block = self._blocks.get(queue, (0, b""))
+        begin = (offset - first) * ENTRY_SIZE
+        if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
+            # Who is behind will ask for what follows.
+            block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
+            block = self._mender.checked(topic, queue_id, queue, offset, block)
+            begin = 0
+            if queue not in self._blocks and len(self._blocks) >= _BLOCKS_MAX:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[queue] = (offset, block)
+        return block[begin : begin + count * ENTRY_SIZE]
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Return the message whose record starts at a log offset."""
+        if physical_offset < 0:
+            return None
+        size = size_of_record(self.log.read(physical_offset, HEAD_SIZE), physical_offset)
+        data = self.log.read(physical_offset, size) if size else None
+        found = read_record(data, 0, base=physical_offset) if data else None
+        return None if found is None else found[0]
+
+    def counts(self, topic: str, physical_offset: int) -> bool:
+        """Say whether a message in the log belongs to its topic: not if that was deleted since."""
+        born = self._born_at(topic)
+        return born is not None and physical_offset >= born
+
+    def message_in_queue(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
+        """Return the message at a queue offset."""
+        queue = self._queues.get((topic, queue_id))
+        entry = queue.get(offset) if queue is not None else None
+        return None if entry is None else self.message_of(topic, queue_id, offset, entry)
+
+    def message_of(self, topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
+        """Return the message at a queue offset, whose entry was read before."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or (entry.size == 0 and entry.log_offset > 0):
+            return None
+        record, _ = self._record_of(topic, queue_id, queue, offset, entry)
+        return None if record is None else decode_message(record)[0]
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return (min, max) offset of a queue; (0, 0) for one that nobody wrote to."""
+        queue = self._queues.get((topic, queue_id))
+        return (0, 0) if queue is None else (queue.min_index, queue.max_index)
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
+        """Return queue entries themselves."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        offset = max(offset, queue.min_index)
+        data = queue.read_bytes(offset, count)
+        if not queue.holds(offset):
+            data = self._mender.checked(topic, queue_id, queue, offset, bytes(data))
+        return list(map(Entry._make, ENTRY.iter_unpack(data)))
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return when (Unix ms) the message at a queue offset was stored; None if there is none."""
+        message = self.message_in_queue(topic, queue_id, offset)
+        return None if message is None else message.store_timestamp
+
+    def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
+        """Return what tells, in any thread, when (Unix ms) messages were stored; None for those not there.
+
+        Args:
+            places: Queue id and offset of each.
+        """
+        # What memory holds belongs to this thread.
+        looks: list[Callable[[], Entry | None]] = []
+        for queue_id, offset in places:
+            queue = self._queues.get((topic, queue_id))
+            if queue is None or not queue.min_index <= offset < queue.max_index:
+                looks.append(_nothing)
+            elif queue.holds(offset):
+                looks.append(partial(_same, queue.get(offset)))
+            else:
+                looks.append(partial(queue.get, offset))
+
+        def read() -> list[int | None]:
+            return [
+                self._time_of(topic, queue_id, offset, look())
+                for (queue_id, offset), look in zip(places, looks, strict=True)
+            ]
+
+        return read
+
+    def _time_of(self, topic: str, queue_id: int, offset: int, entry: Entry | None) -> int | None:
+        """Return when a message was stored; a damaged entry counts as none, as no thread but one mends."""
+        if entry is None or entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
+            return None
+        data = self.log.read_anywhere(entry.log_offset, entry.size)
+        if data is None or not is_record_of(
+            data, topic=topic, queue_id=queue_id, queue_offset=offset, log_offset=entry.log_offset
+        ):
+            return None
+        return decode_message(data)[0].store_timestamp
+
+    def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        """Return the first offset stored at or after ``timestamp`` (Unix ms), at most the last existing one.
+
+        Args:
+            upper: Of messages stored in the same millisecond take the last instead of the first.
+        """
+        low, end = self.bounds(topic, queue_id)
+        if low == end:
+            return low
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            stored = self.store_timestamp(topic, queue_id, middle)
+            if stored is None or stored < timestamp or (upper and stored == timestamp):
+                low = middle + 1
+            else:
+                high = middle
+        if upper and low > self.bounds(topic, queue_id)[0]:
+            before = self.store_timestamp(topic, queue_id, low - 1)
+            if before == timestamp:
+                low -= 1
+        return min(low, end - 1)
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Return when (Unix ms) the first message of a queue was stored, -1 if there is none."""
+        stored = self.store_timestamp(topic, queue_id, self.bounds(topic, queue_id)[0])
+        return -1 if stored is None else stored
+
+    def earliest_log_time(self) -> int:
+        """Return when (Unix ms) the first message of the log was stored, -1 if it is empty; in any thread."""
+        begin = self.log.min_offset
+        size = size_of_record(self.log.read_anywhere(begin, HEAD_SIZE), begin)
+        data = self.log.read_anywhere(begin, size) if size else None
+        found = read_record(data, 0, base=begin) if data else None
+        return -1 if found is None else found[0].store_timestamp
+
+    def queues_of(self, topic: str) -> tuple[int, ...]:
+        """Return the queue ids of a topic that have been written to."""
+        return tuple(
+            sorted(
+                queue_id
+                for (name, queue_id), queue in self._queues.items()
+                if name == topic and queue.max_index
+            )
+        )
+
+    def disk_space(self) -> tuple[int, int]:
+        """Return (size, free) of the log's file system in bytes; zeros if it does not say."""
+        return self._disk.space(self.log.directory)
+
+    def disk_used(self) -> float:
+        """Return the share of the log's file system that is in use, 0 to 1; -1 if it does not say."""
+        size, free = self.disk_space()
+        return 1 - free / size if size else -1.0
+
+    # Upkeep --------------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the queues of a topic; its records stay in the log until their file is removed."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+        self.deletions += 1
+        self._doomed[topic] = self.deletions
+
+    def confirm_topics(self, counter: int, deletions: int) -> None:
+        """Note which topic table is on disk.
+
+        Args:
+            counter: Of its version; later checkpoints name it.
+            deletions: It lacks the topics of so many deletions; their files may go.
+        """
+        self._topics_counter = max(self._topics_counter, counter)
+        self._confirmed = max(self._confirmed, deletions)
+
+    def remove_old_files(self, *, before: float, count_max: int = sys.maxsize) -> Steps:
+        """Remove the oldest log files, if last written before an instant (Unix s), and queue files to them.
+
+        The files go after a checkpoint has said that they do: they may come back with a power cut.
+        """
+        offset: int = yield lambda: self.log.first_kept(before, count_max)
+        if offset > self.log.min_offset:
+            count = self.log.drop_before(offset)
+            logger.info("log files removed count=%s min_offset=%s", count, offset)
+            queues = tuple(self._queues.values())
+            firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
+            for queue, first in zip(queues, firsts, strict=True):
+                queue.raise_min(first, offset)
+            yield from self.checkpoint()
+        for path in self.index.drop_before(self.log.min_offset):
+            yield partial(self._disk.remove, path)
+        if self._checkpointed is not None and self._checkpointed.log_min == self.log.min_offset:
+            yield self.log.remove_dropped
+            if offset > self._queues_from:
+                self._queues_from = offset
+                for queue in tuple(self._queues.values()):
+                    yield queue.remove_old_files
+
+    def flush_log(self) -> int:
+        """Sync the log, in any thread; return the offset below which messages survive a power cut.
+
+        Raises:
+            StoreUnavailable: If the disk refused.
+        """
+        return self.log.flush()
+
+    def checkpoint(self) -> Steps:
+        """Write what is missing in the queues' files, and state what is durable; one at a time.
+
+        A failure is kept: the store takes no messages until a checkpoint works again.
+        """
+        work = self.prepare_checkpoint()
+        if work is None:
+            return
+        try:
+            yield from self._writing(work)
+        except (OSError, StoreUnavailable) as error:
+            if self._queue_failure is None:
+                logger.error("checkpoint failed, no messages are taken error=%s", error)
+            self.finish_checkpoint(work, failure=error)
+            return
+        if self._queue_failure is not None:
+            logger.info("checkpoint works again")
+        self.finish_checkpoint(work)
+
+    def prepare_checkpoint(self) -> CheckpointWork | None:
+        """Collect what a checkpoint has to write; None if there is nothing new.
+
+        None, too, while a deleted topic may come back with a crash: its files have to be as they were.
+        """
+        if any(number > self._confirmed for number in self._doomed.values()):
+            return None
+        checkpoint = Checkpoint(
+            log_offset=self.log.max_offset,
+            queue_entries=sum(queue.weighed_length for queue in self._queues.values()),
+            log_min=self.log.min_offset,
+            boot=self._boot,
+            topics_counter=self._topics_counter,
+            given_up=self.given_up,
+        )
+        if checkpoint == self._checkpointed and not self._doomed:
+            return None
+        entries = tuple(
+            (key, queue, work)
+            for key, queue in self._queues.items()
+            if (work := queue.unwritten()) is not None
+        )
+        return CheckpointWork(entries, tuple(self._doomed.items()), checkpoint)
+
+    def write_checkpoint(self, work: CheckpointWork) -> None:
+        """Write and sync log, queue entries and checkpoint at once.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk refused; the work is to be prepared anew.
+        """
+        for step in self._writing(work):
+            step()
+
+    def _writing(
+        self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
+    ) -> Generator[Callable[[], Any], Any, bool]:
+        """Write log, queue entries and checkpoint in steps; return False if it became late in between."""
+        yield partial(self._write_head, work)
+        for start in range(0, len(work.entries), _QUEUES_AT_ONCE):
+            if is_late():
+                return False
+            part = work.entries[start : start + _QUEUES_AT_ONCE]
+            yield partial(self._write_queues, part)
+            # Noted at once: a later checkpoint, or the last one, has the others to write only.
+            self._note_written(part)
+        yield partial(work.checkpoint.write, self._disk, self._checkpoint_path)
+        return True
+
+    def _write_head(self, work: CheckpointWork) -> None:
+        self.log.flush()
+        for topic, _ in work.doomed:
+            remove_tree(self._disk, self._queue_root / topic)
+        if work.doomed and self._disk.is_there(self._queue_root):
+            self._disk.sync_directory(self._queue_root)
+
+    def _write_queues(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
+        for _, _, unwritten in entries:
+            write_entries(self._disk, unwritten)
+
+    def _note_written(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
+        for key, queue, unwritten in entries:
+            if self._queues.get(key) is queue:
+                queue.written(unwritten)
+
+    def finish_checkpoint(
+        self, work: CheckpointWork, *, failure: OSError | StoreUnavailable | None = None
+    ) -> None:
+        """Note the outcome of :meth:`write_checkpoint`; after a failure the store takes no messages."""
+        if failure is not None:
+            reason = failure.strerror if isinstance(failure, OSError) else failure
+            self._queue_failure = f"cannot write queue files: {reason}"
+            self._queue_refused = refused_for(failure)
+            self._checkpointed = None
+            return
+        self._queue_failure = None
+        for topic, deletion in work.doomed:
+            if self._doomed.get(topic) == deletion:
+                del self._doomed[topic]
+        self._checkpointed = work.checkpoint
+
+    def close(self) -> None:
+        """Write a last checkpoint and close the files.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk refused.
+        """
+        try:
+            for step in self.closing(bool):
+                step()
+        finally:
+            self.log.close()
+
+    def closing(self, is_late: Callable[[], bool]) -> Steps:
+        """Write a last checkpoint in steps and close the files.
+
+        Args:
+            is_late: Asked between steps. Once it is late, files of queues are left as they are.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk refused.
+        """
+        work = self.prepare_checkpoint()
+        if work is not None:
+            if (yield from self._writing(work, is_late=is_late)):
+                self.finish_checkpoint(work)
+            else:
+                logger.warning(
+                    "files of some queues not written at the end, the next start reads the log offset=%s",
+                    self.log.min_offset if self._checkpointed is None else self._checkpointed.log_offset,
+                )
+        yield self.log.close
+
+    # Parts ---------------------------------------------------------------------------------------
+
+    @property
+    def queue_count(self) -> int:
+        """Queues that were opened."""
+        return len(self._queues)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Say whether a queue was opened, by a message or for one to come."""
+        return (topic, queue_id) in self._queues
+
+    def reserve_queue(self, topic: str, queue_id: int) -> None:
+        """Open a queue for a message to come; it has no file before."""
+        self._open_queue(topic, queue_id)
+
+    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = self._queue_root / topic / str(queue_id)
+        queue = self._queues[topic, queue_id] = ConsumeQueue(
+            directory, file_size=self._queue_file_size, disk=self._disk
+        )
+        return queue

@@ -1,0 +1,354 @@
+"""Makes log and queues of a store agree after a crash.
+
+What is below the checkpoint was synced before it was written. Bytes above it that are no record are the torn
+end of what was being written when the power went, whatever lies behind them: pages reach the disk in any
+order. If the machine has not been started since (the boot is the same), no page was lost, so damage with
+valid records behind it is something else, and nothing is given up without being told to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import orjson
+
+from routekeeper.broker.errors import StoreDamaged
+from routekeeper.broker.store.commit_log import CommitLog
+from routekeeper.broker.store.consume_queue import ConsumeQueue
+from routekeeper.broker.store.files import Content, Disk, remove_tree, write_atomic
+from routekeeper.broker.store.log_scan import Damage, Padding, Record, find_record, scan
+
+logger = logging.getLogger(__name__)
+
+#: Longest gap in a queue that recovery fills with empty entries; more cannot come from damaged records.
+_GAP_MAX: Final = 10_000_000
+
+#: Behind all offsets of a log; that of a queue without entries.
+_ANYWHERE: Final = 2**63
+
+QueueKey = tuple[str, int]
+#: Begin and end of each stretch that the log lacks.
+Holes = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What is durable.
+
+    Attributes:
+        log_offset: The log below is, and so is the queue entry of each of its messages.
+        queue_entries: Sum of the weighed lengths of all queues then.
+        log_min: Where the log begins; files below may be there still, or again.
+        boot: The machine's start during which it was written.
+        topics_counter: Counter of the topic table's version on disk then; a table with a lower one is older.
+        given_up: Stretches of the log, begin and end of each, that are missing between its files; somebody
+            has said that the broker shall go on without them.
+    """
+
+    log_offset: int = 0
+    queue_entries: int = 0
+    log_min: int = 0
+    boot: str = ""
+    topics_counter: int = 0
+    given_up: Holes = ()
+
+    def write(self, disk: Disk, path: Path) -> None:
+        members: dict[str, object] = {
+            "logOffset": self.log_offset,
+            "queueEntries": self.queue_entries,
+            "logMin": self.log_min,
+            "boot": self.boot,
+            "topics": self.topics_counter,
+        }
+        if self.given_up:
+            members["givenUp"] = self.given_up
+        # Files of the log are removed as it says, so that a flipped bit must not pass.
+        write_atomic(disk, path, orjson.dumps(members | {"crc32": crc32(orjson.dumps(members))}))
+
+    @classmethod
+    def parse(cls, text: str) -> Checkpoint:
+        """Read the file's content.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        try:
+            members = orjson.loads(text)
+            found = members.pop("crc32", None)  # those of earlier versions have none
+            if found is not None and found != crc32(orjson.dumps(members)):
+                raise ValueError("the checkpoint is damaged, its checksum differs")
+            return cls(
+                log_offset=int(members["logOffset"]),
+                queue_entries=int(members["queueEntries"]),
+                log_min=int(members["logMin"]),
+                boot=str(members["boot"]),
+                topics_counter=int(members.get("topics", 0)),
+                given_up=tuple((int(begin), int(end)) for begin, end in members.get("givenUp", ())),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"checkpoint lacks a member: {error}") from None
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """One recovery.
+
+    Attributes:
+        checkpoint: The last one written; None if there is none that can be read.
+        boot: The machine's present start; empty if it does not say.
+        born_at: Log offset from which on messages of a topic count; None if none of them does.
+        tags_code: Computes the entry's code of a message found in the log.
+        queues: The outcome.
+    """
+
+    disk: Disk
+    log: CommitLog
+    queue_root: Path
+    queue_file_size: int
+    checkpoint: Checkpoint | None
+    boot: str
+    born_at: Callable[[str], int | None]
+    tags_code: Callable[[Record], int]
+    skip_damage: bool
+    queues: dict[QueueKey, ConsumeQueue] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Cut what is torn, and index what the queues lack.
+
+        Raises:
+            StoreDamaged: If valid records follow a damaged one or some are missing, unless that is to be
+                skipped.
+            OSError, StoreUnavailable: If the disk refuses.
+        """
+        checkpoint = self.checkpoint
+        start = self.log.min_offset
+        if checkpoint is not None and start > checkpoint.log_min:
+            # Else the next checkpoint would say that they may go, and have them removed once they are back.
+            self._refuse(f"log begins at offset {start}, it began at {checkpoint.log_min}: files are missing")
+            logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
+        self._look_for_holes()
+        if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
+            self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could be begun
+        if checkpoint is None:
+            self._look_for_log_end()
+            self._drop_queues()
+        elif self._recover_queues(checkpoint):
+            start = checkpoint.log_offset
+        else:
+            logger.warning("consume queues do not fit the checkpoint, they are built anew")
+            self._drop_queues()
+        if not self._replay(start):
+            # The queues' files do not go with the log: build all of them anew.
+            logger.warning("consume queues built anew from the log min_offset=%s", self.log.min_offset)
+            self._drop_queues()
+            if not self._replay(self.log.min_offset, gaps=True):
+                raise StoreDamaged("the log holds a gap of queue offsets that no damage explains")
+        if self.log.max_offset < self._floor:
+            self._refuse(f"log ends at offset {self.log.max_offset}, {self._floor} was synced")
+            self._drop_queues()
+            self._replay(self.log.min_offset, gaps=True)
+        self.log.rewrite(self.log.last_start if checkpoint is None else checkpoint.log_offset)
+        self.log.flush()
+
+    def _look_for_holes(self) -> None:
+        """Name what is missing between the log's files, and what was given up before.
+
+        What is above the checkpoint may be torn: the replay looks at that.
+
+        Raises:
+            StoreDamaged: If something is missing that nobody has given up, unless that is to be skipped.
+        """
+        known = () if self.checkpoint is None else self.checkpoint.given_up
+        for begin, end in self.log.holes():
+            if (begin, end) not in known:
+                if begin >= self._floor:
+                    continue
+                self._refuse(f"log lacks offsets {begin} to {end}: files between others are missing or cut")
+            logger.error("log files missing, given up begins=%s ends=%s", begin, end)
+
+    def _look_for_log_end(self) -> None:
+        """Compare the log with the queues' files, as no checkpoint says how long it was.
+
+        An entry is written after its record was synced, so that one to behind the log proves that files are
+        missing.
+
+        Raises:
+            StoreDamaged: If it ends too early, unless that is to be skipped.
+        """
+        begin, end = self.log.min_offset, self.log.max_offset
+        if end:
+            # The first start writes a checkpoint before the log has a file.
+            logger.warning("checkpoint missing, the log is read whole begins=%s ends=%s", begin, end)
+        for topic, directory in self._directories():
+            queue = ConsumeQueue.recover(
+                directory, file_size=self.queue_file_size, log_min=0, log_end=_ANYWHERE, disk=self.disk
+            )
+            last = _ANYWHERE if queue is None else queue.last_log_offset
+            if end <= last < _ANYWHERE:
+                self._refuse(f"log ends at offset {end}, files of queues lead to {last}: files are missing")
+                logger.error("end of the log missing ends=%s topic=%s leads_to=%s", end, topic, last)
+                return
+
+    @property
+    def _floor(self) -> int:
+        return 0 if self.checkpoint is None else self.checkpoint.log_offset
+
+    # Queues --------------------------------------------------------------------------------------
+
+    def _recover_queues(self, checkpoint: Checkpoint) -> bool:
+        """Open the queues' files; return False if they do not hold what the checkpoint says."""
+        if not self.log.min_offset <= checkpoint.log_offset <= self.log.max_offset:
+            return False
+        total = 0
+        doomed = []
+        for topic, directory in self._directories():
+            born = self.born_at(topic)
+            queue = ConsumeQueue.recover(
+                directory,
+                file_size=self.queue_file_size,
+                log_min=self.log.min_offset,
+                log_end=checkpoint.log_offset,
+                disk=self.disk,
+            )
+            if queue is None:
+                return False
+            total += queue.weighed_length
+            if born is None or queue.last_log_offset < born:
+                doomed.append(directory)  # of a topic that was deleted, even if it was made again
+            else:
+                queue.remove_old_files()
+                self.queues[topic, int(directory.name)] = queue
+        for directory in doomed:
+            remove_tree(self.disk, directory)
+            if not self.disk.names(directory.parent):
+                self.disk.remove_directory(directory.parent)
+        if doomed:
+            self.disk.sync_directory(self.queue_root)
+        return total == checkpoint.queue_entries
+
+    def _directories(self) -> list[tuple[str, Path]]:
+        if not self.disk.is_there(self.queue_root):
+            return []
+        return [
+            (topic, self.queue_root / topic / queue_id)
+            for topic in sorted(self.disk.names(self.queue_root))
+            for queue_id in sorted(self.disk.names(self.queue_root / topic))
+            if queue_id.isdecimal()
+        ]
+
+    def _drop_queues(self) -> None:
+        self.queues.clear()
+        if self.disk.is_there(self.queue_root):
+            remove_tree(self.disk, self.queue_root)
+            self.disk.sync_directory(self.queue_root.parent)
+
+    # Log -----------------------------------------------------------------------------------------
+
+    def _replay(self, start: int, *, gaps: bool = False) -> bool:
+        """Read the log from ``start``, cut a torn tail, index what the queues lack.
+
+        Returns:
+            False if a queue lacks entries from before ``start``.
+        """
+        replayed = 0
+        for base, following, data in self.log.contents(start):
+            position = max(start - base, 0)
+            if position > len(data):  # the checkpoint lies behind this file's padding
+                if following is not None:  # and the file that began there is missing
+                    self._after_damage(base, following, data, Padding(base + len(data) - 8, start))
+                continue
+            over = False
+            while not over:
+                over = True
+                for found in scan(data, position, base=base):
+                    if isinstance(found, Padding) and following in (None, found.end):
+                        self.log.seal(base, found.end)
+                    elif isinstance(found, Padding | Damage):
+                        at = found.end if isinstance(found, Padding) else found.offset
+                        if following is None and at == base + len(data):
+                            break  # the end of the log
+                        resume = self._after_damage(base, following, data, found)
+                        if resume is not None:
+                            position, over = resume, False
+                    else:
+                        message, size = found
+                        if not self._index(message, size, gaps=gaps or self.skip_damage):
+                            return False
+                        replayed += 1
+        logger.info("log recovered start=%s end=%s messages=%s", start, self.log.max_offset, replayed)
+        return True
+
+    def _after_damage(
+        self, base: int, following: int | None, data: Content, found: Padding | Damage
+    ) -> int | None:
+        """Cut the log where its torn end begins, or find where to go on in this file behind damage."""
+        at = found.end if isinstance(found, Padding) else found.offset
+        resume = find_record(data, at - base + 1, base=base) if at < base + len(data) else None
+        valid_follow = resume is not None or self._later_files_hold_records(at)
+        may_be_torn = self.checkpoint is not None and (not self.boot or self.checkpoint.boot != self.boot)
+        if at >= self._floor and (may_be_torn or not valid_follow):
+            logger.warning(
+                "torn end of the log cut offset=%s bytes=%s valid_records_behind=%s",
+                at,
+                base + len(data) - at,
+                valid_follow,
+            )
+            self.log.truncate(at)
+            if isinstance(found, Padding):
+                self.log.seal(base, at)
+            return None
+        if valid_follow:
+            self._refuse(f"log damaged at offset {at} in file {base:020d}, valid messages follow")
+        else:
+            self._refuse(f"log damaged at offset {at} in file {base:020d}, {self._floor} was synced")
+        logger.error("damaged log skipped offset=%s file=%020d", at, base)
+        if resume is not None:
+            return resume
+        if not valid_follow:
+            self.log.truncate(at)
+        elif following is not None:
+            self.log.seal(base, following)
+        return None
+
+    def _later_files_hold_records(self, offset: int) -> bool:
+        return any(
+            find_record(data, 0, base=base) is not None
+            for base, _, data in self.log.contents(offset)
+            if base >= offset
+        )
+
+    def _refuse(self, reason: str) -> None:
+        if not self.skip_damage:
+            raise StoreDamaged(
+                f"{reason}: restore it, or start with recoverDamagedLog=skip to give up what is damaged"
+            )
+
+    def _index(self, message: Record, size: int, *, gaps: bool) -> bool:
+        born = self.born_at(message.topic)
+        if born is None or message.physical_offset < born:
+            return True
+        key = message.topic, message.queue_id
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = ConsumeQueue(
+                self.queue_root / message.topic / str(message.queue_id),
+                file_size=self.queue_file_size,
+                disk=self.disk,
+            )
+        missing = message.queue_offset - queue.max_index
+        if missing < 0:
+            return True
+        if missing and queue.max_index == queue.min_index == 0 and (gaps or self.log.min_offset):
+            queue.begin_at(message.queue_offset)
+        elif missing:
+            if not gaps or missing > _GAP_MAX:
+                return False
+            for _ in range(missing):
+                queue.append(message.physical_offset, 0, 0)
+        queue.append(message.physical_offset, size, self.tags_code(message))
+        return True

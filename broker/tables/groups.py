@@ -1,0 +1,298 @@
+"""Clients of this broker: producers and consumers, by group and connection (pure).
+
+Instants are loop times in seconds; a connection is the small integer that the server gave it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from routekeeper.remoting.bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
+from routekeeper.remoting.codes import LanguageCode
+
+#: A client not heard for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
+CLIENT_EXPIRY_S: Final = 120.0
+#: How often to look. Source: ClientHousekeepingService.
+SCAN_INTERVAL_S: Final = 10.0
+#: Bytes that a client's membership in a group takes besides its names, a subscription, and a tag of it.
+_MEMBER_BYTES: Final = 400
+_SUBSCRIPTION_BYTES: Final = 700
+_TAG_BYTES: Final = 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One client process as it spoke over one connection.
+
+    Attributes:
+        host: Whose share it takes, as :func:`routekeeper.remoting.addresses.charged_host` has it.
+    """
+
+    connection: int
+    client_id: str
+    client_addr: str
+    language: LanguageCode | None
+    version: int
+    host: str = ""
+
+    def to_connection(self) -> ClientConnection:
+        return ClientConnection(
+            client_id=self.client_id,
+            client_addr=self.client_addr,
+            language=self.language,
+            version=self.version,
+        )
+
+
+def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
+    """Return about how many bytes subscriptions take."""
+    return sum(
+        _SUBSCRIPTION_BYTES
+        + len(each.topic)
+        + len(each.sub_string)
+        + _TAG_BYTES * max(len(each.tags), len(each.codes))
+        + sum(map(len, each.tags))
+        for each in subscriptions
+    )
+
+
+def _size_in(group: str, client: Client | None) -> int:
+    """Return about how many bytes a client takes in a group; 0 if there is none."""
+    return 0 if client is None else _MEMBER_BYTES + len(group) + len(client.client_id)
+
+
+class ConsumerGroup:
+    """Members and subscriptions of one consumer group.
+
+    Attributes:
+        size: Bytes of the subscriptions, about.
+        host: Whose share these take: that of the last client which named them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.message_model = "CLUSTERING"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+        self.members: dict[int, Client] = {}
+        self.heard: dict[int, float] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.size = 0
+        self.host = ""
+
+    @property
+    def is_broadcasting(self) -> bool:
+        return self.message_model == "BROADCASTING"
+
+    def client_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(client.client_id for client in self.members.values()))
+
+    def describe(self) -> ConsumerConnection:
+        return ConsumerConnection(
+            connections=tuple(client.to_connection() for client in self.members.values()),
+            consume_type=self.consume_type,
+            message_model=self.message_model,
+            consume_from_where=self.consume_from_where,
+            subscriptions=dict(self.subscriptions),
+        )
+
+    def update(self, client: Client, data: ConsumerData, now: float) -> bool:
+        """Take a heartbeat in; return whether members or subscriptions changed.
+
+        A newer version of a subscription replaces the old one without counting as a change.
+        Source: ConsumerGroupInfo.updateChannel, updateSubscription.
+        """
+        old = self.members.get(client.connection)
+        changed = old is None or old.client_id != client.client_id
+        self.members[client.connection] = client
+        self.heard[client.connection] = now
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        named = {subscription.topic: subscription for subscription in data.subscriptions}
+        for topic, subscription in named.items():
+            known = self.subscriptions.get(topic)
+            if known is None:
+                changed = True
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[topic] = subscription
+        for topic in [topic for topic in self.subscriptions if topic not in named]:
+            del self.subscriptions[topic]
+            changed = True
+        self.size = _size_of(self.subscriptions.values())
+        return changed
+
+    def growth(self, data: ConsumerData) -> int:
+        """Return by how many bytes an update would make the subscriptions grow; 0 if by none."""
+        named = {subscription.topic: subscription for subscription in data.subscriptions}
+        for topic, known in self.subscriptions.items():
+            if topic in named and named[topic].sub_version <= known.sub_version:
+                named[topic] = known
+        return max(_size_of(named.values()) - self.size, 0)
+
+    def remove(self, connection: int) -> bool:
+        self.heard.pop(connection, None)
+        return self.members.pop(connection, None) is not None
+
+
+class ClientTable:
+    """All groups. Methods return the consumer groups whose members must be told of a change (request 40).
+
+    Attributes:
+        size: Bytes that it takes, about.
+    """
+
+    def __init__(self) -> None:
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[int, tuple[Client, float]]] = {}
+        self._groups_of: dict[int, set[str]] = {}
+        self._produces_in: dict[int, set[str]] = {}
+        self.size = 0
+        self._by_host: Counter[str] = Counter()
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        return self._consumers.get(group)
+
+    def consumer_groups(self) -> tuple[ConsumerGroup, ...]:
+        return tuple(self._consumers.values())
+
+    def producers(self, group: str) -> tuple[Client, ...]:
+        return tuple(client for client, _ in self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> Mapping[str, tuple[tuple[Client, float], ...]]:
+        """Return the producers of each group, each with when it was heard last."""
+        return {group: tuple(members.values()) for group, members in self._producers.items()}
+
+    def consumers_of(self, topic: str) -> tuple[str, ...]:
+        """Return the groups with members that subscribe to a topic."""
+        return tuple(name for name, group in self._consumers.items() if topic in group.subscriptions)
+
+    def size_of(self, host: str) -> int:
+        """Return about how many bytes the clients of a host take."""
+        return self._by_host[host]
+
+    def growth(self, client: Client, data: HeartbeatData) -> int:
+        """Return by how many bytes a heartbeat would make the table grow, at most; 0 if by none."""
+        growth = 0
+        for consumer in data.consumers:
+            name = consumer.group_name
+            group = self._consumers.get(name) or ConsumerGroup(name)
+            growth += max(_size_in(name, client) - _size_in(name, group.members.get(client.connection)), 0)
+            growth += group.growth(consumer)
+        for name in data.producer_groups:
+            known, _ = self._producers.get(name, {}).get(client.connection, (None, 0.0))
+            growth += max(_size_in(name, client) - _size_in(name, known), 0)
+        return growth
+
+    def heartbeat(self, client: Client, data: HeartbeatData, *, now: float) -> tuple[str, ...]:
+        """Take a heartbeat in."""
+        changed = []
+        for consumer in data.consumers:
+            group = self._consumers.get(consumer.group_name)
+            if group is None:
+                group = self._consumers[consumer.group_name] = ConsumerGroup(consumer.group_name)
+            self._take(client.host, _size_in(group.name, client))
+            self._release(group.members.get(client.connection), group.name)
+            self._take(group.host, -group.size)
+            if group.update(client, consumer, now):
+                changed.append(group.name)
+            group.host = client.host
+            self._take(group.host, group.size)
+            self._groups_of.setdefault(client.connection, set()).add(group.name)
+        for name in data.producer_groups:
+            members = self._producers.setdefault(name, {})
+            known, _ = members.get(client.connection, (None, 0.0))
+            self._take(client.host, _size_in(name, client))
+            self._release(known, name)
+            members[client.connection] = (client, now)
+            self._produces_in.setdefault(client.connection, set()).add(name)
+        return tuple(changed)
+
+    def unregister(
+        self, connection: int, *, producer_group: str | None, consumer_group: str | None
+    ) -> tuple[str, ...]:
+        """A client says farewell to a group of each kind."""
+        if producer_group:
+            self._drop_producer(producer_group, connection)
+        if consumer_group and self._drop_consumer(consumer_group, connection):
+            return (consumer_group,)
+        return ()
+
+    def closed(self, connection: int) -> tuple[str, ...]:
+        """A connection is gone, and with it what was registered over it."""
+        for group in tuple(self._produces_in.get(connection, ())):
+            self._drop_producer(group, connection)
+        groups = sorted(self._groups_of.pop(connection, ()))
+        return tuple(group for group in groups if self._drop_consumer(group, connection))
+
+    def expire(self, now: float) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Drop clients not heard for long; return their connections, to be closed, and the changed groups."""
+        silent: set[int] = set()
+        changed = []
+        for group in list(self._consumers.values()):
+            gone = [connection for connection, heard in group.heard.items() if now - heard > CLIENT_EXPIRY_S]
+            if gone:
+                changed.append(group.name)
+                silent.update(gone)
+            for connection in gone:
+                self._drop_consumer(group.name, connection)
+        for name, members in list(self._producers.items()):
+            gone = [connection for connection, (_, heard) in members.items() if now - heard > CLIENT_EXPIRY_S]
+            silent.update(gone)
+            for connection in gone:
+                self._drop_producer(name, connection)
+        return tuple(sorted(silent)), tuple(changed)
+
+    def members(self, group: str) -> Iterable[int]:
+        """Return the connections of a consumer group."""
+        found = self._consumers.get(group)
+        return () if found is None else tuple(found.members)
+
+    def _drop_consumer(self, group: str, connection: int) -> bool:
+        found = self._consumers.get(group)
+        client = None if found is None else found.members.get(connection)
+        if found is None or not found.remove(connection):
+            return False
+        self._release(client, group)
+        owned = self._groups_of.get(connection)
+        if owned is not None:
+            owned.discard(group)
+            if not owned:
+                del self._groups_of[connection]
+        if not found.members:
+            self._take(found.host, -found.size)
+            del self._consumers[group]
+        return True
+
+    def _drop_producer(self, group: str, connection: int) -> None:
+        members = self._producers.get(group)
+        if members is None or connection not in members:
+            return
+        self._release(members.pop(connection)[0], group)
+        if not members:
+            del self._producers[group]
+        names = self._produces_in[connection]
+        names.discard(group)
+        if not names:
+            del self._produces_in[connection]
+
+    def _release(self, client: Client | None, group: str) -> None:
+        """Note that a client is no longer in a group, if it was."""
+        if client is not None:
+            self._take(client.host, -_size_in(group, client))
+
+    def _take(self, host: str, size: int) -> None:
+        """Note that a host takes so many bytes more."""
+        self.size += size
+        self._by_host[host] += size
+        if not self._by_host[host]:
+            del self._by_host[host]

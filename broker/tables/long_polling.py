@@ -1,0 +1,172 @@
+"""Pulls that wait for a message (pure): parked, woken by arrivals, ended by their deadline.
+
+Times are loop times in seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+#: Pulls that wait at a time, and bytes that they take.
+PULLS_MAX: Final = 100_000
+PULL_BYTES_MAX: Final = 256 * 1024 * 1024
+#: How much of each of these one host may fill, loopback apart; a pull that is not held comes again at once.
+HOST_PERCENT: Final = 50
+
+P = TypeVar("P", bound=Hashable)
+
+
+@dataclass(slots=True, eq=False)
+class _Parked(Generic[P]):
+    pull: P
+    owner: int
+    queue: tuple[str, int]
+    deadline: float
+    size: int
+    host: str
+    number: int
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class _Filled:
+    """What the pulls of one host take."""
+
+    count: int = 0
+    size: int = 0
+
+
+class ParkedPulls(Generic[P]):
+    """Waiting pulls, by queue.
+
+    A pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls and their
+    bytes are bounded, in all and for each host; :meth:`park` says when it is full, and the caller answers at
+    once then.
+
+    Args:
+        host_percent: How much of both bounds one host may fill.
+
+    Attributes:
+        parked: Pulls that were parked so far.
+    """
+
+    def __init__(
+        self, *, limit: int = PULLS_MAX, bytes_max: int = PULL_BYTES_MAX, host_percent: int = HOST_PERCENT
+    ) -> None:
+        self.parked = 0
+        self._limit = limit
+        self._bytes_max = bytes_max
+        self._host_limit = limit * host_percent // 100
+        self._host_bytes_max = bytes_max * host_percent // 100
+        self._by_host: dict[str, _Filled] = {}
+        self._held = 0
+        # Keys alone count: an entry leaves from the middle at once.
+        self._by_queue: dict[tuple[str, int], dict[_Parked[P], None]] = {}
+        self._by_owner: dict[int, set[_Parked[P]]] = {}
+        self._deadlines: list[tuple[float, int, _Parked[P]]] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def park(
+        self,
+        pull: P,
+        *,
+        owner: int,
+        topic: str,
+        queue_id: int,
+        deadline: float,
+        size: int = 0,
+        host: str = "",
+    ) -> bool:
+        """Park a pull of connection ``owner`` that takes ``size`` bytes; return False at a limit.
+
+        Args:
+            host: Whose share it takes; empty for loopback, which may take all.
+        """
+        if self._size >= self._limit or self._held + size > self._bytes_max:
+            return False
+        filled = self._by_host.get(host) or _Filled()
+        if host and (filled.count >= self._host_limit or filled.size + size > self._host_bytes_max):
+            return False
+        self.parked += 1
+        entry = _Parked(pull, owner, (topic, queue_id), deadline, size, host, self.parked)
+        self._held += size
+        filled.count += 1
+        filled.size += size
+        self._by_host[host] = filled
+        self._by_queue.setdefault(entry.queue, {})[entry] = None
+        self._by_owner.setdefault(owner, set()).add(entry)
+        heapq.heappush(self._deadlines, (deadline, entry.number, entry))
+        self._size += 1
+        return True
+
+    def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> list[tuple[P, float]]:
+        """Take out pulls of a queue, with their deadlines, for the caller to run again.
+
+        Args:
+            up_to: Only of those that were parked while :attr:`parked` was at most this.
+            most: How many at most, those first that wait longest.
+        """
+        entries = [
+            entry
+            for entry in itertools.islice(self._by_queue.get((topic, queue_id), ()), most)
+            if entry.number <= up_to
+        ]
+        for entry in entries:
+            self._leave_queue(entry)
+            self._forget(entry)
+        return [(entry.pull, entry.deadline) for entry in entries]
+
+    def expire(self, now: float) -> list[P]:
+        """Take out the pulls whose deadline has come."""
+        found = []
+        while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
+            _, _, entry = heapq.heappop(self._deadlines)
+            if not entry.gone:
+                self._leave_queue(entry)
+                self._forget(entry)
+                found.append(entry.pull)
+        return found
+
+    def next_deadline(self) -> float | None:
+        while self._deadlines and self._deadlines[0][2].gone:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def drop(self, owner: int) -> int:
+        """Forget the pulls of a connection that is gone; return how many there were."""
+        entries = list(self._by_owner.get(owner, ()))
+        for entry in entries:
+            self._leave_queue(entry)
+            self._forget(entry)
+        return len(entries)
+
+    def _leave_queue(self, entry: _Parked[P]) -> None:
+        waiting = self._by_queue[entry.queue]
+        del waiting[entry]
+        if not waiting:
+            del self._by_queue[entry.queue]
+
+    def _forget(self, entry: _Parked[P]) -> None:
+        entry.gone = True
+        self._size -= 1
+        self._held -= entry.size
+        filled = self._by_host[entry.host]
+        filled.count -= 1
+        filled.size -= entry.size
+        if not filled.count:
+            del self._by_host[entry.host]
+        owned = self._by_owner[entry.owner]
+        owned.discard(entry)
+        if not owned:
+            del self._by_owner[entry.owner]
+        # Woken entries stay in the heap until they come up; do not let them outnumber the living.
+        if len(self._deadlines) > 64 + 4 * self._size:
+            self._deadlines = [item for item in self._deadlines if not item[2].gone]
+            heapq.heapify(self._deadlines)

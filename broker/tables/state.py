@@ -1,0 +1,317 @@
+"""What the handlers of one broker share: its tables, its store, and the effects they ask for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.store.messages import MessageStore
+from routekeeper.broker.tables.group_configs import GroupConfigs
+from routekeeper.broker.tables.groups import Client, ClientTable
+from routekeeper.broker.tables.locks import QueueLocks
+from routekeeper.broker.tables.long_polling import HOST_PERCENT
+from routekeeper.broker.tables.offsets import ConsumerOffsets
+from routekeeper.broker.tables.stats import Stats
+from routekeeper.broker.tables.topics import TopicConfigs, name_fault
+from routekeeper.remoting.bodies import HeartbeatData, SubscriptionGroupConfig
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import Host, offset_message_id
+from routekeeper.remoting.names import GROUP_LENGTH_MAX, GROUP_TOPIC_LENGTH_MAX
+from routekeeper.remoting.route import DataVersion, TopicConfig
+
+logger = logging.getLogger(__name__)
+
+#: Appended to refusals that users look up. Source: FAQUrl, RocketMQ 5.3.
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request with what the server knows about it.
+
+    Attributes:
+        connection: The server's number of the connection it came over.
+        peer: Address of the caller.
+        now_ms: Unix ms.
+        now: Loop time in seconds.
+    """
+
+    request: RemotingCommand
+    connection: int
+    peer: Host
+    now_ms: int
+    now: float
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a handler wants done besides its answer; the server takes and clears it after each call.
+
+    Attributes:
+        notify: Consumer groups whose members are told to rebalance (request 40), before the answer goes out.
+        changed_topics: Topics to register incrementally, in order, each with the version that its change
+            made: with a younger one it would make a later change look known.
+        register_all: All topics are to be registered.
+        save_topics, save_groups: The table has changed and must be written.
+        arrived: Queues that got messages.
+        tell: Connections, each with what its client is told.
+        clean: Old files are to be removed soon, whatever the hour.
+        about: Of a request that is audited: its subject, and the old and the new value, by name.
+    """
+
+    notify: list[str] = field(default_factory=list)
+    changed_topics: list[tuple[TopicConfig, DataVersion]] = field(default_factory=list)
+    register_all: bool = False
+    save_topics: bool = False
+    save_groups: bool = False
+    arrived: set[tuple[str, int]] = field(default_factory=set)
+    tell: list[tuple[int, RemotingCommand]] = field(default_factory=list)
+    clean: bool = False
+    about: dict[str, str] = field(default_factory=dict)
+
+
+class Later(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that waits.
+
+    Attributes:
+        log_offset: The log must be synced up to here; 0 for no wait.
+        topics_saved, groups_saved, offsets_saved, settings_saved: That table must be on disk.
+        registered: The topics that this call changed must have been sent to the nameservers.
+    """
+
+    reply: RemotingCommand
+    log_offset: int = 0
+    topics_saved: bool = False
+    groups_saved: bool = False
+    offsets_saved: bool = False
+    settings_saved: bool = False
+    registered: bool = False
+
+    @property
+    def only_synced(self) -> bool:
+        """Whether it waits for nothing but the log."""
+        return not (
+            self.topics_saved
+            or self.groups_saved
+            or self.offsets_saved
+            or self.settings_saved
+            or self.registered
+        )
+
+
+class KnownSend(msgspec.Struct, frozen=True):
+    """What was found out of a send's arguments; they are the same for all that a producer sends to a queue.
+
+    Attributes:
+        topic, settings: What they were judged by; what was found holds while both are in force.
+    """
+
+    topic: TopicConfig
+    settings: BrokerConfig
+    queue_id: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+
+
+#: Work in steps, as of the store: what is yielded may run in a thread; its result is the answer.
+Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepwise:
+    """An answer that takes a while to make; others have their turn between its steps.
+
+    Attributes:
+        asked: The request that it answers.
+    """
+
+    work: Work
+    asked: RemotingCommand
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerState:
+    """Everything one broker knows.
+
+    Attributes:
+        advertise: Address that goes into message ids and to the nameservers.
+        hot_bytes: Younger log bytes than this count as being in memory.
+        delay_offsets: Delay level to next offset of its queue.
+        id_prefix: What all message ids begin with: the advertised address.
+        changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
+        known_sends: How sends are to be read, by their arguments; ``requests.sending`` fills and asks it.
+        full: Kinds of things of which there were once as many as there may be; said once of each.
+        unsaved_topics: Topics created or changed since the table was last written, with the counter of the
+            version that did it.
+    """
+
+    config: BrokerConfig
+    config_version: DataVersion
+    advertise: Host
+    hot_bytes: int
+    topics: TopicConfigs
+    groups: GroupConfigs
+    offsets: ConsumerOffsets
+    clients: ClientTable
+    locks: QueueLocks
+    store: MessageStore
+    stats: Stats
+    delay_offsets: dict[int, int] = field(default_factory=dict)
+    effects: Effects = field(default_factory=Effects)
+    changed_settings: dict[str, str] = field(default_factory=dict)
+    turn: int = 0
+    unsaved_topics: dict[str, int] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
+    id_prefix: str = ""
+    known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.id_prefix = offset_message_id(self.advertise, 0)[:-16]
+
+    def message_id(self, physical_offset: int) -> str:
+        """Return the id of a message stored here."""
+        return f"{self.id_prefix}{physical_offset:016X}"
+
+    def pick_queue(self, queue_nums: int) -> int:
+        """Return the next of ``queue_nums`` queues in turn, where RocketMQ takes a random one."""
+        self.turn += 1
+        return self.turn % queue_nums if queue_nums > 0 else 0
+
+    def require_room_for_topics(self, *names: str) -> None:
+        """Check that topics exist, or may be made besides those that do.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
+        new = sum(name not in self.topics for name in set(names))
+        if new and len(self.topics) + new > self.config.topics_max:
+            raise self._full("topics", f"maxTopics={self.config.topics_max}", len(self.topics))
+
+    def require_room_for_queue(self, topic: str, queue_id: int, *, reserve: bool = False) -> None:
+        """Check that a queue has messages, or may get its first one.
+
+        Args:
+            reserve: The message comes later, and is to have its place then.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
+        if self.store.has_queue(topic, queue_id):
+            return
+        if self.store.queue_count >= self.config.queues_max:
+            raise self._full("queues", f"maxQueues={self.config.queues_max}", self.store.queue_count)
+        if reserve:
+            self.store.reserve_queue(topic, queue_id)
+
+    def require_room_for_group(self, group: str) -> None:
+        """Check that a consumer group exists, or may be made besides those that do.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
+        if self.groups.get(group) is None and len(self.groups) >= self.config.groups_max:
+            raise self._full("groups", f"maxSubscriptionGroups={self.config.groups_max}", len(self.groups))
+
+    def require_room_for_client(self, client: Client, data: HeartbeatData) -> None:
+        """Check that a heartbeat says nothing new, or that there is room for it.
+
+        Raises:
+            Refusal: If clients take as much room as they may, all or those of its host.
+        """
+        growth, size_max = self.clients.growth(client, data), self.config.client_bytes_max
+        if growth and self.clients.size + growth > size_max:
+            raise self._full("clients", f"maxClientBytes={size_max}", self.clients.size)
+        used, share = self.clients.size_of(client.host), size_max * HOST_PERCENT // 100
+        if growth and client.host and used + growth > share:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"this broker takes no new clients of host {client.host}: they have {used} bytes, allowed are"
+                f" {share}, that is {HOST_PERCENT} % of maxClientBytes={size_max}",
+            )
+
+    def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Store a group's offsets, by queue; all or none.
+
+        Raises:
+            Refusal: If new ones are among them, and there are as many as the broker may have.
+        """
+        growth = sum(self.offsets.growth(topic, group, queue_id) for queue_id in offsets)
+        size, size_max = self.offsets.size, self.config.offset_bytes_max
+        if growth and size + growth > size_max:
+            raise self._full("offsets", f"maxConsumerOffsetBytes={size_max}", size)
+        for queue_id, offset in offsets.items():
+            self.offsets.commit(topic, group, queue_id, offset)
+
+    def _full(self, kind: str, setting: str, used: int) -> Refusal:
+        if kind not in self.full:
+            self.full.add(kind)
+            logger.warning("no new ones are taken kind=%s used=%s allowed=%s", kind, used, setting)
+        return Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"this broker takes no new {kind}: it has {used}, allowed is {setting}; remove some or raise it",
+        )
+
+    def group_config(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
+        """Return a group's configuration, created if that is allowed and its name is valid.
+
+        Raises:
+            Refusal: If there are as many as the broker may have.
+        """
+        found = self.groups.get(group)
+        if found is None and self.config.auto_create_subscription_group:
+            if name_fault(group, length_max=GROUP_LENGTH_MAX) is not None:
+                return None
+            self.require_room_for_group(group)
+            found = SubscriptionGroupConfig(group_name=group)
+            self.groups.put(found, now_ms=now_ms)
+            self.effects.save_groups = True
+        return found
+
+    def require_group(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig:
+        found = self.group_config(group, now_ms=now_ms)
+        if found is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist{FAQ}"
+            )
+        return found
+
+    def topic_changed(self, topic: str) -> None:
+        """Ask for the topic changed just now to be written and registered."""
+        config = self.topics.get(topic)
+        self.effects.save_topics = True
+        self.unsaved_topics[topic] = self.topics.data_version.counter
+        if config is not None:
+            self.effects.changed_topics.append((config, self.topics.data_version))
+
+    def topics_saved(self, version: DataVersion, deletions: int) -> None:
+        """The topic table of this version, and without the topics of so many deletions, is on disk."""
+        for topic in [name for name, count in self.unsaved_topics.items() if count <= version.counter]:
+            del self.unsaved_topics[topic]
+        self.store.confirm_topics(version.counter, deletions)
+
+    def ensure_group_topic(
+        self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return a retry or dead-letter topic, created if it is missing.
+
+        Raises:
+            Refusal: If the group's name makes no valid topic, or there are as many as the broker may have.
+        """
+        fault = name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX)
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"{topic[:200]}: {fault}")
+        self.require_room_for_topics(topic)
+        if self.topics.create_for_group(
+            topic, queue_nums=queue_nums, perm=perm, sys_flag=sys_flag, now_ms=now_ms
+        ):
+            self.topic_changed(topic)
+        config = self.topics.get(topic)
+        assert config is not None
+        return config

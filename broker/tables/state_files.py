@@ -1,0 +1,279 @@
+"""The tables of one broker on disk, and who waits for them and for the log (no thread, no clock).
+
+Work goes in steps (:data:`routekeeper.broker.store.steps.Steps`), so that whoever drives it decides where it
+runs: the broker's loop and a thread, or a simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from routekeeper.broker.errors import StoreUnavailable
+from routekeeper.broker.store.files import Disk, make_directories, write_state
+from routekeeper.broker.store.journal import (
+    Change,
+    Journal,
+    Table,
+    begin_journal,
+    clear_journals,
+    encode_line,
+    journal_of,
+)
+from routekeeper.broker.store.messages import MessageStore
+from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.remoting.bodies import DelayOffsetTable
+from routekeeper.remoting.properties import escape_properties
+
+#: Why something is not on disk; None: it is.
+Failure = OSError | StoreUnavailable | None
+Done = Callable[[Failure], None]
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+OFFSETS: Final = "consumerOffset.json"
+DELAYS: Final = "delayOffset.json"
+SETTINGS: Final = "broker.properties"
+NAME: Final = "broker.name"
+
+
+class StateFile:
+    """One file that is rewritten as a whole when its table has changed.
+
+    Writes are collected: what changes while one is under way goes into the next.
+
+    Args:
+        version: Returns what differs after each change of the table.
+        snapshot: Returns what encodes the table as it is now, later in a thread.
+        before: What must have succeeded, in that thread, before the file may say so.
+        saved: Called as a write begins; its result is called when that write is on disk.
+
+    Attributes:
+        failure: Why the last write failed.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        *,
+        version: Callable[[], object],
+        snapshot: Callable[[], Callable[[], bytes]],
+        before: Callable[[], object] = lambda: None,
+        saved: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    ) -> None:
+        self.name = path.name
+        self.failure: Failure = None
+        self._disk = disk
+        self._path = path
+        self._version = version
+        self._snapshot = snapshot
+        self._before = before
+        self._saved = saved
+        self._on_disk: object = None
+        self._waiting: list[Done] = []
+
+    def is_as_loaded(self) -> None:
+        """Say that the file holds what the table does."""
+        self._on_disk = self._version()
+
+    def when_saved(self, done: Done) -> None:
+        """Call ``done`` when what the table holds now is on disk, or could not be written."""
+        self._waiting.append(done)
+
+    def save(self, *, whole: bool = False) -> Steps:
+        """Write the table if it has changed; the outcome is told to those who wait, and kept.
+
+        Args:
+            whole: The file itself shall hold everything, without a journal.
+        """
+        version = self._version()
+        waiting, self._waiting = self._waiting, []
+        self.failure = None
+        if version != self._on_disk or (whole and self._has_journal):
+            try:
+                saved = self._saved()
+                yield self._prepare(whole=whole)
+            except (OSError, StoreUnavailable) as error:
+                self.failure = error
+            except Exception as error:  # one entry that cannot be encoded must not end the broker
+                self.failure = StoreUnavailable(f"{self.name} cannot be encoded: {error!r}")
+            else:
+                self._on_disk = version
+                saved()
+        for done in waiting:
+            done(self.failure)
+
+    @property
+    def _has_journal(self) -> bool:
+        return False
+
+    def _prepare(self, *, whole: bool) -> Callable[[], None]:
+        """Return what writes the table as it is now, later in a thread."""
+        encode = self._snapshot()
+
+        def write() -> None:
+            self._before()
+            write_state(self._disk, self._path, encode())
+
+        return write
+
+
+class JournaledFile(StateFile):
+    """A file with a journal: what a change costs does not grow with the table.
+
+    File and backup hold the same, so that the journal goes with either of them.
+
+    Args:
+        damaged: Names of journals that were found damaged; they are set aside.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        table: Table,
+        *,
+        saved: Callable[[], Callable[[], None]] = lambda: lambda: None,
+        damaged: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(disk, path, version=lambda: table.data_version, snapshot=table.snapshot, saved=saved)
+        self._table = table
+        self._damaged = damaged
+        self._journal: Journal | None = None
+
+    @property
+    def _has_journal(self) -> bool:
+        return self._journal is not None
+
+    def _prepare(self, *, whole: bool) -> Callable[[], None]:
+        changes, journal = self._table.changes.take(), self._journal
+        self._journal = None  # until this is written nobody knows where it ends
+        if journal is not None and changes is not None and not whole and not journal.is_full:
+            return partial(self._append, journal, changes)
+        counter = None if whole else self._table.data_version.counter
+        return partial(self._rewrite, self._table.snapshot(journaled=not whole), counter)
+
+    def _append(self, journal: Journal, changes: tuple[Change, ...]) -> None:
+        journal.append(encode_line(changes))
+        self._journal = journal
+
+    def _rewrite(self, encode: Callable[[], bytes], counter: int | None) -> None:
+        """Write the whole table, with an empty journal if ``counter`` says of which version."""
+        data = encode()
+        make_directories(self._disk, self._path.parent)
+        path = None if counter is None else journal_of(self._path, counter)
+        if path is not None:
+            # Before the file, which says that there is one. An earlier one of that name has no line.
+            begin_journal(self._disk, path)
+        write_state(self._disk, self._path, data, backup_too=True)
+        clear_journals(self._disk, self._path, keep=path, damaged=self._damaged)
+        self._journal = None if path is None else Journal(self._disk, path, size_max=len(data))
+
+
+class LogFlush:
+    """Syncs the log for all who wait for it, as far as they wait at once.
+
+    Attributes:
+        failure: Why the last sync failed.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._waiting: list[tuple[int, Done]] = []
+        self.failure: Failure = None
+
+    @property
+    def is_wanted(self) -> bool:
+        return bool(self._waiting)
+
+    def when_flushed(self, log_offset: int, done: Done) -> None:
+        """Call ``done`` when everything below an offset is synced, or the disk refused."""
+        self._waiting.append((log_offset, done))
+
+    def flush(self) -> Steps:
+        """Sync once; who came meanwhile waits for the next time."""
+        log = self._store.log
+        if log.flushed_offset == log.max_offset and not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        self.failure = None
+        try:
+            flushed: int = yield self._store.flush_log
+        except StoreUnavailable as error:
+            self.failure = error
+            flushed = log.flushed_offset
+        for log_offset, done in waiting:
+            if log_offset <= flushed:
+                done(None)
+            elif self.failure is not None:
+                done(self.failure)
+            else:
+                self._waiting.append((log_offset, done))
+
+
+@dataclass(frozen=True, slots=True)
+class StateFiles:
+    """All files of one broker besides its store's."""
+
+    topics: JournaledFile
+    groups: JournaledFile
+    offsets: StateFile
+    delays: StateFile
+    settings: StateFile
+
+    def __iter__(self) -> Iterator[StateFile]:
+        return iter((self.topics, self.groups, self.offsets, self.delays, self.settings))
+
+
+def state_files(
+    disk: Disk, directory: Path, state: BrokerState, *, damaged: frozenset[str] = frozenset()
+) -> StateFiles:
+    """Return the files of a broker's tables in their directory.
+
+    Args:
+        damaged: Names of journals that were found damaged.
+    """
+    store = state.store
+
+    def topics_saved() -> Callable[[], None]:
+        version, deletions = state.topics.data_version, store.deletions
+        return lambda: state.topics_saved(version, deletions)
+
+    def delays() -> Callable[[], bytes]:
+        table = DelayOffsetTable(offsets=dict(state.delay_offsets))
+        return table.encode
+
+    def settings() -> Callable[[], bytes]:
+        data = escape_properties(state.changed_settings)
+        return lambda: data
+
+    return StateFiles(
+        JournaledFile(disk, directory / TOPICS, state.topics, saved=topics_saved, damaged=damaged),
+        JournaledFile(disk, directory / GROUPS, state.groups, damaged=damaged),
+        # What was consumed, sent back or delivered is in the log before these say that it is done with.
+        StateFile(
+            disk,
+            directory / OFFSETS,
+            version=lambda: state.offsets.changed,
+            snapshot=state.offsets.snapshot,
+            before=store.flush_log,
+        ),
+        StateFile(
+            disk,
+            directory / DELAYS,
+            version=lambda: dict(state.delay_offsets),
+            snapshot=delays,
+            before=store.flush_log,
+        ),
+        StateFile(
+            disk,
+            directory / SETTINGS,
+            version=lambda: dict(state.changed_settings),
+            snapshot=settings,
+        ),
+    )

@@ -1,0 +1,170 @@
+"""Delayed messages: when they come, where to, and what a restart repeats."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from routekeeper.broker.requests.sending import delayed
+from routekeeper.broker.server import delay
+from routekeeper.broker.server.delay import DelayService, deliver_due
+from routekeeper.broker.store.files import DISK
+from routekeeper.broker.store.messages import Draft
+from routekeeper.broker.tables.state import BrokerState
+from routekeeper.broker.tables.topics import SCHEDULE_TOPIC
+from routekeeper.remoting.message import StoredMessage, decode_messages
+from routekeeper.remoting.route import TopicConfig
+from tests.broker.states import HOST, NOW, state_in
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[BrokerState]:
+    made = state_in(tmp_path, TopicConfig(topic_name="T"))
+    yield made
+    made.store.log.close()
+
+
+def schedule(state: BrokerState, body: bytes, level: int, *, at: int = NOW, topic: str = "T") -> None:
+    plain = Draft(topic=topic, queue_id=3, body=body, properties="", tags_code=0, born_host=HOST)
+    state.store.put(delayed(state, plain, {"TAGS": "A"}, level, now_ms=at), now_ms=at)
+
+
+def delivered(state: BrokerState, topic: str = "T") -> list[StoredMessage]:
+    batch = state.store.get(topic, 3, 0, count_max=1000, bytes_max=1 << 20)
+    return list(decode_messages(batch.body))
+
+
+def test_message_waits_for_its_level_and_then_moves(state: BrokerState) -> None:
+    schedule(state, b"x", 2)
+    assert deliver_due(state, now_ms=NOW) == 5.0
+    assert deliver_due(state, now_ms=NOW + 4_999) == 0.001
+    assert delivered(state) == []
+    assert deliver_due(state, now_ms=NOW + 5_000) is None
+    (message,) = delivered(state)
+    assert (message.body, message.queue_id, message.store_timestamp) == (b"x", 3, NOW + 5_000)
+    assert state.effects.arrived == {("T", 3)}
+    assert state.delay_offsets == {2: 1}
+    assert deliver_due(state, now_ms=NOW + 10_000) is None
+    assert len(delivered(state)) == 1
+
+
+def test_levels_do_not_wait_for_each_other(state: BrokerState) -> None:
+    schedule(state, b"late", 18)
+    schedule(state, b"soon", 1)
+    assert deliver_due(state, now_ms=NOW + 1_000) == 7199.0
+    assert [message.body for message in delivered(state)] == [b"soon"]
+
+
+def test_level_above_the_last_is_the_last(state: BrokerState) -> None:
+    schedule(state, b"x", 99)
+    assert state.store.bounds(SCHEDULE_TOPIC, 17) == (0, 1)
+
+
+def test_turn_is_limited_and_goes_on(state: BrokerState) -> None:
+    for number in range(10):
+        schedule(state, b"%d" % number, 1)
+    assert deliver_due(state, now_ms=NOW + 1_000, limit=4) == 0.0
+    assert len(delivered(state)) == 4
+    assert deliver_due(state, now_ms=NOW + 1_000, limit=100) is None
+    assert [message.body for message in delivered(state)] == [b"%d" % number for number in range(10)]
+
+
+def test_backlog_of_one_level_does_not_hold_up_another(state: BrokerState) -> None:
+    for number in range(500):
+        schedule(state, b"%d" % number, 1)
+    schedule(state, b"other", 2)
+    assert deliver_due(state, now_ms=NOW + 5_000) == 0.0
+    assert b"other" in [message.body for message in delivered(state)]
+
+
+def test_clock_set_back_does_not_hold_messages_for_ever(state: BrokerState) -> None:
+    schedule(state, b"x", 1, at=NOW + 86_400_000)
+    assert deliver_due(state, now_ms=NOW) is None
+    assert len(delivered(state)) == 1
+
+
+def test_message_of_a_deleted_topic_is_dropped(state: BrokerState) -> None:
+    schedule(state, b"gone", 1, topic="Gone")
+    schedule(state, b"x", 1)
+    assert deliver_due(state, now_ms=NOW + 1_000) is None
+    assert [message.body for message in delivered(state)] == [b"x"]
+    assert delivered(state, "Gone") == []
+
+
+def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come(
+    state: BrokerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker would end each time it is due: the record grows with the name of its real topic."""
+    topic = "T" * 127
+    state.topics.put(TopicConfig(topic_name=topic), now_ms=NOW)
+    room = (1 << 20) - 8 - 91 - len(SCHEDULE_TOPIC) - len(topic) - 100
+    schedule(state, b"x" * room, 1, topic=topic)
+    schedule(state, b"behind", 1)
+    assert deliver_due(state, now_ms=NOW + 1_000) is None
+    assert [message.body for message in delivered(state)] == [b"behind"]
+    assert "delayed message dropped" in caplog.text
+
+
+class BadPlace:
+    """The log cannot be read where a level's first message lies, until it is healed."""
+
+    def __init__(self, state: BrokerState, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        (entry,) = state.store.entries(SCHEDULE_TOPIC, level - 1, 0, 1)
+        self._at = entry.log_offset
+        self._read = DISK.read
+        self.failed = 0
+        self.is_healed = False
+        monkeypatch.setattr(DISK, "read", self)
+
+    def __call__(self, fd: int, size: int, at: int) -> bytes:
+        if at == self._at and not self.is_healed:
+            self.failed += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._read(fd, size, at)
+
+
+def test_place_that_cannot_be_read_does_not_hold_up_other_levels(
+    state: BrokerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule(state, b"unread", 1)
+    others = [b"%d" % number for number in range(40)]
+    for body in others:
+        schedule(state, body, 2)
+    place = BadPlace(state, 1, monkeypatch)
+    assert deliver_due(state, now_ms=NOW + 5_000, limit=32) == 0.0, "8 more are due"
+    with pytest.raises(OSError, match="Input/output error"):
+        deliver_due(state, now_ms=NOW + 5_000, limit=32)
+    assert [message.body for message in delivered(state)] == others
+    place.is_healed = True
+    assert deliver_due(state, now_ms=NOW + 5_000) is None
+    assert [message.body for message in delivered(state)] == [*others, b"unread"]
+
+
+def test_disk_that_gives_nothing_for_a_while_does_not_end_the_service(
+    state: BrokerState, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delay, "_RETRY_S", 0.01)
+    schedule(state, b"x", 1)
+    place = BadPlace(state, 1, monkeypatch)
+
+    async def main() -> None:
+        service = DelayService(state, delivered=came)
+        running = asyncio.create_task(service.run())
+        async with asyncio.timeout(10):
+            await done.wait()
+        running.cancel()
+
+    def came() -> None:
+        place.is_healed = place.failed >= 3
+        if delivered(state):
+            done.set()
+
+    done = asyncio.Event()
+    asyncio.run(main())
+    assert [message.body for message in delivered(state)] == [b"x"]
+    assert caplog.text.count("delayed messages wait") == 1

@@ -1,0 +1,62 @@
+"""Pulls that wait hold no more memory than they need, whatever came with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from routekeeper.remoting.command import RemotingCommand
+from tests.broker.conftest import BrokerProcess, StartBroker
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+
+def resident_mib(broker: BrokerProcess) -> int:
+    status = Path(f"/proc/{broker.process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) // 1024
+
+
+def pull_ext(expression: str, **more: str) -> dict[str, str]:
+    return {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "1",
+        "maxMsgNums": "32",
+        "sysFlag": "6",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "20000",
+        "subscription": expression,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    } | more
+
+
+def test_held_pull_is_held_without_what_its_answer_does_not_need(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    wire = broker.wire()
+    assert wire.send_message("T", b"x").code == 0
+    before = resident_mib(broker)
+    for number in range(150):
+        wire.send(RemotingCommand.request(11, pull_ext("*", more=f"{number}" + "x" * 900_000)))
+        wire.send(RemotingCommand.request(11, pull_ext("*"), b"y" * 900_000))
+    assert wire.call(31, {"topic": "T", "queueId": "0"}).code == 0  # all were looked at
+    assert resident_mib(broker) - before < 100  # of 270 MB
+
+
+def test_long_tag_expressions_are_refused_and_not_remembered(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    wire = broker.wire()
+    assert wire.send_message("T", b"x").code == 0
+    refused = wire.call(11, pull_ext("||".join(f"tag-{number}" for number in range(5000))))
+    assert refused.code == 23
+    assert "allowed are 32768" in (refused.remark or "")
+    before = resident_mib(broker)
+    for turn in range(100):
+        expression = "||".join(f"{turn}-{number}" for number in range(3500))
+        assert len(expression) < 32_768
+        wire.send(RemotingCommand.request(11, pull_ext(expression, suspendTimeoutMillis="0")))
+    for _ in range(100):
+        assert wire.receive().code == 19
+    assert resident_mib(broker) - before < 20

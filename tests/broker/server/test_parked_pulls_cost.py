@@ -1,0 +1,80 @@
+"""The cost of pulls that wait, however many a stranger sends and whatever comes with them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from routekeeper.broker.requests.pulling import Park, pull_message
+from routekeeper.broker.server.delay import DelayService
+from routekeeper.broker.server.waiting_pulls import LOOKS_MAX, WaitingPulls
+from routekeeper.broker.store.messages import Draft
+from routekeeper.broker.tables.long_polling import ParkedPulls
+from routekeeper.broker.tables.state import BrokerState, Call
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.route import TopicConfig
+from tests.broker.states import HOST, NOW, state_in
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[BrokerState]:
+    made = state_in(tmp_path, TopicConfig(topic_name="T"))
+    yield made
+    made.store.log.close()
+
+
+def test_many_pulls_of_one_queue_leave_quickly_with_their_connection() -> None:
+    parked: ParkedPulls[int] = ParkedPulls()
+    count = 40_000
+    for number in range(count):
+        parked.park(number, owner=1, topic="T", queue_id=0, deadline=10.0)
+    begun = time.process_time()
+    assert parked.drop(1) == count
+    assert time.process_time() - begun < 1.0
+
+
+def test_a_message_that_many_wait_for_leaves_the_loop_to_others(state: BrokerState) -> None:
+    fields = {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "6",
+        "suspendTimeoutMillis": "10000",
+        "subscription": "*",
+    }
+    count = 3 * LOOKS_MAX + 1
+    answered: list[int] = []
+
+    async def answers_by_turn() -> list[int]:
+        loop = asyncio.get_running_loop()
+        delay = cast(DelayService, None)  # not of the schedule topic
+        waiting = WaitingPulls(state, delay=delay, send=lambda _, answer: answered.append(answer.opaque))
+        for number in range(count):
+            request = RemotingCommand.request(11, fields).with_opaque(number)
+            peer = Host("192.0.2.7", 4711)
+            found = pull_message(state, Call(request=request, connection=1, peer=peer, now_ms=NOW, now=0.0))
+            assert isinstance(found, Park)
+            assert waiting.park(found.pull, deadline=loop.time() + 60.0)
+        message = Draft(topic="T", queue_id=0, body=b"", properties="", tags_code=0, born_host=HOST)
+        state.store.put(message, now_ms=NOW)
+        waiting.arrived({("T", 0)})
+        turns = [0]
+        while turns[-1] < count and len(turns) < 20:
+            await asyncio.sleep(0)
+            turns.append(len(answered))
+        waiting.end()
+        return turns
+
+    turns = asyncio.run(answers_by_turn())
+    assert turns[-1] == count
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= LOOKS_MAX
+    assert answered == list(range(count)), "those first that wait longest"

@@ -1,0 +1,103 @@
+"""Places of pulls that wait: one host fills its share of them, and the pulls of others are still held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from routekeeper.broker.requests.pulling import Park, Pull, pull_message
+from routekeeper.broker.server.delay import DelayService
+from routekeeper.broker.server.waiting_pulls import WaitingPulls
+from routekeeper.broker.tables.long_polling import PULL_BYTES_MAX, PULLS_MAX
+from routekeeper.broker.tables.state import BrokerState, Call
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import Host
+from routekeeper.remoting.route import TopicConfig
+from tests.broker.states import NOW, state_in
+
+FIELDS = {
+    "consumerGroup": "G",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "6",
+    "suspendTimeoutMillis": "10000",
+    "subscription": "*",
+}
+ONE, OTHER = "192.0.2.7", "192.0.2.8"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[BrokerState]:
+    made = state_in(tmp_path, TopicConfig(topic_name="T"))
+    yield made
+    made.store.log.close()
+
+
+def pull_from(state: BrokerState, host: str, *, connection: int = 1) -> Pull:
+    """Return a pull that has come from a host, and has to wait."""
+    request = RemotingCommand.request(11, FIELDS)
+    call = Call(request=request, connection=connection, peer=Host(host, 4711), now_ms=NOW, now=0.0)
+    found = pull_message(state, call)
+    assert isinstance(found, Park)
+    return found.pull
+
+
+def held(pulls: WaitingPulls, pull: Pull, count: int) -> int:
+    """Return how many of so many equal pulls are held."""
+    deadline = asyncio.get_running_loop().time() + 3600
+    return sum(pulls.park(pull, deadline=deadline) for _ in range(count))
+
+
+def run(state: BrokerState, main: Callable[[WaitingPulls], Awaitable[None]]) -> None:
+    async def inner() -> None:
+        delay = DelayService(state, delivered=lambda: None)
+        await main(WaitingPulls(state, delay=delay, send=lambda _, __: None))
+
+    asyncio.run(inner())
+
+
+@pytest.mark.slow
+def test_one_host_leaves_half_of_the_places_to_others(state: BrokerState) -> None:
+    async def main(pulls: WaitingPulls) -> None:
+        assert held(pulls, pull_from(state, ONE), PULLS_MAX) == PULLS_MAX // 2
+        assert held(pulls, pull_from(state, OTHER, connection=2), 1) == 1
+        pulls.drop(1)
+        assert held(pulls, pull_from(state, ONE, connection=3), 1) == 1
+
+    run(state, main)
+
+
+def test_one_host_leaves_half_of_the_bytes_to_others(state: BrokerState) -> None:
+    async def main(pulls: WaitingPulls) -> None:
+        codes = frozenset(range(50_000))
+        large = msgspec.structs.replace(pull_from(state, ONE), codes=codes)
+        assert held(pulls, large, 100) == PULL_BYTES_MAX // 2 // large.size
+        other = msgspec.structs.replace(pull_from(state, OTHER, connection=2), codes=codes)
+        assert held(pulls, other, 1) == 1
+
+    run(state, main)
+
+
+@pytest.mark.slow
+def test_an_ipv6_network_is_one_host(state: BrokerState) -> None:
+    async def main(pulls: WaitingPulls) -> None:
+        half = PULLS_MAX // 2
+        assert held(pulls, pull_from(state, "2001:db8::1"), half) == half
+        assert held(pulls, pull_from(state, "2001:db8::2", connection=2), 1) == 0
+        assert held(pulls, pull_from(state, "2001:db8:1::1", connection=3), 1) == 1
+
+    run(state, main)
+
+
+@pytest.mark.slow
+def test_loopback_may_take_all_places(state: BrokerState) -> None:
+    async def main(pulls: WaitingPulls) -> None:
+        assert held(pulls, pull_from(state, "127.0.0.1"), PULLS_MAX + 1) == PULLS_MAX
+
+    run(state, main)

@@ -1,0 +1,50 @@
+"""Members of groups are told to rebalance: once for what happens at one time, however many others leave."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.broker.conftest import StartBroker, Wire
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+NOTICE = 40
+GROUPS = [f"G{number}" for number in range(10)]
+LEAVING = 60
+
+
+def join(wire: Wire, name: str) -> None:
+    consumers = [
+        {"groupName": group, "subscriptionDataSet": [{"topic": "T", "subString": "*"}]} for group in GROUPS
+    ]
+    beat = {"clientID": name, "consumerDataSet": consumers, "producerDataSet": []}
+    assert wire.call(34, body=json.dumps(beat).encode()).code == 0
+
+
+def members(wire: Wire, group: str) -> list[str]:
+    found: list[str] = json.loads(wire.call(38, {"consumerGroup": group}).body)["consumerIdList"]
+    return found
+
+
+def test_member_is_told_once_of_many_that_leave_together(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    stays = broker.wire()
+    join(stays, "stays")
+    others = [broker.wire() for _ in range(LEAVING)]
+    for number, wire in enumerate(others):
+        join(wire, f"leaves-{number}")
+    assert len(members(stays, "G0")) == LEAVING + 1
+    stays.requests.clear()
+    for wire in others:
+        wire.close()
+    deadline = time.monotonic() + 40
+    while any(members(stays, group) != ["stays"] for group in GROUPS):
+        assert time.monotonic() < deadline
+    for _ in range(10):  # what is on its way comes before these answers
+        members(stays, "G0")
+    notices = [request.ext_fields["consumerGroup"] for request in stays.requests if request.code == NOTICE]
+    assert set(notices) == set(GROUPS)
+    assert len(notices) < LEAVING * len(GROUPS) / 4

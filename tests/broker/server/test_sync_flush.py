@@ -1,0 +1,259 @@
+"""What SYNC_FLUSH promises: no acknowledgement before the disk has confirmed. Here it is slow, or broken."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT
+from routekeeper.broker.requests.pulling import Park
+from routekeeper.broker.server.process import BrokerServer
+from routekeeper.remoting.bodies import SubscriptionGroupConfig
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.aio import RemotingClient
+
+
+class Broker:
+    """A running broker, asked over one connection."""
+
+    def __init__(self, client: RemotingClient, addr: str) -> None:
+        self._client = client
+        self._addr = addr
+
+    async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+        request = RemotingCommand.request(code, ext or {}, body)
+        return await self._client.invoke(self._addr, request, timeout_s=20.0)
+
+    async def send(self, body: bytes, topic: str = "T", properties: str = "") -> RemotingCommand:
+        fields = {"a": "P", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+        return await self.call(310, fields | {"b": topic, "i": properties}, body)
+
+
+async def with_broker(
+    directory: Path, config: BrokerConfig, act: Callable[[Broker], Awaitable[None]]
+) -> None:
+    """Run a broker and ``act`` on one loop."""
+    stop = asyncio.Event()
+    bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group, RemotingClient(outstanding_max=10_000) as client:
+        group.create_task(BrokerServer(config, directory).run(stop, bound.set_result))
+        broker = Broker(client, await bound)
+        try:
+            await act(broker)
+        finally:
+            stop.set()
+
+
+def settings(**changes: str) -> BrokerConfig:
+    return BrokerConfig(listen_port=0, **changes)  # type: ignore[arg-type]
+
+
+def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, opened = os.fdatasync, threading.Event()
+    calls: list[int] = []
+
+    def slow(fd: int) -> None:
+        if "commitlog" in os.readlink(f"/proc/self/fd/{fd}"):
+            calls.append(fd)
+            assert opened.wait(30)
+        real(fd)
+
+    async def act(broker: Broker) -> None:
+        opened.set()
+        assert (await broker.send(b"first")).code == 0  # creates the topic
+        opened.clear()
+        before = len(calls)
+        waiting = [asyncio.ensure_future(broker.send(b"%d" % number)) for number in range(20)]
+        _, pending = await asyncio.wait(waiting, timeout=0.3)
+        assert len(pending) == 20
+        opened.set()
+        answers = await asyncio.gather(*waiting)
+        assert {answer.code for answer in answers} == {0}
+        # The sync under way when they came, one for the rest, perhaps one of the checkpoint.
+        assert len(calls) - before <= 5
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
+
+
+def test_asynchronous_flush_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = threading.Event()
+
+    def slow(fd: int) -> None:
+        assert opened.wait(30)
+
+    async def act(broker: Broker) -> None:
+        assert (await broker.send(b"x")).code == 0
+        opened.set()
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    asyncio.run(with_broker(tmp_path, settings(), act))
+
+
+def test_disk_that_cannot_sync_ends_acknowledging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def act(broker: Broker) -> None:
+        first = await broker.send(b"x")
+        assert first.code == 10
+        assert first.ext_fields["queueOffset"] == "0"
+        second = await broker.send(b"y")
+        assert second.code == 14
+        assert "sync of" in (second.remark or "")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
+
+
+def test_slow_disk_answers_flush_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = threading.Event()
+
+    def slow(fd: int) -> None:
+        assert opened.wait(30)
+
+    async def act(broker: Broker) -> None:
+        answer = await broker.send(b"x")
+        assert answer.code == 10
+        assert answer.ext_fields["TRACE_ON"] == "true"
+        opened.set()
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=100)
+    asyncio.run(with_broker(tmp_path, config, act))
+
+
+@pytest.mark.slow
+def test_topic_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+    obstacle = tmp_path / "config" / "topics.json.tmp"
+
+    async def act(broker: Broker) -> None:
+        obstacle.mkdir()
+        refused = await broker.send(b"x")
+        assert refused.code == 14
+        assert "cannot write topics.json" in (refused.remark or "")
+        assert (await broker.send(b"x")).code == 14
+        obstacle.rmdir()
+        async with asyncio.timeout(10):
+            while (await broker.send(b"x")).code != 0:
+                pass
+
+    asyncio.run(with_broker(tmp_path, settings(), act))
+
+
+@pytest.mark.slow
+def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+    obstacle = tmp_path / "config" / "subscriptionGroup.json.tmp"
+
+    async def act(broker: Broker) -> None:
+        assert (await broker.send(b"x")).code == 0  # waits for the topic table, so the directory is there
+        obstacle.mkdir()
+        body = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
+        refused = await broker.call(200, body=body)
+        assert (refused.code, refused.remark) == (14, "cannot write subscriptionGroup.json: Is a directory")
+        assert (await broker.call(207, {"groupName": "G"})).code == 14
+        obstacle.rmdir()
+        assert (await broker.call(200, body=body)).code == 0
+        assert b'"retryMaxTimes":3' in (tmp_path / "config" / "subscriptionGroup.json").read_bytes()
+
+    asyncio.run(with_broker(tmp_path, settings(), act))
+
+
+@pytest.mark.slow
+def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_later(tmp_path: Path) -> None:
+    file = tmp_path / "config" / "consumerOffset.json"
+    obstacle = file.with_name(file.name + ".tmp")
+    clone = {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}
+
+    async def act(broker: Broker) -> None:
+        assert (await broker.send(b"x")).code == 0  # waits for the topic table, so the directory is there
+        offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        obstacle.mkdir()
+        assert (await broker.call(15, offset)).code == 0  # a member does not wait
+        refused = await broker.call(314, clone)
+        assert (refused.code, refused.remark) == (14, "cannot write consumerOffset.json: Is a directory")
+        obstacle.rmdir()
+        for _ in range(200):
+            if file.exists():
+                break
+            await asyncio.sleep(0.05)
+        # nothing has changed since, so it was not taken for saved
+        assert b'"T@G":{0:1}' in file.read_bytes()
+        assert (await broker.call(314, clone | {"destGroup": "I"})).code == 0
+        assert b'"T@I":{0:1}' in file.read_bytes()
+
+    asyncio.run(with_broker(tmp_path, settings(), act))
+
+
+def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, opened = os.fdatasync, threading.Event()
+
+    def slow(fd: int) -> None:
+        assert opened.wait(30)
+        real(fd)
+
+    async def act(broker: Broker) -> None:
+        opened.set()
+        assert (await broker.send(b"x")).code == 0  # creates the topic
+        opened.clear()
+        waiting = asyncio.ensure_future(broker.send(b"waits"))
+        assert (await broker.send(b"does not", properties="WAIT\x01false\x02")).code == 0
+        assert not waiting.done()
+        opened.set()
+        assert (await waiting).code == 0
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
+
+
+def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
+    """Or a request would be done and then answered as one that is not: its kind says so, for each code."""
+    at_once = {RemotingCommand, Park}
+    waiting = set()
+    for code, handler in HANDLERS.items():
+        outcome = get_type_hints(handler)["return"]
+        if not at_once.issuperset(get_args(outcome) or (outcome,)):
+            waiting.add(code)
+    assert waiting == MAY_WAIT
+
+
+@pytest.mark.slow
+def test_message_that_is_answered_with_overload_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, opened = os.fdatasync, threading.Event()
+
+    def slow(fd: int) -> None:
+        assert opened.wait(30)
+        real(fd)
+
+    async def act(broker: Broker) -> None:
+        opened.set()
+        assert (await broker.send(b"x")).code == 0  # creates the topic
+        opened.clear()
+        # All over one connection, which may have 4096 requests unanswered.
+        sends = [asyncio.ensure_future(broker.send(b"%d" % number)) for number in range(4500)]
+        await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+        assert (await broker.call(30, {"topic": "T", "queueId": "0"})).code == 0  # reads go on
+        opened.set()
+        answers = await asyncio.gather(*sends)
+        busy = [answer for answer in answers if answer.code == 2]
+        assert len(busy) == 4500 - 4096
+        assert all((answer.remark or "").startswith("[OVERLOAD]") for answer in busy)
+        stored = await broker.call(30, {"topic": "T", "queueId": "0"})
+        assert int(stored.ext_fields["offset"]) == 1 + 4096
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    # On a busy machine 4500 sends take longer than the default; who gets code 10 is not unanswered any more.
+    config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=60_000)
+    asyncio.run(with_broker(tmp_path, config, act))

@@ -1,0 +1,94 @@
+"""A broker's queues have a bound, and files of many queues do not hold up its end."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from routekeeper.broker.server.upkeep import close_store
+from routekeeper.broker.store.messages import Draft, MessageStore
+from routekeeper.remoting.message import Host
+from tests.broker.conftest import StartBroker, Wire
+
+HOST = Host("127.0.0.1", 10911)
+TOPIC = {"topic": "Wide", "readQueueNums": "65536", "writeQueueNums": "65536", "perm": "6"}
+
+
+def opened(directory: Path, *, boot: str = "this boot") -> MessageStore:
+    return MessageStore(
+        directory,
+        log_file_size=1 << 20,
+        queue_file_size=2000,
+        store_host=HOST,
+        tags_code=lambda _: 0,
+        born_at=lambda _: 0,
+        boot=boot,
+    )
+
+
+def filled(directory: Path, queues: int) -> MessageStore:
+    store = opened(directory)
+    for queue_id in range(queues):
+        draft = Draft(topic="T", queue_id=queue_id, body=b"x", properties="", tags_code=0, born_host=HOST)
+        store.put(draft, now_ms=1)
+    return store
+
+
+def queue_files(directory: Path) -> int:
+    return sum(1 for path in (directory / "consumequeue").glob("*/*/*") if path.is_file())
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+def test_queues_have_a_bound_that_names_its_setting(start_broker: StartBroker) -> None:
+    broker = start_broker("--set", "maxQueues=10")
+    wire: Wire = broker.wire()
+    assert wire.call(17, TOPIC).code == 0
+    # It takes a queue of the schedule topic and its own.
+    delayed = "DELAY\x0118\x02"
+    assert wire.send_message("Wide", b"x", properties=delayed).code == 0
+    answers = [wire.send_message("Wide", b"x", queue_id=number) for number in range(20)]
+    assert [answer.code for answer in answers] == [0] * 9 + [16] * 11
+    assert "maxQueues=10" in (answers[-1].remark or "")
+    assert "maxQueues=10" in (wire.send_message("Wide", b"x", queue_id=15, properties=delayed).remark or "")
+    # Queues that are there go on, and a topic that goes makes room.
+    assert wire.send_message("Wide", b"x", queue_id=3).code == 0
+    assert wire.call(215, {"topic": "Wide"}).code == 0
+    assert wire.send_message("Other", b"x").code == 0
+
+
+def test_a_checkpoint_that_is_cut_off_is_gone_on_with(tmp_path: Path) -> None:
+    store = filled(tmp_path, 300)
+    writing = store.checkpoint()
+    made = [0]
+    for step in writing:
+        step()
+        made.append(queue_files(tmp_path))
+        assert made[-1] - made[-2] <= 64
+        if made[-1] > 100:
+            break
+    writing.close()
+    assert made[-1] < 300
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "consumequeue").glob("*/*/*")}
+    store.close()
+    assert queue_files(tmp_path) == 300
+    again = sum(path.stat().st_mtime_ns != changed for path, changed in before.items())
+    assert again <= 64, "only the last step may not have been noted"
+    assert opened(tmp_path).bounds("T", 299) == (0, 1)
+
+
+@pytest.mark.parametrize("boot", ["this boot", "next boot"])
+def test_queues_whose_files_are_not_complete_at_the_end_are_read_from_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, boot: str
+) -> None:
+    store = filled(tmp_path, 300)
+    with caplog.at_level(logging.WARNING):
+        for step in close_store(store, longest_s=0.0):
+            step()
+    assert "next start reads the log" in caplog.text
+    assert queue_files(tmp_path) < 300
+    again = opened(tmp_path, boot=boot)
+    assert {again.bounds("T", queue_id) for queue_id in range(300)} == {(0, 1)}
+    again.close()

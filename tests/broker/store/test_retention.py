@@ -1,0 +1,122 @@
+"""Log files go by age in the hours for it, earlier when the disk fills, however young when it is full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from routekeeper.broker.config import BrokerConfig, apply_properties
+from routekeeper.broker.store.files import Disk
+from routekeeper.broker.store.retention import Removal, parse_hours, removal
+from tests.broker.server.test_sync_flush import Broker, settings, with_broker
+
+
+@pytest.mark.parametrize(
+    ("hour", "asked", "used", "forced", "wanted"),
+    [
+        pytest.param(3, False, 0.5, True, Removal.NOTHING, id="another hour"),
+        pytest.param(4, False, 0.5, True, Removal.EXPIRED, id="the hour"),
+        pytest.param(3, True, 0.5, True, Removal.EXPIRED, id="asked for"),
+        pytest.param(3, False, 0.75, True, Removal.NOTHING, id="as full as it may be"),
+        pytest.param(3, False, 0.76, True, Removal.EXPIRED, id="fuller"),
+        pytest.param(3, False, -1.0, True, Removal.EXPIRED, id="nobody can say"),
+        pytest.param(4, True, 0.85, True, Removal.EXPIRED, id="nearly full"),
+        pytest.param(3, False, 0.86, True, Removal.OLDEST, id="full"),
+        pytest.param(3, False, 0.99, False, Removal.EXPIRED, id="full and young ones must stay"),
+    ],
+)
+def test_what_goes(hour: int, asked: bool, used: float, forced: bool, wanted: Removal) -> None:
+    found = removal(
+        hour=hour,
+        asked=asked,
+        used=used,
+        delete_when=parse_hours(BrokerConfig().delete_when),
+        used_max=0.75,
+        forcibly=0.85,
+        clean_forcibly=forced,
+    )
+    assert found is wanted
+
+
+def test_several_hours_are_separated_by_semicolons() -> None:
+    assert parse_hours("04;16; 23") == {4, 16, 23}
+
+
+def test_defaults_are_those_of_rocketmq() -> None:
+    spelled = BrokerConfig().to_properties()
+    assert {key: spelled[key] for key in DEFAULTS} == DEFAULTS
+
+
+DEFAULTS = {
+    "fileReservedTime": "72",
+    "deleteWhen": "04",
+    "diskMaxUsedSpaceRatio": "75",
+    "diskSpaceCleanForciblyRatio": "85",
+    "cleanFileForciblyEnable": "true",
+}
+
+
+def with_files(directory: Path, hours: str, act: Callable[[Broker, list[Path]], object]) -> None:
+    """Run a broker with three full log files and one begun; ``act`` is given the files, oldest first."""
+    values = {"maxMessageSize": "1024", "mappedFileSizeCommitLog": str(65 * 1024 + 512), "deleteWhen": hours}
+    config = apply_properties(settings(), values)[0]
+
+    async def main(broker: Broker) -> None:
+        while len(files := sorted((directory / "commitlog").glob("0*"))) < 4:
+            answers = await asyncio.gather(*(broker.send(b"x" * 1000) for _ in range(20)))
+            assert {answer.code for answer in answers} == {0}
+        await act(broker, files)  # type: ignore[misc]
+
+    config.validate()
+    asyncio.run(with_broker(directory, config, main))
+
+
+async def begins_at(broker: Broker, offset: int) -> None:
+    """Wait until a queue's first message lies at or behind a log offset."""
+    async with asyncio.timeout(100):
+        while True:
+            low = (await broker.call(31, {"topic": "T", "queueId": "0"})).ext_fields["offset"]
+            entries = await broker.call(321, {"topic": "T", "queueId": "0", "index": low, "count": "1"})
+            if b'"physicOffset":%d' % offset in entries.body:
+                return
+            await asyncio.sleep(0.1)
+
+
+def another_hour() -> str:
+    return str((time.localtime().tm_hour + 12) % 24)
+
+
+@pytest.mark.slow
+def test_an_operator_has_old_files_removed_and_young_ones_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Disk, "space", lambda _self, _path: (100, 90))
+
+    async def act(broker: Broker, files: list[Path]) -> None:
+        past = time.time() - 73 * 3600
+        os.utime(files[0], (past, past))
+        assert (await broker.call(329)).code == 0
+        await begins_at(broker, int(files[1].name))
+        assert files[1].exists()
+
+    with_files(tmp_path, another_hour(), act)
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_the_oldest_files_however_young(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [90]
+    monkeypatch.setattr(Disk, "space", lambda _self, _path: (100, free[0]))
+
+    async def act(broker: Broker, files: list[Path]) -> None:
+        free[0] = 10
+        assert (await broker.call(306)).code == 0
+        await begins_at(broker, int(files[-1].name))  # all but the one that is written to
+
+    with_files(tmp_path, another_hour(), act)
