@@ -1,7 +1,9 @@
 # Every target sets itself up: Python 3.11 or newer, make and a package index are enough.
 # What else a test needs (Maven and Java for Apache's own programs) is skipped with one line that says why.
 SHELL := /bin/bash
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# An optimised python3.11, if there are several: bench/interpreter.py says how it is found. PYTHON=... wins, and an
+# environment that exists keeps its own.
+PYTHON ?= $(shell "$$(command -v python3.11 || command -v python3)" -I bench/interpreter.py)
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out

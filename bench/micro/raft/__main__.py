@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
 from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.loading import figures_of, load_process, plan_for, run
@@ -537,7 +538,7 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
             "system": "",
             "platform": platform.platform(),
             "cores": os.cpu_count(),
-            "python": platform.python_version(),
+            "python": interpreter.describe(interpreter.about()),
             "load": load,
             "fdatasync_ms_p50": p50,
             "fdatasync_ms_p99": p99,
@@ -545,7 +546,7 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
         }
     )
     print(
-        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f};"
+        f"{platform.platform()}, {os.cpu_count()} cores, {interpreter.said()}\nload {load:.1f};"
         f" 2 KB appended and fdatasync'ed in {p50:.2f} ms (p50), {p99:.2f} ms (p99); registrations of "
         + " and ".join(f"{size:,} bytes ({topics} topics)" for topics, size in sizes.items()),
         flush=True,
