@@ -1,4 +1,4 @@
-"""RouteKeeper's raft mode against ZooKeeper 3.9 and etcd, three members each, in one interleaved run.
+"""RouteKeeper's raft mode against ZooKeeper 3.9, three members each, in one interleaved run.
 
     python -m routekeeper.bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
     python -m routekeeper.bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
@@ -220,7 +220,6 @@ class Bench:
                 connections=CONNECTIONS,
                 warm_s=0.4,
                 measure_s=self.arguments.seconds / 2,
-                linearizable=linearizable,
             )
             found |= {f"{word}_{key}": value for key, value in figures.items()}
         if isinstance(system, RouteKeeper):
