@@ -1,7 +1,9 @@
 # Every target sets itself up: Python 3.11 or newer, make and a package index are enough.
 # What else a test needs (Maven and Java for Apache's own programs) is skipped with one line that says why.
 SHELL := /bin/bash
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# An optimised python3.11, if there are several: bench/interpreter.py says how it is found. PYTHON=... wins, and an
+# environment that exists keeps its own.
+PYTHON ?= $(shell "$$(command -v python3.11 || command -v python3)" -I bench/interpreter.py)
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
@@ -13,20 +15,24 @@ FUZZ_S ?= 60
 WORKERS ?= $(shell nproc)
 TEST_WORKERS ?= $(shell expr $(WORKERS) + 2)
 PYTEST_ARGS ?=
-# What is made while other tests measure.
+# Targets that are made while other tests measure.
 BESIDE ?= types computes
+# Tests of the benchmark that start whole runs, Spark or a browser.
+RUNS := (bench or spark)
 export PYTHONHASHSEED = 0
 export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare containers containers-bench test shared measured one_core alone computes interop check lint style types unit
+.PHONY: help compare containers containers-bench test test-all added shared measured one_core alone computes benchmark benchmark-runs
+.PHONY: benchmark-alone benchmark-computes interop check lint style types unit
 .PHONY: unit-other other-installed remoting-and-nameserver sim fuzz clean
 # What measures must not meet the rest, whatever -j says.
 .NOTPARALLEL:
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
-	@echo "make test     tidiness and every test this machine can run; its parts: make shared, measured, interop"
+	@echo "make test     all that proves nameserver, broker, client and tools; its parts: make style, shared, measured"
+	@echo "make test-all test, and the benchmark's own runs (make benchmark), Apache's programs (make interop), containers"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"
 	@echo "make unit-other  those of remoting and nameserver on a newer Python, if there is one"
@@ -38,25 +44,50 @@ help:
 compare: $(VENV)/.bench
 	$(BIN)/mqbench compare --out $(OUT)
 
-test: style shared measured interop
+# For a newcomer: ten minutes on two cores.
+test: style shared measured
+	@echo "make test-all adds $(ADDED)"
+
+ADDED := the benchmark's own runs, Spark and browser (make benchmark), Apache RocketMQ's programs (make interop; Java, Maven), \
+	the compose files in containers (make containers; root, Debian)
+
+test-all: test added
+
+added: benchmark interop
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) containers; else echo "make containers is left out: it needs root"; fi
 
 # Most tests wait more than they compute, so several workers share them.
 shared: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (alone or one_core or computes or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not ($(RUNS) or alone or one_core or computes or interop or containers)" -n $(TEST_WORKERS) \
+		$(PYTEST_ARGS)
 
-# Those that are judged in seconds have a core, those that measure milliseconds the machine. They leave half of it idle:
-# that is what mypy and those that only compute get, which yield at once to all others, and are told when these have ended.
+# Tests that are judged in seconds have a core each, tests that measure milliseconds the machine. They leave half of it
+# idle, and mypy and the tests that only compute take that half: they yield at once to all others, and print at the end.
 measured: $(VENV)/.test
 	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory one_core alone" "$(MAKE) --no-print-directory $(BESIDE)"
 
 one_core: $(VENV)/.test
-	$(BIN)/python -m pytest -m one_core -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "one_core and not $(RUNS)" -n $(WORKERS) $(PYTEST_ARGS)
 
 alone: $(VENV)/.test
-	$(BIN)/python -m pytest -m alone $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "alone and not $(RUNS)" $(PYTEST_ARGS)
 
 computes: $(VENV)/.test
-	$(BIN)/python -m pytest -m computes -p no:cacheprovider $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "computes and not $(RUNS)" -p no:cacheprovider $(PYTEST_ARGS)
+
+# The same three kinds of tests, of the benchmark itself.
+benchmark: $(VENV)/.test
+	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory benchmark-runs benchmark-alone" \
+		"$(MAKE) --no-print-directory benchmark-computes"
+
+benchmark-runs: $(VENV)/.test
+	$(BIN)/python -m pytest -m "$(RUNS) and not (alone or computes)" -n $(WORKERS) $(PYTEST_ARGS)
+
+benchmark-alone: $(VENV)/.test
+	$(BIN)/python -m pytest -m "$(RUNS) and alone" $(PYTEST_ARGS)
+
+benchmark-computes: $(VENV)/.test
+	$(BIN)/python -m pytest -m "$(RUNS) and computes" -p no:cacheprovider $(PYTEST_ARGS)
 
 # Apache's programs use the machine until their run has ended. One worker has the deployments that most tests share, the
 # other what needs servers of its own; both mostly wait.
@@ -88,7 +119,8 @@ unit: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not (slow or faults or interop or spark or bench or sim or fuzz or containers or alone)" \
 		-n $(WORKERS) $(PYTEST_ARGS)
 
-# The same lock file must serve every Python that the package names.
+# The same lock file must serve every Python that the package names. Tests of 0.4 s and more start processes of the same
+# code again, and are left to Python 3.11.
 unit-other: other-installed
 	@test -z "$(OTHER)" || $(MAKE) PYTHON="$(OTHER)" VENV=$(VENV)-other remoting-and-nameserver
 
@@ -97,7 +129,7 @@ other-installed:
 	@test -z "$(OTHER)" || $(MAKE) PYTHON="$(OTHER)" VENV=$(VENV)-other $(VENV)-other/.test
 
 remoting-and-nameserver: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (faults or sim)" -n $(WORKERS) tests/remoting tests/nameserver \
+	$(BIN)/python -m pytest -m "not (faults or sim or slow or one_core)" -n $(WORKERS) tests/remoting tests/nameserver \
 		$(PYTEST_ARGS)
 
 fuzz: $(VENV)/.test

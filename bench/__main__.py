@@ -1,5 +1,6 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.extra import end_without_extra
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_signals
 from routekeeper.remoting.terminal import print_any_text
@@ -182,7 +183,9 @@ def check_links(comparison: Comparison) -> None:
 
 
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
-    """Make what is missing, and say how to go on if that is interrupted."""
+    """Make the runs that are missing, and say how to go on if that is interrupted."""
+    if not interpreter.about()["optimised"]:
+        print(f"mqbench: warning: {interpreter.WARNING}", file=sys.stderr)
     try:
         return comparing.make_runs(out, comparison)
     except KeyboardInterrupt:

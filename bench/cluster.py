@@ -328,7 +328,7 @@ class Cluster:
 
     def await_brokers(self) -> None:
         """Wait until every server lists every broker, those of the generator too."""
-        wanted = self.plan.brokers + self.plan.load.sim_brokers
+        wanted = len(self.broker_indexes()) + self.plan.load.sim_brokers
         servers = self.servers
         wait_until(
             lambda: all(servers.listed(index) >= wanted for index in range(self.plan.servers)),

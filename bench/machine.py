@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from routekeeper.bench.interpreter import about, describe
 from routekeeper.bench.runfolder import Machine
 
 
@@ -34,7 +35,7 @@ def this_machine() -> Machine:
 @cache
 def versions() -> dict[str, str]:
     """Return what is installed of the packages that matter."""
-    found = {"python": platform.python_version()}
+    found = {"python": describe(about())}
     for name in ("routekeeper", "pysyncobj", "uvloop", "aiohttp", "locust", "kazoo", "pyspark"):
         try:
             found[name] = importlib.metadata.version(name)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.micro.raft.figures import interval
 from routekeeper.bench.micro.route_query import (
     CONNECTIONS,
@@ -166,6 +167,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not (arguments.tree / "nameserver" / "__main__.py").is_file():
         parser.error(f"{arguments.tree} is no checkout: it has no nameserver/__main__.py")
+    print(interpreter.said(), flush=True)
     compare(arguments.tree, mode=arguments.mode, pairs=arguments.pairs, turns=arguments.turns)
 
 

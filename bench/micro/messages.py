@@ -29,6 +29,7 @@ from typing import Final
 
 import uvloop
 
+from routekeeper.bench import interpreter
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.server.loading import load_broker
 from routekeeper.broker.store.files import DISK
@@ -238,6 +239,7 @@ def main() -> None:
         help="cases: send, 'batch 32', linger, 'pull 32', consume, recovery; default all",
     )
     arguments = parser.parse_args()
+    print(interpreter.said(), flush=True)
     if arguments.served:
         namesrv, broker, pid = arguments.served
         if _RECOVERY in arguments.only:

@@ -27,6 +27,8 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Final, Self
 
+from routekeeper.bench import interpreter
+
 #: Topics, compressed, registrations timed at a time: some ms of CPU.
 CASES: Final = {
     f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
@@ -191,6 +193,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--processes", type=int, default=4, help="pairs of processes, one after the other")
     arguments = parser.parse_args()
+    print(interpreter.said(), flush=True)
     with tempfile.TemporaryDirectory() as directory:
         cases = Path(directory) / "cases"
         cases.write_text(

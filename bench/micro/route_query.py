@@ -36,6 +36,7 @@ from typing import Any, Final
 
 import msgspec
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.direct import OPENER
 from routekeeper.bench.micro.load import Plan
 from routekeeper.bench.surroundings import cache_home
@@ -371,8 +372,8 @@ def main() -> None:
         if arguments.only:
             targets = [target for target in targets if target.name in arguments.only.split(",")]
         print(
-            f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()};"
-            f" routes of {len(sample.body)} bytes"
+            f"{platform.platform()}, {os.cpu_count()} cores, {interpreter.said()}\n"
+            f"routes of {len(sample.body)} bytes"
         )
         cases = list(itertools.product(WORKLOADS, DEPTHS))
         for number in range(arguments.rounds):

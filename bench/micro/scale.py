@@ -36,6 +36,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.direct import OPENER
 from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.systems import MEMBERS, RouteKeeper
@@ -450,7 +451,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     arguments = parser().parse_args()
     print(
-        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"{platform.platform()}, {os.cpu_count()} cores, {interpreter.said()}\n"
         f"load {os.getloadavg()[0]:.1f}; {arguments.topics:,} topics x {arguments.brokers} brokers"
         f"{', all unlike' if arguments.unlike else ''}",
         flush=True,

@@ -17,6 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
+from routekeeper.bench import interpreter
+
 KINDS: Final = ("grows", "allocated", "zeros", "used before")
 BLOCK: Final = 2048  # about a registration of ten topics
 
@@ -51,6 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=1000)
     given = parser.parse_args(argv)
+    print(interpreter.said(), flush=True)
     if not (1 <= given.rounds <= 1000 and 1 <= given.blocks <= 100_000):
         parser.error("--rounds must be 1 to 1000, --blocks 1 to 100000")
     if given.folder is not None and not given.folder.is_dir():

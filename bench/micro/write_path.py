@@ -29,6 +29,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.remoting_wire import RemotingWire
 from routekeeper.nameserver.commands import (
@@ -292,6 +293,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="registrations of each broker")
     parser.add_argument("--cold", action="store_true", help="empty the processor's caches before each step")
     args = parser.parse_args()
+    print(interpreter.said(), flush=True)
     for name in ("topics", "brokers", "rounds"):
         if (value := getattr(args, name)) < 1:
             parser.error(f"--{name} {value}: at least 1 is needed")

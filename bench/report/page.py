@@ -18,6 +18,7 @@ from typing import Any, Final
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
+from routekeeper.bench.interpreter import NOT_OPTIMISED, WARNING
 from routekeeper.bench.report import answers, drawing, words
 from routekeeper.bench.report.answers import ARMS, CONTROLS, REAL_PAIRS, SHOWN, Answer, Row
 from routekeeper.bench.report.conditions import (
@@ -786,6 +787,8 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
                 else f", below the {BUSY_CORES:.0%} above which its own queue becomes part of the latencies."
             )
         )
+    if any(NOT_OPTIMISED in s.manifest.versions.get("python", "") for s in used if s.manifest is not None):
+        found.append(f"Warning: {WARNING}. Figures of such runs compare with each other only.")
     others, late = list(shared.others_cores.values()), list(shared.late_ms.values())
     if others:
         found.append(

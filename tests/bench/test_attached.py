@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from routekeeper.bench.given import Given, given_cluster, plan_for
 from routekeeper.bench.plan import Plan, PlanError, load_plan
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.report.job import build_report
+from routekeeper.bench.runfolder import read_manifest
 from routekeeper.bench.schedule import Comparison
 from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn
@@ -76,7 +77,17 @@ def test_brokers_of_any_name_have_a_number_each() -> None:
 def short_plan() -> Plan:
     plan = load_plan("attached")
     (quiet,) = plan.scenarios
-    load = msgspec.structs.replace(plan.load, topics=2, sim_brokers=2)
+    # No server is struck, so a late answer says that the machine is busy: little load, time for each request.
+    load = msgspec.structs.replace(
+        plan.load,
+        topics=2,
+        sim_brokers=2,
+        lookup_per_s=20.0,
+        newcomer_per_s=4.0,
+        send_per_s=5.0,
+        send_once_per_s=5.0,
+        timeout_s=10.0,
+    )
     scenarios = [msgspec.structs.replace(quiet, quiet_s=3.0)]
     return msgspec.structs.replace(plan, scenarios=scenarios, load=load, warmup_s=0.5, linger_s=0.2)
 
@@ -89,14 +100,19 @@ def rows(folder: Path, prefix: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(("mode", "nameservers"), [("independent", 2), ("raft", 1)])
+def measured(folder: Path) -> list[dict[str, Any]]:
+    """Return the operations that were due once the warm-up was over."""
+    begin_ns = read_manifest(folder).measure_begin_ns
+    return [op for op in rows(folder, "ops") if op["due_ns"] >= begin_ns]
+
+
 def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
-    tmp_path: Path, spark: SparkSession, mode: str, nameservers: int
+    tmp_path: Path, spark: SparkSession
 ) -> None:
     out = tmp_path / "out"
     brokers = ("broker-a", "orders-b")
-    with running(tmp_path, mode=mode, brokers=brokers, nameservers=nameservers) as cluster:
-        given = given_cluster(mode, cluster.nameservers, cluster.http)
+    with running(tmp_path, brokers=brokers, nameservers=2) as cluster:
+        given = given_cluster("independent", cluster.nameservers, cluster.http)
         plan = plan_for(short_plan(), given)
         compare.begin(
             out, Comparison(profile="attached", plan=plan, seed=5, command=["mqbench"], given=given)
@@ -105,9 +121,9 @@ def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
         for addr in cluster.nameservers:
             assert listed(addr) == set(brokers)
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["arm"], manifest["links"], manifest["void"]) == (mode, "none", None)
-    assert (manifest["servers"], manifest["brokers"]) == (nameservers, 2)
-    ops = rows(folder, "ops")
+    assert (manifest["arm"], manifest["links"], manifest["void"]) == ("independent", "none", None)
+    assert (manifest["servers"], manifest["brokers"]) == (2, 2)
+    ops = measured(folder)
     assert {op["op"] for op in ops} == {"lookup", "newcomer", "announce", "send", "send_once"}
     assert [op for op in ops if op["outcome"] != "ok"] == []
     numbers = sorted(number for name in brokers if (number := broker_index(name)) is not None)
@@ -118,13 +134,34 @@ def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
     up = {row["broker"] for row in rows(folder, "truth") if row["what"] == "up"}
     assert up == set(numbers)
 
-    if mode == "raft":
-        return  # one page tells how a page of one arm looks
     page = Path(build_report([str(out)], str(out), progress=print)).read_text()
-    assert f"{mode.capitalize()} nameservers under load</h1>" in page
+    assert "Independent nameservers under load</h1>" in page
     assert "Route look-up, typical" in page
     for of_two_arms in ("Does RocketMQ need", "What to choose when", "Primary lines", "Difference", "claims"):
         assert of_two_arms not in page.partition("<body>")[2], of_two_arms
+
+
+def test_nothing_is_measured_before_the_brokers_of_the_generator_are_listed(tmp_path: Path) -> None:
+    """They begin to register three seconds after the load, whose warm-up takes half a second."""
+    late = Path(__file__).with_name("late_brokers.py")
+
+    def progress(step: str) -> None:
+        if step == AttachedCluster.first_step:
+            command = session.cluster.generator.command
+            place = command.index("-f") + 1
+            session.cluster.generator.command = [
+                *command[:place],
+                f"{command[place]},{late}",
+                *command[place + 1 :],
+            ]
+
+    with running(tmp_path, mode="raft") as cluster:
+        session = attached(tmp_path, given_cluster("raft", cluster.nameservers, cluster.http), progress)
+        (folder,) = session.run()
+    assert (read_manifest(folder).arm, read_manifest(folder).void) == ("raft", None)
+    assert "absent" in {op["outcome"] for op in rows(folder, "ops")}, "clients asked before that"
+    assert {op["op"] for op in measured(folder)} == {"lookup", "newcomer", "announce", "send", "send_once"}
+    assert [op for op in measured(folder) if op["outcome"] != "ok"] == []
 
 
 def test_arm_that_the_cluster_contradicts_is_not_measured(tmp_path: Path) -> None:
@@ -139,7 +176,7 @@ def test_arm_that_the_cluster_contradicts_is_not_measured(tmp_path: Path) -> Non
             attached(tmp_path, given).run()
 
 
-def attached(out: Path, given: Given) -> Session:
+def attached(out: Path, given: Given, progress: Callable[[str], object] = print) -> Session:
     plan = plan_for(short_plan(), given)
     turn = a_turn(out / "out", plan, given.arm, profile="attached", seed=1)
-    return Session(turn, lambda step: print(step, file=sys.stderr), partial(AttachedCluster, cluster=given))
+    return Session(turn, progress, partial(AttachedCluster, cluster=given))

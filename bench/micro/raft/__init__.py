@@ -1,1 +1,1 @@
-"""RouteKeeper's raft mode against ZooKeeper and etcd, on one machine, in one run."""
+"""RouteKeeper's raft mode against ZooKeeper, on one machine, in one run."""

@@ -1,4 +1,4 @@
-"""RouteKeeper's raft mode against ZooKeeper 3.9 and etcd, three members each, in one interleaved run.
+"""RouteKeeper's raft mode against ZooKeeper 3.9, three members each, in one interleaved run.
 
     python -m routekeeper.bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
     python -m routekeeper.bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
 from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.loading import figures_of, load_process, plan_for, run
@@ -219,7 +220,6 @@ class Bench:
                 connections=CONNECTIONS,
                 warm_s=0.4,
                 measure_s=self.arguments.seconds / 2,
-                linearizable=linearizable,
             )
             found |= {f"{word}_{key}": value for key, value in figures.items()}
         if isinstance(system, RouteKeeper):
@@ -537,7 +537,7 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
             "system": "",
             "platform": platform.platform(),
             "cores": os.cpu_count(),
-            "python": platform.python_version(),
+            "python": interpreter.describe(interpreter.about()),
             "load": load,
             "fdatasync_ms_p50": p50,
             "fdatasync_ms_p99": p99,
@@ -545,7 +545,7 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
         }
     )
     print(
-        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f};"
+        f"{platform.platform()}, {os.cpu_count()} cores, {interpreter.said()}\nload {load:.1f};"
         f" 2 KB appended and fdatasync'ed in {p50:.2f} ms (p50), {p99:.2f} ms (p99); registrations of "
         + " and ".join(f"{size:,} bytes ({topics} topics)" for topics, size in sizes.items()),
         flush=True,

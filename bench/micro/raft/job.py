@@ -11,12 +11,11 @@ from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from routekeeper.bench.micro.raft.grpc import GrpcWire
 from routekeeper.bench.micro.raft.jute import JuteWire
 from routekeeper.bench.micro.raft.remoting_wire import RemotingWire
 from routekeeper.bench.micro.raft.wire import Answer, Conversation, Wire, WireError
 
-Kind = Literal["remoting", "jute", "grpc"]
+Kind = Literal["remoting", "jute"]
 JobName = Literal["one", "writes", "visible", "reads", "failover", "heartbeats", "watch", "poll"]
 W = TypeVar("W", bound=Conversation)
 CONNECT_S: Final = 10.0
@@ -31,11 +30,10 @@ class Plan(msgspec.Struct, kw_only=True):
     Attributes:
         members: ``host:port`` of each member; connections take turns among them.
         value_size: Bytes written under a key; the remoting protocol has ``topics`` instead.
-        linearizable: Of etcd's reads.
         pids: Processes whose CPU time is read.
         victim: Process that the failover job ends.
         by: The signal by which it does.
-        lease_s: Of the heartbeat job: ZooKeeper's session timeout, etcd's TTL.
+        lease_s: Of the heartbeat job: ZooKeeper's session timeout.
         watched: ``host:port`` where each member tells of changes.
         watchers: How many at each member are told.
         report: Seconds between lines on standard error, for a load that is held; 0 for none.
@@ -49,7 +47,6 @@ class Plan(msgspec.Struct, kw_only=True):
     measure_s: float
     value_size: int = 200
     topics: int = 10
-    linearizable: bool = False
     pids: list[int] = []
     victim: int = 0
     by: int = signal.SIGKILL
@@ -127,9 +124,7 @@ class Job:
         plan = self.plan
         if plan.kind == "remoting":
             return RemotingWire(key=key, topics=plan.topics, timestamp_ms=self.timestamp_ms)
-        if plan.kind == "jute":
-            return JuteWire(key=key, value=self._value)
-        return GrpcWire(key=key, value=self._value, linearizable=plan.linearizable)
+        return JuteWire(key=key, value=self._value)
 
     async def connect(
         self,

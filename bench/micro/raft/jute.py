@@ -1,46 +1,32 @@
-"""ZooKeeper's client protocol: session handshake, create, setData, getData, ping; big-endian throughout.
+"""Sessions with ZooKeeper for the raft benchmark: kazoo encodes the requests, the load generator sends them.
 
 Every packet is a u32 of its length and its bytes. Requests start with ``xid i32, type i32``, answers with
-``xid i32, zxid i64, err i32``. Source: zookeeper.jute, ClientCnxn and Watcher of ZooKeeper 3.9.
+``xid i32, zxid i64, err i32``. Source: ClientCnxn and Watcher of ZooKeeper 3.9.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
+
+from kazoo.protocol.serialization import Connect, Create, GetData, Ping, SetData, write_buffer
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from routekeeper.bench.micro.raft.wire import Answer, WireError
 
 SESSION_TIMEOUT_MS: Final = 30_000
-_CREATE: Final = 1
-_GET_DATA: Final = 4
-_SET_DATA: Final = 5
-_PING: Final = 11
 _EVENT_XID: Final = -1
 _PING_XID: Final = -2
 _EPHEMERAL: Final = 1
 _NODE_EXISTS: Final = -110
-_ALL_PERMISSIONS: Final = 31
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">iii")
 _REPLY: Final = struct.Struct(">iiqi")
-#: protocol version, last zxid seen, timeout in ms, session id, password, read-only
-_CONNECT: Final = struct.Struct(">iqiq")
-#: packet length, protocol version, timeout in ms granted (0: refused), session id; the password follows
-_CONNECTED: Final = struct.Struct(">iiiq")
 _MARK_SIZE: Final = 12
 
 
-def packet(payload: bytes) -> bytes:
-    return _LENGTH.pack(len(payload)) + payload
-
-
-def text(value: bytes) -> bytes:
-    return _LENGTH.pack(len(value)) + value
-
-
-def path_of(key: int) -> bytes:
-    return b"/bench-%04d" % key
+def path_of(key: int) -> str:
+    return f"/bench-{key:04d}"
 
 
 class JuteSession:
@@ -61,26 +47,31 @@ class JuteSession:
         self._may_exist: set[int] = set()
 
     def hello(self) -> bytes:
-        return packet(_CONNECT.pack(0, 0, self._asked_ms, 0) + text(bytes(16)) + b"\0")
+        return self._hello(0, bytes(16))
 
-    def request(self, kind: int, body: bytes) -> bytes:
+    def _hello(self, session: int, password: bytes) -> bytes:
+        body = Connect(0, 0, self._asked_ms, session, password, False).serialize()
+        return bytes(write_buffer(body))  # a packet has the same form
+
+    def request(self, asked: Any) -> bytes:
+        """Return one of kazoo's requests with the next number."""
         self.tag += 1
-        return _REQUEST.pack(8 + len(body), self.tag, kind) + body
+        body = bytes(asked.serialize())
+        return _REQUEST.pack(8 + len(body), self.tag, asked.type) + body
 
-    def create(self, path: bytes, value: bytes, *, ephemeral: bool = False, may_exist: bool = False) -> bytes:
+    def create(self, path: str, value: bytes, *, ephemeral: bool = False, may_exist: bool = False) -> bytes:
         """Return the request for a new node that everybody may do everything with."""
-        acl = struct.pack(">ii", 1, _ALL_PERMISSIONS) + text(b"world") + text(b"anyone")
-        flags = struct.pack(">i", _EPHEMERAL if ephemeral else 0)
-        data = self.request(_CREATE, text(path) + text(value) + acl + flags)
+        flags = _EPHEMERAL if ephemeral else 0
+        data = self.request(Create(path, value, OPEN_ACL_UNSAFE, flags))
         if may_exist:
             self._may_exist.add(self.tag)
         return data
 
-    def get(self, path: bytes, *, watch: bool = False) -> bytes:
-        return self.request(_GET_DATA, text(path) + (b"\1" if watch else b"\0"))
+    def get(self, path: str, *, watch: bool = False) -> bytes:
+        return self.request(GetData(path, watch))
 
     def ping(self) -> bytes:
-        return _REQUEST.pack(8, _PING_XID, _PING)
+        return _REQUEST.pack(8, _PING_XID, Ping.type)
 
     def event(self) -> None:
         """Take note that a watch has fired."""
@@ -111,10 +102,13 @@ class JuteSession:
         return answers
 
     def _connected(self, data: bytes, position: int) -> None:
-        _, _, timeout_ms, session = _CONNECTED.unpack_from(data, position)
-        if timeout_ms <= 0 or not session:
+        found, _ = Connect.deserialize(data, position + 4)
+        if found.time_out <= 0 or not found.session_id:
             raise WireError("the session was refused")
-        self.timeout_ms = timeout_ms
+        self._granted(found)
+
+    def _granted(self, found: Any) -> None:
+        self.timeout_ms = found.time_out
         self.ready = True
 
 
@@ -129,11 +123,9 @@ class JuteWire(JuteSession):
     def __init__(self, *, key: int, value: bytes) -> None:
         super().__init__()
         self._path, self._value = path_of(key), value
-        path = text(self._path)
-        # setData: path, data, version (-1: any)
-        body = path + text(value) + struct.pack(">i", -1)
+        body = bytes(SetData(self._path, value, -1).serialize())  # any version
         self._set_size = 8 + len(body)
-        at = len(path) + 4
+        at = body.index(value)
         self._set_before, self._set_after = body[:at], body[at + _MARK_SIZE :]
         self._gets: dict[int, bytes] = {}
 
@@ -142,15 +134,15 @@ class JuteWire(JuteSession):
 
     def write(self, number: int) -> bytes:
         self.tag += 1
-        head = _REQUEST.pack(self._set_size, self.tag, _SET_DATA)
+        head = _REQUEST.pack(self._set_size, self.tag, SetData.type)
         return b"".join((head, self._set_before, self.marker(number), self._set_after))
 
     def read(self, number: int, key: int) -> bytes:
         self.tag += 1
         body = self._gets.get(key)
         if body is None:
-            body = self._gets[key] = text(path_of(key)) + b"\0"  # no watch
-        return _REQUEST.pack(8 + len(body), self.tag, _GET_DATA) + body
+            body = self._gets[key] = bytes(GetData(path_of(key), None).serialize())
+        return _REQUEST.pack(8 + len(body), self.tag, GetData.type) + body
 
     def marker(self, number: int) -> bytes:
         return b"#%010d#" % number

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from routekeeper.bench.micro.load import cpu_s
-from routekeeper.bench.micro.raft.brokers import GrpcBroker, JuteBroker, RemotingBroker, period_s
+from routekeeper.bench.micro.raft.brokers import JuteBroker, RemotingBroker, period_s
 from routekeeper.bench.micro.raft.job import PREPARE_S, Client, Job, now
 from routekeeper.bench.micro.raft.wire import Answer, BrokerWire
 
@@ -21,13 +21,11 @@ def broker_wire(job: Job, key: int) -> BrokerWire:
     plan = job.plan
     if plan.kind == "remoting":
         return RemotingBroker(key=key, topics=plan.topics, timestamp_ms=job.timestamp_ms)
-    if plan.kind == "jute":
-        return JuteBroker(key=key, topics=plan.topics, lease_s=plan.lease_s)
-    return GrpcBroker(key=key, topics=plan.topics, lease_s=plan.lease_s)
+    return JuteBroker(key=key, topics=plan.topics, lease_s=plan.lease_s)
 
 
 def members_of(kind: str, key: int, count: int) -> Sequence[int]:
-    """Return the members that a broker connects to: ours to each, the others to one, in turn."""
+    """Return the members that a broker connects to: ours to each, ZooKeeper's to one, in turn."""
     return range(count) if kind == "remoting" else (key % count,)
 
 

@@ -1,4 +1,4 @@
-"""The three systems under test: three members each on loopback, started, asked who leads, killed, restarted.
+"""The systems under test: three members each on loopback, started, asked who leads, killed, restarted.
 
 Each runs as it is shipped, sizes at their defaults, timers too unless a series sets them; ports, folders and
 logs are ours.
@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -297,54 +296,10 @@ class ZooKeeper(System):
         return sorted(self._modes()) == ["follower", "follower", "leader"]
 
 
-class Etcd(System):
-    """The etcd on the PATH, at its defaults. It syncs before it acknowledges."""
-
-    kind: Kind = "grpc"
-    name = "etcd"
-
-    def __init__(self, folder: Path, timers: Timers) -> None:
-        if not shutil.which("etcd"):
-            raise Missing("no etcd on the PATH: it is Debian's package etcd-server")
-        super().__init__(folder, timers)
-        addresses = [f"{HOST}:{port}" for port in free_ports(2 * MEMBERS)]
-        self.clients, self.peers = addresses[:MEMBERS], addresses[MEMBERS:]
-
-    def _command(self, index: int) -> list[str]:
-        client, peer = f"http://{self.clients[index]}", f"http://{self.peers[index]}"
-        all_peers = ",".join(f"m{number}=http://{one}" for number, one in enumerate(self.peers))
-        command = ["etcd", "--name", f"m{index}", "--data-dir", "data", "--log-level", "warn"]
-        command += ["--listen-client-urls", client, "--advertise-client-urls", client]
-        command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-        command += ["--initial-cluster", all_peers, "--initial-cluster-state", "new", "--logger", "zap"]
-        if self.timers.election_ms is not None:
-            command += ["--election-timeout", str(self.timers.election_ms)]
-            command += ["--heartbeat-interval", str(self.timers.heartbeat_ms)]
-        return command
-
-    def version(self) -> str:
-        return str(json.loads(_get(f"http://{self.clients[0]}/version") or b"{}").get("etcdserver", ""))
-
-    def _gauge(self, index: int, name: str) -> bool:
-        text = _get(f"http://{self.clients[index]}/metrics") or b""
-        return f"\n{name} 1\n".encode() in text
-
-    def leader(self) -> int | None:
-        return _one([self._gauge(index, "etcd_server_is_leader") for index in range(MEMBERS)])
-
-    def healthy(self) -> bool:
-        return self.leader() is not None and all(
-            self._gauge(index, "etcd_server_has_leader")
-            and json.loads(_get(f"http://{self.clients[index]}/health") or b"{}").get("health") == "true"
-            for index in range(MEMBERS)
-        )
-
-
 FACTORIES: Final[dict[str, Callable[[Path, Timers], System]]] = {
     "routekeeper-fsync": lambda folder, timers: RouteKeeper(folder, timers, durability="fsync"),
     "routekeeper-memory": lambda folder, timers: RouteKeeper(folder, timers, durability="memory"),
     "zookeeper": ZooKeeper,
-    "etcd": Etcd,
 }
 
 

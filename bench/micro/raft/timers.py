@@ -1,4 +1,4 @@
-"""Timers of the three systems, set alike or left at their defaults (pure)."""
+"""Timers of both systems, set alike or left at their defaults (pure)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 Series = Literal["defaults", "equal"]
 
-#: Our leader speaks so often within one election timeout. The two others are told to do the same.
+#: Our leader speaks so often within one election timeout. ZooKeeper's is told to do the same.
 _HEARTBEATS: Final = 6
 #: ZooKeeper's tick is two heartbeats, as its leader pings every half tick; four ticks are 4/3 of the election
-#: timeout. That is when the earlier of two followers gives up on average, where each draws its time between
-#: one and two election timeouts, as ours and etcd's do. ZooKeeper's draw nothing and give up together.
+#: timeout. That is when the earlier of two followers of ours gives up on average, as each draws its time
+#: between one and two election timeouts. ZooKeeper's draw nothing and give up together.
 _EQUAL_SYNC_LIMIT: Final = 4
 
 
@@ -20,11 +20,11 @@ class Timers:
     """What each system is started with.
 
     Attributes:
-        election_ms: Least silence after which a follower of ours or etcd's stands; both draw up to twice as
-            much. None leaves each its default.
-        heartbeat_ms: How often a leader speaks; None as above. Ours follows from ``election_ms``.
+        election_ms: Least silence after which a follower of ours stands; it draws up to twice as much. None
+            leaves it its default.
+        heartbeat_ms: How often a leader speaks; None as above. It follows from ``election_ms``.
         tick_ms, sync_limit, init_limit: ZooKeeper's. Defaults are those of its example file, as it has none.
-        lease_s: ZooKeeper's session timeout and the TTL of etcd's leases, neither of which has a default.
+        lease_s: ZooKeeper's session timeout, which has no default.
     """
 
     series: Series
@@ -39,12 +39,12 @@ class Timers:
         """Return the least and the longest silence of a leader that a follower bears."""
         if system == "zookeeper":
             return self.sync_limit * self.tick_ms, self.sync_limit * self.tick_ms
-        least = self.election_ms or (1000 if system == "etcd" else 500)
+        least = self.election_ms or 500
         return least, 2 * least
 
 
 def equal(election_ms: int, *, lease_s: int) -> Timers:
-    """Return timers by which all three notice a silent leader after the same time, on average.
+    """Return timers by which both notice a silent leader after the same time, on average.
 
     Raises:
         ValueError: If the heartbeat period would not be a whole number of ms.

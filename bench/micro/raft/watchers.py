@@ -1,7 +1,7 @@
-"""Clients that are told of changes, in the three protocols (pure).
+"""Clients that are told of changes, in both protocols (pure).
 
 ZooKeeper's watch says once that a node has changed, and is set anew by the read that fetches the value.
-etcd's stream brings the value with the news. Of ours only HTTP tells: a query with ``index`` and ``wait`` is
+Of ours only HTTP tells: a query with ``index`` and ``wait`` is
 answered when its topic changes, and asked again. RocketMQ's clients, and ours, do not use it: they ask for
 routes again every 30 s. (What our nameserver sends by itself, request 905, goes to brokers only.)
 """
@@ -13,7 +13,6 @@ from typing import Final
 
 import orjson
 
-from routekeeper.bench.micro.raft.grpc import WATCH, GrpcConnection, field, fields_of, key_of, message
 from routekeeper.bench.micro.raft.jute import JuteSession, path_of
 from routekeeper.bench.micro.raft.remoting_wire import topic_name
 from routekeeper.bench.micro.raft.wire import Answer, WireError
@@ -35,21 +34,6 @@ class JuteWatcher(JuteSession):
 
     def event(self) -> None:
         self.out += self.watch()
-
-
-class GrpcWatcher(GrpcConnection):
-    """See :class:`.wire.WatchWire`: the first answer says that the watch stands."""
-
-    def __init__(self, *, key: int) -> None:
-        super().__init__()
-        self._create = message(field(1, field(1, key_of(key))))
-
-    def watch(self) -> bytes:
-        return self.begin(WATCH, self._create)
-
-    def judge(self, body: bytes) -> str | None:
-        found = fields_of(body)
-        return f"the watch was cancelled: {found.get(6)!r}" if found.get(4) else None
 
 
 class HttpWatcher:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from routekeeper.bench.micro.load import cpu_s
 from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.job import Client, Job, now
-from routekeeper.bench.micro.raft.watchers import GrpcWatcher, HttpWatcher, JuteWatcher
+from routekeeper.bench.micro.raft.watchers import HttpWatcher, JuteWatcher
 from routekeeper.bench.micro.raft.wire import Answer, WatchWire, Wire
 
 TOLD_S: Final = 10.0
@@ -23,7 +23,7 @@ POLL_S: Final = 30.0
 def watch_wire(job: Job, key: int, addr: str) -> WatchWire:
     if job.plan.kind == "remoting":
         return HttpWatcher(key=key, host=addr)
-    return JuteWatcher(key=key) if job.plan.kind == "jute" else GrpcWatcher(key=key)
+    return JuteWatcher(key=key)
 
 
 async def watch(job: Job) -> dict[str, Any]:

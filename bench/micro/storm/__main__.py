@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
+from routekeeper.bench import interpreter
 from routekeeper.bench.machine import commit, this_machine, versions
 from routekeeper.bench.micro.raft.systems import Missing, System, Unhealthy
 from routekeeper.bench.micro.storm import expected
@@ -32,15 +33,6 @@ from routekeeper.bench.processes import ClusterError
 BROKERS_MAX: Final = 300
 TOPICS_MAX: Final = 80_000
 REST_MIN_S: Final = 5.0
-_ABOUT: Final = """
-import json, os, platform, sys, sysconfig
-arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
-packaged = os.path.realpath(sys.executable).startswith("/usr/bin/")
-unsaid = "as its distribution builds it" if packaged else "no"
-optimised = "yes" if "--enable-optimizations" in arguments else unsaid
-print(json.dumps({"path": os.path.realpath(sys.executable), "version": platform.python_version(),
-                  "compiler": platform.python_compiler(), "optimised": optimised}))
-"""
 
 
 class Bench:
@@ -173,8 +165,8 @@ class Bench:
             f"{sorted(others)[len(others) // 2]:.2f} in the middle one."
             if others
             else "- No phase was measured.",
-            f"- Servers' Python: {about['version']}, {about['path']}, {about['compiler']}, "
-            f"optimised: {about['optimised']}.",
+            f"- Servers' Python: {interpreter.describe(about)}.",
+            *([] if about["optimised"] else [f"- WARNING: {interpreter.WARNING}."]),
             f"- RouteKeeper {commit()}, ZooKeeper {versions().get('zookeeper', 'absent')}.",
             f"- Registrations {bodies}. Repetitions: {self.arguments.repeat}.",
             f"- Command: `python -m routekeeper.bench.micro.storm {' '.join(sys.argv[1:])}`".rstrip(),
@@ -252,10 +244,10 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--against: {found.against} is no checkout: it has no nameserver/__main__.py")
     if found.data is not None and not found.data.is_dir():
         parser.error(f"--data: {found.data} is no folder")
-    interpreter, _ = program_of(None, found.python)
+    python, _ = program_of(None, found.python)
     try:
-        about = subprocess.check_output([*shlex.split(interpreter), "-c", _ABOUT], stderr=subprocess.DEVNULL)
-        found.interpreter = json.loads(about)
+        command = [*shlex.split(python), "-I", interpreter.__file__, "--about"]
+        found.interpreter = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
     except (OSError, ValueError, subprocess.CalledProcessError):
         parser.error(f"--python: {found.python} does not run Python; give a command that takes -c and -m")
     if found.out is not None and found.out.exists() and not found.out.is_dir():

@@ -30,6 +30,7 @@ from routekeeper.bench.micro.storm.frames import make_topics, register_frame, to
 from routekeeper.bench.micro.storm.sessions import (
     MULTIS_IN_FLIGHT,
     PING_S,
+    Encoded,
     Session,
     encode_nodes,
     nodes_of,
@@ -312,7 +313,7 @@ class Brokers:
         self.pauses = Pauses()
         self.rows: list[dict[str, Any]] = []
         self.frames: list[tuple[bytes, ...]] = []
-        self.nodes: list[list[bytes]] = []
+        self.nodes: list[list[Encoded]] = []
         names = [topic_name(number) for number in range(plan.topics)]
         held = [names] * plan.brokers + [RESIDENT_TOPICS] * plan.resident
         if plan.kind == "jute":

@@ -186,8 +186,7 @@ class Asking:
         self.request: Callable[[Any, int], bytes]
         self.tag: Callable[[Any], int]
         if plan.kind == "jute":
-            paths = [path.encode() for path in plan.paths]
-            self.request = lambda wire, turn: wire.get(paths[turn % len(paths)])
+            self.request = lambda wire, turn: wire.get(plan.paths[turn % len(plan.paths)])
             self.tag = lambda wire: int(wire.tag)
         else:
             frames = [query_frame(topic) for topic in plan.topics]

@@ -71,7 +71,7 @@ class ChildrenReader:
         try:
             if self._session is None:
                 self._session = BlockingSession(self._addr, timeout_s=ANSWER_S)
-            answer = self._session.ask(self._session.wire.children(topic_path(topic).encode()))
+            answer = self._session.ask(self._session.wire.children(topic_path(topic)))
         except (OSError, WireError):
             self.close()
             return None

@@ -13,9 +13,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from kazoo.protocol.serialization import Close, Connect, Create, GetChildren, Transaction
+from kazoo.security import OPEN_ACL_UNSAFE
+
 from routekeeper.bench.arms.layout import IDS, encode_addr, master_path, topic_child, topic_path
 from routekeeper.bench.micro.raft.brokers import ancestors
-from routekeeper.bench.micro.raft.jute import JuteSession, text
+from routekeeper.bench.micro.raft.jute import JuteSession
 from routekeeper.bench.micro.raft.remoting_wire import broker_addr
 from routekeeper.bench.micro.raft.wire import Answer, WireError
 from routekeeper.bench.micro.storm.frames import QUEUES
@@ -27,20 +30,22 @@ MULTIS_IN_FLIGHT: Final = 4
 SESSION_S: Final = 30
 #: Clients ping every third of their session.
 PING_S: Final = 10.0
-_CREATE: Final = 1
-_GET_CHILDREN: Final = 8
-_CLOSE: Final = -11
-_MULTI: Final = 14
 _ERROR: Final = -1
 _NODE_EXISTS: Final = -110
 _EPHEMERAL: Final = 1
 _HEADER: Final = struct.Struct(">i?i")
-_LAST: Final = _HEADER.pack(_ERROR, True, _ERROR)
-_ACL: Final = struct.pack(">ii", 1, 31) + text(b"world") + text(b"anyone")
-#: protocol version, last zxid seen, timeout in ms, session id; the password follows
-_CONNECT: Final = struct.Struct(">iqiq")
-#: packet length, protocol version, timeout in ms (0: refused), session id, length of the password
-_CONNECTED: Final = struct.Struct(">iiiqi")
+
+
+class Encoded:
+    """A request for many nodes, encoded once and ahead of its sending."""
+
+    type: Final = Transaction.type
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def serialize(self) -> bytes:
+        return self._body
 
 
 class Session(JuteSession):
@@ -58,31 +63,27 @@ class Session(JuteSession):
         self._multis: set[int] = set()
 
     def hello(self) -> bytes:
-        number, password = self.identity
-        body = _CONNECT.pack(0, 0, self._asked_ms, number) + text(password) + b"\0"
-        return text(body)  # a packet has the same form
+        return self._hello(*self.identity)
 
     def _connected(self, data: bytes, position: int) -> None:
-        _, _, timeout_ms, number, size = _CONNECTED.unpack_from(data, position)
-        if timeout_ms <= 0:
+        found, _ = Connect.deserialize(data, position + 4)
+        if found.time_out <= 0:
             self.expired = True
             raise WireError("the session has expired")
-        at = position + _CONNECTED.size
-        self.identity = number, data[at : at + size]
-        self.timeout_ms = timeout_ms
-        self.ready = True
+        self.identity = found.session_id, found.passwd
+        self._granted(found)
 
-    def create_all(self, nodes: bytes) -> bytes:
+    def create_all(self, nodes: Encoded) -> bytes:
         """Return one request that makes all nodes of :func:`encode_nodes`, or none."""
-        data = self.request(_MULTI, nodes)
+        data = self.request(nodes)
         self._multis.add(self.tag)
         return data
 
-    def children(self, path: bytes) -> bytes:
-        return self.request(_GET_CHILDREN, text(path) + b"\0")
+    def children(self, path: str) -> bytes:
+        return self.request(GetChildren(path, None))
 
     def close(self) -> bytes:
-        return self.request(_CLOSE, b"")
+        return self.request(Close())
 
     def feed(self, data: bytes) -> list[Answer]:
         return [self._judged(answer) for answer in super().feed(data)]
@@ -112,26 +113,26 @@ def _errors(body: bytes) -> Iterator[int]:
         at += 4
 
 
-def encode_nodes(nodes: Iterable[tuple[bytes, bytes]], *, ephemeral: bool) -> bytes:
-    flags = struct.pack(">i", _EPHEMERAL if ephemeral else 0)
-    head = _HEADER.pack(_CREATE, False, _ERROR)
-    return b"".join(head + text(path) + text(value) + _ACL + flags for path, value in nodes) + _LAST
+def encode_nodes(nodes: Iterable[tuple[str, bytes]], *, ephemeral: bool) -> Encoded:
+    flags = _EPHEMERAL if ephemeral else 0
+    made = [Create(path, value, OPEN_ACL_UNSAFE, flags) for path, value in nodes]
+    return Encoded(bytes(Transaction(made).serialize()))
 
 
-def nodes_of(key: int, topics: list[str]) -> list[tuple[bytes, bytes]]:
+def nodes_of(key: int, topics: list[str]) -> list[tuple[str, bytes]]:
     """Return path and data of each ephemeral node of a broker."""
     queues = b"%d" % QUEUES
     child = topic_child(key)
-    found = [(f"{topic_path(topic)}/{child}".encode(), queues) for topic in topics]
-    return [*found, (master_path(key).encode(), encode_addr(broker_addr(key)))]
+    found = [(f"{topic_path(topic)}/{child}", queues) for topic in topics]
+    return [*found, (master_path(key), encode_addr(broker_addr(key)))]
 
 
-def lasting_nodes(keys: Iterable[int], topics: Iterable[str]) -> list[tuple[bytes, bytes]]:
+def lasting_nodes(keys: Iterable[int], topics: Iterable[str]) -> list[tuple[str, bytes]]:
     """Return the nodes below which brokers make theirs, parents first."""
     above = [*(f"{topic_path(topic)}/x" for topic in topics), *(f"{IDS}/{key}/x" for key in keys)]
-    return [(path.encode(), b"") for path in ancestors(above)]
+    return [(path, b"") for path in ancestors(above)]
 
 
-def slices(nodes: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+def slices(nodes: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
     for start in range(0, len(nodes), NODES_PER_MULTI):
         yield nodes[start : start + NODES_PER_MULTI]

@@ -1,4 +1,4 @@
-"""What idle brokers and watchers of the raft benchmark say in three protocols, and how they read answers."""
+"""What idle brokers and watchers of the raft benchmark say in both protocols, and how they read answers."""
 
 import json
 import struct
@@ -7,25 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from routekeeper.bench.micro.raft.brokers import (
-    GrpcBroker,
     JuteBroker,
     RemotingBroker,
     ancestors,
     nodes,
     period_s,
 )
-from routekeeper.bench.micro.raft.grpc import (
-    WATCH,
-    GrpcConnection,
-    field,
-    fields_of,
-    frame,
-    message,
-    number_field,
-)
 from routekeeper.bench.micro.raft.jute import JuteSession
 from routekeeper.bench.micro.raft.standing import members_of
-from routekeeper.bench.micro.raft.watchers import GrpcWatcher, HttpWatcher, JuteWatcher
+from routekeeper.bench.micro.raft.watchers import HttpWatcher, JuteWatcher
 from routekeeper.bench.micro.raft.wire import Answer, Conversation, WireError
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import decode_command
@@ -59,17 +49,6 @@ def created(request: bytes) -> tuple[str, bytes, bool]:
     return parts[0].decode(), parts[1], request[-4:] == b"\0\0\0\1"
 
 
-def frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Return kind, flags, stream and payload of HTTP/2 frames."""
-    found, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 3], "big")
-        stream = int.from_bytes(data[at + 5 : at + 9], "big")
-        found.append((data[at + 3], data[at + 4], stream, data[at + 9 : at + 9 + size]))
-        at += 9 + size
-    return found
-
-
 def one_by_one(wire: Conversation, data: bytes) -> list[Answer]:
     return [answer for at in range(len(data)) for answer in wire.feed(data[at : at + 1])]
 
@@ -89,7 +68,7 @@ def test_ancestors_come_once_and_after_their_parents() -> None:
     assert ancestors(["/a/b/c", "/a/d/e", "/a/b/f"]) == ["/a", "/a/b", "/a/d"]
 
 
-@pytest.mark.parametrize(("kind", "seconds"), [("remoting", 30.0), ("jute", 40.0), ("grpc", 40.0)])
+@pytest.mark.parametrize(("kind", "seconds"), [("remoting", 30.0), ("jute", 40.0)])
 def test_heartbeats_come_as_often_as_clients_send_them(kind: str, seconds: float) -> None:
     assert period_s(kind, 120) == seconds
 
@@ -160,102 +139,6 @@ def test_jute_watcher_reads_again_with_a_new_watch_when_an_event_comes() -> None
     assert bytes(watcher.out) == struct.pack(">iii", 8 + 16, 2, GET_DATA) + path + b"\1"
 
 
-# -- etcd --------------------------------------------------------------------------------------------
-
-
-def call_of(data: bytes) -> tuple[bytes, dict[int, int | bytes]]:
-    """Return headers and protobuf fields of a unary call."""
-    [(_, _, _, headers), (_, flags, _, payload)] = frames(data)
-    assert flags & 1
-    return headers, fields_of(payload[5:])
-
-
-def test_grpc_broker_gets_a_lease_then_puts_its_keys_under_it_then_keeps_it_alive() -> None:
-    broker = GrpcBroker(key=7, topics=1, lease_s=120)
-    [[grant], puts, [first]] = broker.steps()
-    headers, asked = call_of(grant)
-    assert b"/etcdserverpb.Lease/LeaseGrant" in headers
-    assert asked == {1: 120, 2: 8}
-    told = [call_of(put)[1] for put in puts]
-    assert [(one[1], one[2]) for one in told] == [(path.encode(), data) for path, data in nodes(7, 1).items()]
-    assert {one[3] for one in told} == {8}
-    [(kind, flags, stream, headers), (_, open_flags, same, payload)] = frames(first)
-    assert (kind, flags & 1, open_flags & 1, same) == (1, 0, 0, stream)
-    assert b"/etcdserverpb.Lease/LeaseKeepAlive" in headers
-    assert fields_of(payload[5:]) == {1: 8}
-    assert frames(broker.heartbeat()) == [(0, 0, stream, payload)]
-
-
-def test_grpc_lease_that_is_gone_is_a_failure() -> None:
-    broker = GrpcBroker(key=7, topics=1, lease_s=120)
-    broker.steps()
-    stream = broker.tag
-    alive = field(1, b"header") + number_field(2, 8) + number_field(3, 120)
-    gone = field(1, b"header") + number_field(2, 8)
-    data = frame(0, 0, stream, message(alive)) + frame(0, 0, stream, message(gone))
-    assert one_by_one(broker, data) == [
-        Answer(stream, None, alive),
-        Answer(stream, "the lease is gone", gone),
-    ]
-
-
-def test_grpc_messages_of_a_stream_are_told_apart_wherever_frames_end() -> None:
-    watcher = GrpcWatcher(key=7)
-    [(_, _, stream, headers), (_, flags, _, payload)] = frames(watcher.watch())
-    assert (headers, flags) == (WATCH, 0)
-    assert fields_of(payload[5:]) == {1: field(1, b"/bench/0007")}
-    both = message(number_field(3, 1)) + message(field(11, b"#0000000042#"))
-    data = frame(0, 0, stream, both[:9]) + frame(0, 0, stream, both[9:])
-    answers = one_by_one(watcher, data)
-    assert [answer.error for answer in answers] == [None, None]
-    assert [b"#0000000042#" in answer.body for answer in answers] == [False, True]
-
-
-def test_grpc_watch_that_is_cancelled_or_ends_is_a_failure() -> None:
-    watcher = GrpcWatcher(key=7)
-    watcher.watch()
-    stream = watcher.tag
-    cancelled = number_field(4, 1) + field(6, b"compacted")
-    data = frame(0, 0, stream, message(cancelled)) + frame(1, 0x5, stream, b"trailers")
-    assert [answer.error for answer in one_by_one(watcher, data)] == [
-        "the watch was cancelled: b'compacted'",
-        "the stream ended",
-    ]
-
-
-def test_grpc_window_of_a_stream_that_stays_is_told_anew() -> None:
-    connection = GrpcConnection()
-    connection.begin(WATCH, b"")
-    big = message(bytes(8 << 20))
-    connection.feed(frame(0, 0, 1, big))
-    told = [(kind, stream) for kind, _, stream, _ in frames(bytes(connection.out))]
-    assert sorted(told) == [(8, 0), (8, 1)]
-
-
-def test_grpc_data_of_no_stream_is_an_error() -> None:
-    with pytest.raises(WireError, match="stream 9, which is not open"):
-        GrpcConnection().feed(frame(0, 0, 9, message(b"x")))
-
-
-@pytest.mark.parametrize(
-    ("data", "fields"),
-    [
-        (b"", {}),
-        (number_field(1, 300), {1: 300}),
-        (field(2, b"ab") + number_field(3, 0), {2: b"ab", 3: 0}),
-        (number_field(1, 1) + number_field(1, 2), {1: 2}),
-    ],
-)
-def test_protobuf_fields(data: bytes, fields: dict[int, int | bytes]) -> None:
-    assert fields_of(data) == fields
-
-
-@pytest.mark.parametrize("data", [b"\x08", b"\x08\x80", b"\x12\x05ab", b"\x0d\0\0\0\0"])
-def test_protobuf_that_is_cut_or_of_another_type_is_an_error(data: bytes) -> None:
-    with pytest.raises(WireError):
-        fields_of(data)
-
-
 # -- ours, over HTTP ---------------------------------------------------------------------------------
 
 
@@ -288,10 +171,10 @@ def test_http_answer_without_status_or_length_is_an_error(head: bytes) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: JuteWatcher(key=1), lambda: GrpcWatcher(key=1), lambda: HttpWatcher(key=1, host="h")],
+    [lambda: JuteWatcher(key=1), lambda: HttpWatcher(key=1, host="h")],
 )
 def test_nothing_is_asked_twice_before_an_answer(
-    make: Callable[[], JuteWatcher | GrpcWatcher | HttpWatcher],
+    make: Callable[[], JuteWatcher | HttpWatcher],
 ) -> None:
     watcher = make()
     assert watcher.watch()

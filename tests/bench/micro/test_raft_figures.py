@@ -41,10 +41,9 @@ def test_missed_and_reached_targets_are_told_apart() -> None:
         sample("routekeeper-fsync", "ack", ms_p50=0.9),
         sample("zookeeper", "ack", ms_p50=0.8),
         sample("routekeeper-fsync", "writes", per_s=9000.0),
-        sample("zookeeper", "writes", per_s=6000.0),
-        sample("etcd", "writes", per_s=8000.0),
+        sample("zookeeper", "writes", per_s=8000.0),
         sample("routekeeper-fsync", "visible", ms_p50=1.0),
-        sample("etcd", "visible", ms_p50=1.5),
+        sample("zookeeper", "visible", ms_p50=1.5),
         *(sample("routekeeper-fsync", "failover", ms=ms) for ms in (100.0, 200.0, 1600.0)),
         sample("routekeeper-fsync", "reads", stale_per_s=1000.0, linearizable_per_s=790.0),
         sample(
@@ -73,9 +72,9 @@ def test_missed_and_reached_targets_are_told_apart() -> None:
 
 
 def test_tables_hold_only_what_was_measured() -> None:
-    lines = list(tables([sample("etcd", "writes"), sample("routekeeper-fsync", "writes", per_s=500.0)]))
+    lines = list(tables([sample("zookeeper", "writes"), sample("routekeeper-fsync", "writes", per_s=500.0)]))
     assert lines[0].strip() == "64 connections, one in flight on each"
-    assert [line.split()[0] for line in lines[-2:]] == ["routekeeper-fsync", "etcd"]
+    assert [line.split()[0] for line in lines[-2:]] == ["routekeeper-fsync", "zookeeper"]
     assert lines[-1].endswith(" 0.50")
     assert not list(tables([]))
     assert not list(targets([]))
@@ -83,7 +82,7 @@ def test_tables_hold_only_what_was_measured() -> None:
 
 def test_ratios_pair_only_rounds_that_both_have() -> None:
     samples = [sample("routekeeper-fsync", "writes", round=number, per_s=10.0**number) for number in (1, 2)]
-    samples += [sample("etcd", "writes", round=number, per_s=10.0**number * 4) for number in (0, 2)]
+    samples += [sample("zookeeper", "writes", round=number, per_s=10.0**number * 4) for number in (0, 2)]
     assert list(tables(samples))[-1].endswith(" 0.25")
 
 
@@ -97,15 +96,15 @@ def test_interval_of_another_tree_leaves_out_what_chance_explains() -> None:
 def test_ends_of_leaders_stand_beside_the_silence_that_is_borne() -> None:
     samples: list[dict[str, Any]] = [
         {"part": "version", "system": "zookeeper", "version": "3.9.5", "borne_ms": (800, 800)},
-        {"part": "version", "system": "etcd", "version": "3.4.23", "borne_ms": (600, 1200)},
+        {"part": "version", "system": "routekeeper-fsync", "version": "0.1.0", "borne_ms": (600, 1200)},
         *(sample("zookeeper", "failover", ms=ms, timers="equal") for ms in (900.0, 700.0, 800.0)),
-        *(sample("etcd", "failover-stop", ms=ms, timers="equal") for ms in (1200.0, 1000.0)),
+        *(sample("routekeeper-fsync", "failover-stop", ms=ms, timers="equal") for ms in (1200.0, 1000.0)),
     ]
     lines = list(tables(samples))
     assert lines[0].strip() == "leader killed (SIGKILL) to the next acknowledged write, timers: equal"
     assert lines[2].split() == ["zookeeper", "800", "3", "800", "700", "900"]
     assert lines[3].strip() == "leader stopped (SIGSTOP) to the next acknowledged write, timers: equal"
-    assert lines[5].split() == ["etcd", "600", "to", "1,200", "2", "1,000", "1,000", "1,200"]
+    assert lines[5].split() == ["routekeeper-fsync", "600", "to", "1,200", "2", "1,000", "1,000", "1,200"]
 
 
 def test_stops_do_not_count_as_kills_towards_a_target() -> None:
@@ -117,14 +116,14 @@ def test_watchers_are_told_apart_by_number_and_cpu_is_by_change() -> None:
     samples = [
         sample(one, part, watchers=watchers, half_ms_p50=1.0, ack_ms_p50=0.5, writes=10, server_cpu_s=0.2)
         for part, watchers, one in (
-            ("watch", 3, "etcd"),
-            ("watch-many", 300, "etcd"),
+            ("watch", 3, "zookeeper"),
             ("watch-many", 300, "zookeeper"),
+            ("watch-many", 300, "routekeeper-fsync"),
         )
     ]
     lines = list(tables(samples))
     assert [line.split()[0] for line in lines if "watchers told" in line] == ["3", "300"]
-    assert [line.split()[0] for line in lines[-2:]] == ["zookeeper", "etcd"]
+    assert [line.split()[0] for line in lines[-2:]] == ["routekeeper-fsync", "zookeeper"]
     assert lines[-1].split()[-1] == "20.0"
 
 
@@ -137,7 +136,7 @@ def test_polling_is_said_in_seconds() -> None:
 @pytest.mark.parametrize("changed", [False, True])
 def test_idle_members_are_added_up_and_what_was_not_counted_is_a_dash(changed: bool) -> None:
     idle = sample(
-        "etcd",
+        "zookeeper",
         "idle",
         leader_changed=changed,
         timers="equal",
@@ -152,7 +151,7 @@ def test_idle_members_are_added_up_and_what_was_not_counted_is_a_dash(changed: b
     )
     lines = list(tables([idle]))
     head, _, warning = lines[0].partition(", AND ")
-    assert head.strip() == "idle, etcd, timers: equal: 300 brokers of 10 topics, 20 s, 7.5 heartbeats/s"
+    assert head.strip() == "idle, zookeeper, timers: equal: 300 brokers of 10 topics, 20 s, 7.5 heartbeats/s"
     assert bool(warning) == changed
     assert lines[-1].split() == ["all", "5.00%", "220", "90", "-", "-", "1.00"]
     assert not list(targets([idle]))  # targets are ours

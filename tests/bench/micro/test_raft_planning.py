@@ -15,7 +15,7 @@ from routekeeper.bench.micro.raft.timers import SERIES, equal
 def test_equal_timers_are_noticed_alike() -> None:
     timers = SERIES["equal"]
     assert timers.election_ms is not None
-    assert timers.borne_ms("routekeeper-fsync") == timers.borne_ms("etcd") == (600, 1200)
+    assert timers.borne_ms("routekeeper-fsync") == (600, 1200)
     borne, same = timers.borne_ms("zookeeper")
     # the mean of the lesser of two draws from T..2T is 4/3 T
     assert borne == same == timers.election_ms * 4 / 3
@@ -26,9 +26,8 @@ def test_equal_timers_are_noticed_alike() -> None:
 def test_default_timers_are_each_systems_own() -> None:
     timers = SERIES["defaults"]
     assert (timers.election_ms, timers.heartbeat_ms) == (None, None)
-    assert [timers.borne_ms(name) for name in ("routekeeper-memory", "etcd", "zookeeper")] == [
+    assert [timers.borne_ms(name) for name in ("routekeeper-memory", "zookeeper")] == [
         (500, 1000),
-        (1000, 2000),
         (10_000, 10_000),
     ]
 

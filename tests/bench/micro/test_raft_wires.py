@@ -1,19 +1,10 @@
-"""What the raft benchmark's load generator says in three protocols, and how it reads the answers."""
+"""What the raft benchmark's load generator says in both protocols, and how it reads the answers."""
 
 import struct
 from collections.abc import Callable
 
 import pytest
 
-from routekeeper.bench.micro.raft.grpc import (
-    PREFACE,
-    GrpcWire,
-    field,
-    frame,
-    message,
-    request_headers,
-    varint,
-)
 from routekeeper.bench.micro.raft.jute import JuteWire
 from routekeeper.bench.micro.raft.remoting_wire import RemotingWire, topic_name, value_of
 from routekeeper.bench.micro.raft.wire import Answer, Wire, WireError
@@ -153,97 +144,7 @@ def test_jute_answers_carry_xid_error_and_data() -> None:
     ]
 
 
-# -- gRPC --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("value", "encoded"), [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02")])
-def test_varint(value: int, encoded: str) -> None:
-    assert varint(value).hex() == encoded
-
-
-def test_grpc_headers_are_static_indexes_and_literals() -> None:
-    assert request_headers(b"/p", b"a") == (
-        b"\x83\x86\x04\x02/p\x01\x01a\x0f\x10\x10application/grpc\x00\x02te\x08trailers"
-    )
-
-
-def test_grpc_begins_with_preface_settings_and_a_wider_window() -> None:
-    hello = GrpcWire(key=1, value=VALUE).hello()
-    assert hello.startswith(PREFACE + bytes.fromhex("00000c040000000000000200000000000401000000"))
-    assert hello.endswith(bytes.fromhex("00000408000000000000ff0001"))
-
-
-def test_grpc_put_has_known_bytes() -> None:
-    wire = GrpcWire(key=7, value=VALUE)
-    body = message(b"\x0a\x0b/bench/0007" + b"\x12\xc8\x01" + b"#0000000042#" + VALUE[12:])
-    headers = request_headers(b"/etcdserverpb.KV/Put", b"bench")
-    assert wire.write(42) == frame(1, 0x4, 1, headers) + frame(0, 0x1, 1, body)
-    assert wire.tag == 1
-
-
-@pytest.mark.parametrize(("linearizable", "flag"), [(False, b"\x38\x01"), (True, b"")])
-def test_grpc_range_asks_for_its_freshness(linearizable: bool, flag: bytes) -> None:
-    wire = GrpcWire(key=7, value=VALUE, linearizable=linearizable)
-    assert wire.read(1, 3).endswith(frame(0, 0x1, 1, message(field(1, b"/bench/0003") + flag)))
-
-
-def test_grpc_answers_pass_in_pieces_and_failed_calls_are_named() -> None:
-    wire = GrpcWire(key=7, value=VALUE)
-    wire.write(1), wire.write(2)
-    data = frame(1, 0x4, 1, b"h") + frame(0, 0, 1, message(b"answer")) + frame(1, 0x5, 1, b"t")
-    data += frame(1, 0x5, 3, b"trailers only")
-    assert one_by_one(wire, data) == [Answer(1, None, b"answer"), Answer(3, "the call failed", b"")]
-
-
-def test_grpc_settings_and_pings_are_acknowledged_once() -> None:
-    wire = GrpcWire(key=7, value=VALUE)
-    assert (
-        wire.feed(
-            frame(4, 0, 0, b"") + frame(4, 1, 0, b"") + frame(6, 0, 0, b"12345678") + frame(6, 1, 0, bytes(8))
-        )
-        == []
-    )
-    assert bytes(wire.out) == frame(4, 1, 0, b"") + frame(6, 1, 0, b"12345678")
-
-
-def test_grpc_message_waits_for_the_window_in_frames_that_fit() -> None:
-    wire = GrpcWire(key=7, value=bytes(40_000))
-    first, second = wire.write(1), wire.write(2)
-    sizes = [size for data in (first, second) for kind, size in frames(data) if kind == 0]
-    assert sum(sizes) == 65_535
-    assert max(sizes) == 16_384
-    wire.feed(frame(8, 0, 0, (100_000).to_bytes(4, "big")))
-    rest = [size for kind, size in frames(bytes(wire.out)) if kind == 0]
-    assert sum(sizes) + sum(rest) == 2 * (40_000 + len(message(field(1, b"/bench/0007"))) + 4)
-
-
-def frames(data: bytes) -> list[tuple[int, int]]:
-    found, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 3], "big")
-        found.append((data[at + 3], size))
-        at += 9 + size
-    return found
-
-
-def test_grpc_window_is_told_anew_when_half_is_used() -> None:
-    wire = GrpcWire(key=7, value=VALUE)
-    wire.read(1, 7)
-    wire.feed(frame(0, 0, 1, bytes(8 << 20)))
-    assert not wire.out
-    wire.feed(frame(0, 0, 1, b"x"))
-    assert bytes(wire.out) == frame(8, 0, 0, ((8 << 20) + 1).to_bytes(4, "big"))
-
-
-def test_grpc_goaway_and_reset_are_failures() -> None:
-    wire = GrpcWire(key=7, value=VALUE)
-    wire.write(1)
-    assert wire.feed(frame(3, 0, 1, b"\0\0\0\x07")) == [Answer(1, "stream reset 7", b"")]
-    with pytest.raises(WireError):
-        wire.feed(frame(7, 0, 0, bytes(8)))
-
-
-@pytest.mark.parametrize("make", [remoting, connected_jute, lambda: GrpcWire(key=7, value=VALUE)])
+@pytest.mark.parametrize("make", [remoting, connected_jute])
 def test_marker_tells_one_write_from_all_others(make: Callable[[], Wire]) -> None:
     wire = make()
     wire.prepare()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.protocol.serialization import write_buffer as text
 
-from routekeeper.bench.micro.raft.jute import text
 from routekeeper.bench.micro.raft.wire import Answer, WireError
 from routekeeper.bench.micro.storm.__main__ import arguments_of
 from routekeeper.bench.micro.storm.bystander import Sample
@@ -55,13 +55,13 @@ def granted(session: Session, number: int = 99, password: bytes = b"p" * 16) -> 
 def test_broker_has_one_node_for_each_topic_and_parents_come_first() -> None:
     topics = [topic_name(number) for number in range(3)]
     own = [path for path, _ in nodes_of(7, topics)]
-    assert own[0] == b"/meta/brokers/topics-pub/topic-000000/7-m"
+    assert own[0] == "/meta/brokers/topics-pub/topic-000000/7-m"
     assert len(own) == 3 + 1
     lasting = [path for path, _ in lasting_nodes([7], topics)]
     for path in own:
-        assert path.rpartition(b"/")[0] in lasting
+        assert path.rpartition("/")[0] in lasting
     for path in lasting[1:]:
-        parent = path.rpartition(b"/")[0]
+        parent = path.rpartition("/")[0]
         assert lasting.index(parent) < lasting.index(path) if parent else True
 
 
@@ -73,7 +73,7 @@ def test_nodes_are_made_some_hundred_at_a_time() -> None:
 def test_request_for_many_nodes_has_known_bytes() -> None:
     session = Session()
     granted(session)
-    data = session.create_all(encode_nodes([(b"/a", b"8"), (b"/b", b"8")], ephemeral=True))
+    data = session.create_all(encode_nodes([("/a", b"8"), ("/b", b"8")], ephemeral=True))
     acl = struct.pack(">ii", 1, 31) + text(b"world") + text(b"anyone")
     create = struct.pack(">i?i", 1, False, -1)
     one, two = (create + text(path) + text(b"8") + acl + struct.pack(">i", 1) for path in (b"/a", b"/b"))
@@ -101,7 +101,7 @@ def test_failure_of_many_nodes_is_found_in_a_successful_answer(
 ) -> None:
     session = Session()
     granted(session)
-    session.create_all(encode_nodes([(b"/a", b"8")], ephemeral=True))
+    session.create_all(encode_nodes([("/a", b"8")], ephemeral=True))
     [answer] = session.feed(reply(1, *errors))
     assert answer.error == error
 

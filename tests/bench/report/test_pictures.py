@@ -23,7 +23,7 @@ from tests.bench.report.full_size import full_size, widest
 from tests.bench.report.in_browser import OPEN_FOLDS, Tab, scroll_width
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-pytestmark = [pytest.mark.computes, pytest.mark.timeout(400)]  # a browser on a busy machine
+pytestmark = [pytest.mark.bench, pytest.mark.computes, pytest.mark.timeout(400)]  # a browser
 
 WIDTHS: Final = (360, 768, 1280)
 HEIGHT: Final = 1600
