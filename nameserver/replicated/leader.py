@@ -197,7 +197,8 @@ class Leader(Component):
                 return  # it led no more, or in another term, before that was read
             self.keep_decoded(proposal, command)
         moved_at = self._member.applied_index if self._table.moved(command) else None
-        deferral = sequencer.offer(proposal, command, member, moved_at=moved_at, attempt=attempt)
+        pairs = self._table.unnamed_pairs(command)
+        deferral = sequencer.offer(proposal, command, member, moved_at=moved_at, attempt=attempt, pairs=pairs)
         if deferral is not None:
             self._send_deferrals([(member, deferral)])
 

@@ -80,13 +80,13 @@ def size_of(line: _OfBroker) -> int:
     return 4 * (len(line.cluster_name) + len(line.broker_addr)) + 64
 
 
-def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_bytes: int) -> Iterator[list[_Item]]:
-    """Yield items in their order, as many at a time as have so many bytes; none is split, or left out."""
+def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_size: int) -> Iterator[list[_Item]]:
+    """Yield items in their order, as many at a time as have such a size; none is split, or left out."""
     part: list[_Item] = []
     total = 0
     for item in items:
         total += size(item)
-        if part and total > part_bytes:
+        if part and total > part_size:
             yield part
             part, total = [], size(item)
         part.append(item)

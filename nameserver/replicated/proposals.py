@@ -20,7 +20,6 @@ from typing import Final, TypeAlias
 import msgspec
 
 from routekeeper.nameserver.commands import (
-    ENTRY_BYTES_MAX,
     Batch,
     Command,
     Proposal,
@@ -44,12 +43,12 @@ BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 RESEND_S: Final = 1.0
 """A proposal without any verdict is sent again after this time, though leader and link seem unchanged."""
 
-_PROPOSAL_OVERHEAD: Final = 32  # boot id, sequence and the headers around them in msgpack
-_BATCH_OVERHEAD: Final = 64
-#: What a command counts in an entry, in bytes, beside what it takes to apply it. A member that applies 5 MB
-#: of compressed topics is behind the leader for half a second, and serves no reads meanwhile. So an entry is
-#: some 50,000 topics, or 5,000 commands, at most.
+#: Work of an entry: as long as that takes to apply, members are behind the leader and serve no reads. It is
+#: measured in bytes of uncompressed commands: some 20,000 topics that are registered, 40,000 that are removed
+#: or 2,000 small commands. That is 20 ms on one processor core. A larger command has an entry to itself.
+_ENTRY_WORK_MAX: Final = 2 * 1024 * 1024
 _COMMAND_WORK: Final = 1000
+_PAIR_WORK: Final = 50
 
 
 # -- the proposer's side --------------------------------------------------------------------------------
@@ -259,6 +258,7 @@ class _Queued(msgspec.Struct, frozen=True):
     member: str
     broker: BrokerKey | None
     attempt: int
+    pairs: int
 
     @property
     def mark(self) -> tuple[int, int]:
@@ -271,8 +271,8 @@ class _Queued(msgspec.Struct, frozen=True):
         )
 
 
-def _size_of(queued: _Queued) -> int:
-    return work_of(queued.proposal.command) + _PROPOSAL_OVERHEAD + _COMMAND_WORK
+def _work_of(queued: _Queued) -> int:
+    return work_of(queued.proposal.command) + _COMMAND_WORK + queued.pairs * _PAIR_WORK
 
 
 class Sequencer:
@@ -293,7 +293,14 @@ class Sequencer:
         self._applied = 0
 
     def offer(
-        self, proposal: Proposal, command: Command, member: str, *, moved_at: int | None, attempt: int = 1
+        self,
+        proposal: Proposal,
+        command: Command,
+        member: str,
+        *,
+        moved_at: int | None,
+        attempt: int = 1,
+        pairs: int = 0,
     ) -> Deferral | None:
         """Take a proposal for the log.
 
@@ -302,13 +309,14 @@ class Sequencer:
             member: Its proposer.
             moved_at: The leader's table, applied up to this index, already is younger than it names.
             attempt: How many times its proposer has handed it over.
+            pairs: Topics of a broker that the command changes and does not name.
 
         Returns:
             A deferral to send back now; None if it was taken, is here already, or its deferral follows with
             the next entry.
         """
         broker: BrokerKey | None = getattr(command, "broker", None)
-        queued = _Queued(proposal, member, broker, attempt)
+        queued = _Queued(proposal, member, broker, attempt, pairs)
         if queued.mark in self._known:
             return None
         if moved_at is not None:
@@ -332,7 +340,7 @@ class Sequencer:
         """
         if not self._queue or self._in_flight > self._applied or self._batch:
             return None
-        taken = next(in_parts(self._queue, _size_of, ENTRY_BYTES_MAX - _BATCH_OVERHEAD))
+        taken = next(in_parts(self._queue, _work_of, _ENTRY_WORK_MAX))
         self._batch = tuple(taken)
         for _ in taken:
             self._queue.popleft()

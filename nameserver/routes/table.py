@@ -132,6 +132,15 @@ class RouteTable(RouteStore):
         younger = any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
         return younger or (isinstance(command, Update) and topic_dropped(self, command))
 
+    def unnamed_pairs(self, command: Command) -> int:
+        """Return how many topics of a broker a command would change or remove that it does not name."""
+        if isinstance(command, Evict | UnregisterBroker):
+            record = self.brokers.records.get(command.broker)
+            return 0 if record is None else len(self.topics.of_name(record.broker_name))
+        if isinstance(command, WipeWritePerm | AddWritePerm):
+            return len(self.topics.of_name(command.broker_name))
+        return 0
+
     def shortened(
         self, said: Registration, *, delete_absent: bool, limits: TableLimits | None = None
     ) -> Update | None:

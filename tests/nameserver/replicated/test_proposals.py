@@ -338,6 +338,7 @@ def take(
     moved: bool = False,
     size: int = 10,
     attempt: int = 1,
+    pairs: int = 0,
 ) -> Deferral | None:
     return queue.offer(
         proposal(sequence, boot_id=boot_id, size=size),
@@ -345,6 +346,7 @@ def take(
         f"m{boot_id}",
         moved_at=5 if moved else None,
         attempt=attempt,
+        pairs=pairs,
     )
 
 
@@ -404,18 +406,28 @@ def test_a_proposal_withdrawn_while_another_of_its_broker_waits_still_defers_a_t
     assert [deferral.sequence for _, deferral in queue.appended(10)] == [3]
 
 
-def test_entry_is_bounded_in_bytes_and_order_is_kept() -> None:
+def test_entry_is_bounded_and_order_is_kept() -> None:
     queue = Sequencer(term=3)
-    sizes = [COMMAND_BYTES_MAX, 1_000_000, 200_000, 10]
-    for sequence, size in enumerate(sizes, start=1):
+    for sequence, size in enumerate([COMMAND_BYTES_MAX, 1_500_000, 500_000, 200_000, 10], start=1):
         take(queue, sequence, PUT, size=size)
-    batch = queue.next_batch()
-    assert batch is not None
-    assert [p.sequence for p in batch.proposals] == [1, 2]
-    assert len(encode_batch(batch)) <= ENTRY_BYTES_MAX
+    for index, expected in ((10, [1]), (11, [2, 3]), (12, [4, 5])):
+        batch = queue.next_batch()
+        assert batch is not None
+        assert [p.sequence for p in batch.proposals] == expected
+        assert len(encode_batch(batch)) <= ENTRY_BYTES_MAX
+        queue.appended(index)
+        queue.applied(index)
+
+
+def test_brokers_with_many_topics_are_evicted_by_several_entries() -> None:
+    queue = Sequencer(term=3)
+    for number in range(100):
+        take(queue, number, evict(f"a:{number}"), pairs=10_000)
+    assert sequences(queue) == [0, 1, 2, 3]
     queue.appended(10)
+    assert sequences(queue) == []  # members apply those first
     queue.applied(10)
-    assert sequences(queue) == [3, 4]
+    assert sequences(queue) == [4, 5, 6, 7]
 
 
 def test_largest_command_fits_an_entry() -> None:
@@ -476,13 +488,10 @@ def test_registration_behind_anything_that_moves_its_record_is_deferred(command:
     assert take(queue, 2, register()) == Deferral(boot_id=1, sequence=2, index=10)
 
 
-def test_registration_held_behind_a_later_entry_learns_that_entrys_index(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(proposals, "ENTRY_BYTES_MAX", 200)
+def test_registration_held_behind_a_later_entry_learns_that_entrys_index() -> None:
     queue = Sequencer(term=3)
-    take(queue, 1, PUT, size=100)
-    take(queue, 2, touch(), size=100)
+    take(queue, 1, PUT, size=COMMAND_BYTES_MAX)
+    take(queue, 2, touch(), size=COMMAND_BYTES_MAX)
     take(queue, 3, register())
     assert sequences(queue) == [1]
     assert queue.appended(10) == ()
