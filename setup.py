@@ -1,4 +1,4 @@
-"""Where the parts of the package lie in the repository; all other settings are in pyproject.toml."""
+"""Folders of the package's parts in the repository; all other settings are in pyproject.toml."""
 
 from pathlib import Path
 

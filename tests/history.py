@@ -17,14 +17,14 @@ Value: TypeAlias = Hashable
 
 
 class Operation(Enum):
-    """What a call does to its register."""
+    """The effect of a call on its register."""
 
     READ = "read"
     WRITE = "write"
 
 
 class Outcome(Enum):
-    """How a call ended, as its caller knows."""
+    """The outcome of a call, as its caller knows it."""
 
     OK = "ok"
     FAILED = "failed"

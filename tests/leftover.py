@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-#: How long the other one may take to end when the first was interrupted.
+#: Longest time of the other one to its end, once the first was interrupted.
 END_S = 30.0
 
 

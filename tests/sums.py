@@ -1,4 +1,4 @@
-"""Where the time of a test run goes: one line per directory, the time of its tests and their CPU time.
+"""Sums of the time of a test run: one line per directory, the time of its tests and their CPU time.
 
 Tests that need the machine for themselves run one after the other, see the Makefile; the others beside each
 other. A directory whose time is far above its CPU time mostly waits.

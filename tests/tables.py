@@ -1,4 +1,4 @@
-"""What must hold of a route table whenever a command has been applied; no server looks at it."""
+"""Invariants of a route table after each applied command; no server looks at it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every arm offers to users: sessions of brokers and clients, newcomers' look-ups, a producer's client.
+"""The interface of every arm: sessions of brokers and clients, newcomers' look-ups, a producer's client.
 
 The servers behind it, which a fault may hit, are those of ``servers.py``; the links that it may cut, alike in
 every arm, those of ``bench/cuts.py``.
@@ -42,7 +42,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What users need to know of the arm they stand before."""
+    """Facts that users need about the arm under test."""
 
     kind: ArmKind
     sides: list[Side]
@@ -57,7 +57,7 @@ class ArmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What one simulated broker says of itself.
+    """The announcement of one simulated broker.
 
     Attributes:
         topics: Topic to queues.
@@ -77,7 +77,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one server said to an announcement."""
+    """One server's answer to an announcement."""
 
     target: int | None
     outcome: Outcome
@@ -88,7 +88,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What a look-up brought."""
+    """The result of a look-up."""
 
     outcome: Outcome
     target: int | None = None

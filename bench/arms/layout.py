@@ -1,4 +1,4 @@
-"""How RocketMQ's predecessor MetaQ lays brokers out in ZooKeeper (pure).
+"""Layout of brokers in ZooKeeper, as RocketMQ's predecessor MetaQ has it (pure).
 
 Ephemeral ``/meta/brokers/ids/ID/master`` holds the address of a broker, ephemeral
 ``/meta/brokers/topics-pub/TOPIC/ID-m`` and ``topics-sub/TOPIC/ID-m`` how many queues it has of a topic.

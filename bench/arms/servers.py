@@ -61,7 +61,7 @@ class Servers(abc.ABC):
 
     @abc.abstractmethod
     def ready(self) -> bool:
-        """Whether every server serves reads and writes."""
+        """Return whether every server serves reads and writes."""
 
     @abc.abstractmethod
     def role(self, index: int) -> str:
@@ -118,7 +118,7 @@ class StartedServers(Servers):
             process.launch()
 
     def serves(self, process: Process) -> bool:
-        """Whether a server that was started again can be asked."""
+        """Return whether a server that was started again can be asked."""
         return process.is_ready
 
     @abc.abstractmethod
@@ -142,7 +142,7 @@ def fetch(url: str) -> tuple[int, bytes]:
 
 
 def is_ready(http: str) -> bool:
-    """Whether a nameserver of ours says that it serves reads and writes."""
+    """Return whether a nameserver of ours says that it serves reads and writes."""
     return fetch(f"http://{http}/readyz")[0] == 200
 
 

@@ -67,7 +67,7 @@ RECONNECT_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How kazoo waits: with threads, or with gevent's greenlets.
+    """The way in which kazoo waits: threads, or gevent's greenlets.
 
     Attributes:
         make: Makes kazoo's handler.

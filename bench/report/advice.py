@@ -1,4 +1,4 @@
-"""What to choose when, read from the figures that lie beside a report: no Spark is needed for that."""
+"""Advice on the design to choose, read from the figures that lie beside a report, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the values say: rows of the tables, primary lines, the four claims, and what to choose (pure).
+"""Conclusions from the values: rows of the tables, primary lines, the four claims, and what to choose (pure).
 
 Every difference is the first arm's value minus the second's. All words about a claim or a choice come from
 the primary lines, at most eight, by one rule (:attr:`Primary.found`); all other figures are description.
@@ -71,7 +71,7 @@ class Pair:
 
     @property
     def leaning(self) -> Leaning:
-        """Whether the first arm's value is lower or higher in every block, and the middle of it matters."""
+        """Return whether the first arm's value is lower or higher in every block, and by enough to matter."""
         if self.estimate is None or self.estimate.blocks < LEANING_BLOCKS_MIN:
             return "none"
         if abs(self.estimate.value) < self.material:
@@ -94,12 +94,12 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Whether any pair of arms differs in every block, by as much as matters."""
+        """Return whether any pair of arms differs in every block, by as much as matters."""
         return any(pair.leaning != "none" for pair in self.pairs)
 
     @property
     def can_tell(self) -> bool:
-        """Whether it has so many blocks that a difference, or none, can be told."""
+        """Return whether it has so many blocks that a difference, or none, can be told."""
         return max((each.blocks for each in self.arms.values()), default=0) >= LEANING_BLOCKS_MIN
 
     def pair(self, first: str, second: str) -> Pair | None:
@@ -121,17 +121,17 @@ class Primary:
 
     @property
     def blocks(self) -> int:
-        """How many blocks it rests on."""
+        """The number of blocks that it rests on."""
         return 0 if self.pair.estimate is None else self.pair.estimate.blocks
 
     @property
     def is_verdict(self) -> bool:
-        """Whether it has so many blocks that what it says is a verdict."""
+        """Return whether it has enough blocks for a verdict."""
         return self.blocks >= VERDICT_BLOCKS_MIN
 
     @property
     def found(self) -> Found:
-        """What the line says of its first arm: the one rule from which all words of claims and choices come.
+        """Return the verdict on the line's first arm: the one rule behind all words of claims and choices.
 
         With fewer than ten blocks ``better`` and ``worse`` mean: so it was in every block, and the middle of
         it matters. That is told as such and is no verdict; see :attr:`is_verdict`.
@@ -156,7 +156,7 @@ class Primary:
         return {"better": self.pair.arms[0], "worse": self.pair.arms[1]}.get(self.found)
 
     def is_about(self, scenario: str, case: str | None, measure: str) -> bool:
-        """Whether it compares this figure."""
+        """Return whether it compares this figure."""
         return (self.named.scenario, self.named.case, self.named.measure) == (scenario, case, measure)
 
 
@@ -181,7 +181,7 @@ class Taken:
 
     @property
     def is_prediction(self) -> bool:
-        """Whether two divisors other than 1 say what it is at divisor 1."""
+        """Return whether two divisors other than 1 say what it is at divisor 1."""
         return len(self.divisors) > 1 and 1 not in self.divisors
 
     @property
@@ -344,7 +344,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What the documents say, and what could show it."""
+    """Statements of the documents, each with the figures that could show it."""
 
     letter: str
     said: str
@@ -510,7 +510,7 @@ class Answer:
 
     @property
     def is_verdict(self) -> bool:
-        """Whether every line that says something has so many blocks that this is a verdict."""
+        """Return whether every line with a conclusion has enough blocks for a verdict."""
         saying = [line for line in self.lines if line.winner is not None] or self.lines
         return bool(saying) and all(line.is_verdict for line in saying)
 
@@ -553,7 +553,7 @@ def _holds(found: Sequence[Judged]) -> Holds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a reader may care about most, and the figure that tells of it."""
+    """A reader's need, and the figure that answers it."""
 
     words: str
     scenario: str
@@ -634,7 +634,7 @@ NEEDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the primary lines say of a need; without any it is described only."""
+    """Return the conclusion of the primary lines about a need; without any it is described only."""
 
     need: Need
     row: Row
@@ -654,5 +654,5 @@ def choices(table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -
 
 
 def endless(value: float) -> bool:
-    """Whether an arm never got there, or lost its server."""
+    """Return whether an arm never got there, or lost its server."""
     return math.isinf(value)

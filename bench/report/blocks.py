@@ -1,4 +1,4 @@
-"""What blocks say of a difference: the median of their differences and its order statistics (pure).
+"""Statistics of a difference over blocks: the median of their differences and its order statistics (pure).
 
 A block holds one run of every arm, in random order. Operations of one run share its processes and its bad
 luck; blocks share nothing but the machine, so the block is the unit. Order statistics suppose no
@@ -137,7 +137,7 @@ def judge(found: Estimate | None, line: Line) -> Verdict:
 
 
 def percentile_may_be_told(n: int, quantile: float) -> bool:
-    """Whether at least ``ABOVE_MIN`` of ``n`` observations lie above the percentile."""
+    """Return whether at least ``ABOVE_MIN`` of ``n`` observations lie above the percentile."""
     return n * (1 - quantile) >= ABOVE_MIN - 1e-9
 
 

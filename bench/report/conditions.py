@@ -1,4 +1,4 @@
-"""Whether the machine was fit for a verdict: who else computed, how late the load was, was it full (pure)."""
+"""Conditions under which a verdict counts: other programs, lateness of the load, a full machine (pure)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the runs that are used had to share the machine with; run to figure."""
+    """Work of other programs during the runs that are used; run to figure."""
 
     others_cores: dict[str, float]
     """Cores that programs used which had nothing to do with the run."""

@@ -1,4 +1,4 @@
-"""What processes and links used while measuring: pure functions ``DataFrame -> DataFrame``."""
+"""Resources that processes and links used while measuring: pure functions ``DataFrame -> DataFrame``."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F

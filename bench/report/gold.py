@@ -28,7 +28,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What one fault did to one kind of operation; see :func:`.requests.recoveries`."""
+    """The effect of one fault on one kind of operation; see :func:`.requests.recoveries`."""
 
     run: str
     fault: int
@@ -56,7 +56,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """How route reads ended before, during or after one fault, on one side of it."""
+    """Outcomes of route reads before, during or after one fault, on one side of it."""
 
     run: str
     fault: int
@@ -109,7 +109,7 @@ class LateBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Whose views were taken."""
+    """Observers whose views were taken."""
 
     run: str
     observer: str
@@ -120,7 +120,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """How long one observer listed a broker that was gone."""
+    """The time for which one observer listed a broker that was gone."""
 
     run: str
     fault: int
@@ -132,7 +132,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Back:
-    """How long one observer did not list a broker that had come back."""
+    """The time for which one observer did not list a broker that had come back."""
 
     run: str
     fault: int
@@ -209,7 +209,7 @@ class StaleBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Currency:
-    """How many observers knew a change, how long after it began."""
+    """The number of observers that knew a change, by the time since it began."""
 
     run: str
     observer: str
@@ -220,7 +220,7 @@ class Currency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """How soon a new topic was of use; null: never."""
+    """The time until a new topic could be used; null: never."""
 
     run: str
     fault: int
@@ -231,7 +231,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one role used."""
+    """Resources that one role used."""
 
     run: str
     role: str
@@ -247,7 +247,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCost:
-    """What one role used in one fault's window."""
+    """Resources that one role used in one fault's window."""
 
     run: str
     fault: int
@@ -269,7 +269,7 @@ class LinkBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """What became of messages."""
+    """Outcomes of messages."""
 
     run: str
     fault: int | None

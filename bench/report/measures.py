@@ -252,7 +252,7 @@ QUIET: Final = ("quiet", "idle-300")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a value belongs, but for arm and block."""
+    """The place of a value in the tables, without arm and block."""
 
     series: str
     scenario: str
@@ -340,12 +340,12 @@ _Found = Iterator[tuple[str, str | None, str, float]]
 
 
 def is_struck(fault: Fault) -> bool:
-    """Whether anybody is struck: when a topic comes to be, nobody is."""
+    """Return whether the fault strikes a process; a new topic strikes none."""
     return fault.kind not in CASES[NEW_TOPIC].values()
 
 
 def strikes_servers(fault: Fault) -> bool:
-    """Whether any of the fault's targets is a nameserver or ZooKeeper server."""
+    """Return whether any of the fault's targets is a nameserver or ZooKeeper server."""
     return any(target.startswith("nameserver-") for target in fault.targets)
 
 

@@ -357,7 +357,7 @@ def _scenarios(
 
 
 def _currency(gold: Gold, used: Sequence[Source]) -> list[dict[str, Any]]:
-    """How many nameservers and clients knew a change, how long after it began; all blocks together."""
+    """Plot how many nameservers and clients knew a change, by the time since it began, of all blocks."""
     arm_of = {
         source.run: source.arm
         for source in used
@@ -487,7 +487,7 @@ def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> 
 def _sides(
     gold: Gold, used: Sequence[Source], scenario: str, case: str, arms: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """How reads ended on each side of a partition while it lasted and after it: shares of all blocks."""
+    """Plot outcomes of reads on each side of a partition, during it and after it: shares of all blocks."""
     faults = _faults(gold, used, scenario, case)
     if not any(fault.kind == "partition" for _, fault in faults.values()):
         return []
@@ -517,7 +517,7 @@ AGE_BINS: Final = (6, 14, 20)
 def _ages(
     gold: Gold, used: Sequence[Source], scenario: str, case: str | None, arms: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """How many look-ups were told the current route, by how long ago the change had been acknowledged."""
+    """Plot the share of look-ups that got the current route, by the age of the acknowledged change."""
     faults = _faults(gold, used, scenario, case) if case is not None else {}
     arm_of = {
         source.run: source.arm
@@ -660,7 +660,7 @@ def _arms(used: Sequence[Source]) -> list[str]:
 
 
 def _is_beside(used: Sequence[Source]) -> bool:
-    """Whether RocketMQ's own brokers and client stand beside ours: then that alone is told."""
+    """Return whether RocketMQ's own brokers and client ran beside ours: then the page is about that alone."""
     return any(source.arm in REAL for source in used)
 
 

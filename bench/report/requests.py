@@ -1,4 +1,4 @@
-"""What became of requests: judged against the harness's own truth, counted by the time they were due.
+"""Outcomes of requests: judged against the harness's own truth, counted by the time they were due.
 
 Pure functions ``DataFrame -> DataFrame`` of built-in expressions, so that executors need nothing of ours.
 """
@@ -138,7 +138,7 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
 
 
 def _behind_ns() -> Column:
-    """How long before it was asked for a route had been superseded; null if it had not."""
+    """Return for how long a route had been superseded when it was asked for; null if it had not."""
     route = F.col("op").isin(*ROUTE_OPS) & (F.col("outcome") == "ok")
     behind = F.col("sent_ns") - F.col("newer_acked_ns")
     return F.when(route & (behind >= 0), behind)
@@ -153,7 +153,7 @@ def _verdict() -> Column:
         )
 
     def dead(broker: Column) -> Column:
-        """Whether it was gone all the while and not yet being started again."""
+        """Return whether it was gone all the while and not yet being started again."""
         return F.exists(
             "gaps",
             lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= sent) & (gap["launched_ns"] > done),
@@ -165,7 +165,7 @@ def _verdict() -> Column:
         return F.exists("gaps", lambda gap: (gap["broker"] == broker) & (gap["to_ns"] <= sent))
 
     def lacks(*, new: bool) -> Column:
-        """Whether a living broker is not listed: one that has come back, or one that never went."""
+        """Return whether a living broker is not listed: one that has come back, or one that never went."""
         return F.exists(
             F.coalesce("holders", F.array().cast("array<int>")),
             lambda broker: (

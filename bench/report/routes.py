@@ -1,4 +1,4 @@
-"""What observers showed and for how long: dead brokers, living ones given up, disagreement, staleness.
+"""Intervals of the observers' views: dead brokers, living ones given up, disagreement, staleness.
 
 Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A view's true instant lies between the last
 reading that did not show it and the first that did. Instants are taken in the middle; time spans of

@@ -53,7 +53,7 @@ _SMALL: Final = {
 
 
 def is_small(roots: Sequence[str]) -> bool:
-    """Whether all events lie on this machine's disk and are few."""
+    """Return whether all events lie on this machine's disk and are few."""
     size = 0
     for root in roots:
         if "://" in root or root.startswith("file:"):
@@ -90,12 +90,12 @@ def open_session(*, small: bool = False) -> SparkSession:
 
 
 def in_one_process(master: str) -> bool:
-    """Whether a Spark master means executors within the driver's process, which cannot be lost without it."""
+    """Return whether a Spark master means executors within the driver's process."""
     return master == "local" or master.startswith("local[")
 
 
 def submitted() -> bool:
-    """Whether spark-submit runs this, in a JVM of its own."""
+    """Return whether spark-submit runs this, in a JVM of its own."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

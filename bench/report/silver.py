@@ -83,7 +83,7 @@ class Source:
 
     @property
     def stamp(self) -> str:
-        """What changes when the run is made again."""
+        """Columns that change when the run is made again."""
         if self.manifest is None:
             return "none"
         m = self.manifest

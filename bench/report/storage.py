@@ -39,7 +39,7 @@ def shown(spark: SparkSession, path: str) -> str:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Whether there is such a file or folder."""
+    """Return whether there is such a file or folder."""
     jpath = _path(spark, path)
     return bool(_file_system(spark, jpath).exists(jpath))
 

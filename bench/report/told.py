@@ -1,4 +1,4 @@
-"""What the harness did, of each run: its faults, and when a broker was dead or out of reach (pure).
+"""The harness's own records of each run: its faults, and when a broker was dead or out of reach (pure).
 
 Both are as many as the harness caused, whatever the load, so the driver holds them.
 """

@@ -1,4 +1,4 @@
-"""What every Locust user here shares: the command line, the topics, and when an operation is due.
+"""Parts that every Locust user here shares: the command line, the topics, and when an operation is due.
 
 Each user has a schedule of its own that begins when it is spawned: operation *i* is due at its planned
 instant, and its response time counts from there. A server that stalls shows as response times, not as fewer
@@ -42,7 +42,7 @@ logging.getLogger("routekeeper.client").setLevel(
 
 HOST: Final = "127.0.0.1:9876"
 NS_PER_MS: Final = 1_000_000
-#: How long new topics may take until every nameserver has a route, s.
+#: Longest time of new topics until every nameserver has a route, s.
 ROUTED_S: Final = 5.0
 IDLE_S: Final = 1.0
 WAIT_S: Final = 0.1
@@ -150,7 +150,7 @@ class Topics:
         return None
 
     def are_missed_by(self, error: Exception) -> bool:
-        """Whether an operation failed because the topics are not made yet, which is no server's failure."""
+        """Return whether an operation failed only because the topics are not made yet."""
         return not self.made and (
             isinstance(error, (NoRoute, Missing))
             or (isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST)

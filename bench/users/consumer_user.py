@@ -11,7 +11,7 @@ from routekeeper.bench.users.producer_user import DUE
 from routekeeper.client.config import ConsumeFrom, PullConsumerConfig
 from routekeeper.remoting.errors import RemotingError
 
-#: How long one poll waits for a message, s: how soon a consumer notices that it shall stop.
+#: Time that one poll waits for a message, s: so soon a consumer notices that it shall stop.
 POLL_S: Final = 0.2
 
 

@@ -24,7 +24,7 @@ BROKERS: Final = ("broker-1", "broker-2")
 WIRE: Final = ";".join(f"{name}:9876" for name in NAMESRVS)
 HTTP: Final = ";".join(f"{name}:9880" for name in NAMESRVS)
 USER: Final = 10001
-#: Where the host sees a cluster; each variable names a port.
+#: Ports at which the host sees a cluster, by variable.
 PORTS: Final = ("NAMESRV_PORT", "HTTP_PORT", "LOCUST_PORT")
 
 

@@ -30,9 +30,9 @@ COMMAND_S = 240.0
 CONDITION_S = 120.0
 #: End ``make containers`` before its time.
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How long a command may take to end when it is told to.
+#: Longest time of a command between the order to end and its end.
 END_S = 30.0
-#: What a base image must have: a Python, what makes a virtual environment, and nothing to read.
+#: A base image must have a Python, what makes a virtual environment, and nothing to read.
 BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates", "libstdc++6")
 BASE_OPTIONS = (
     "path-exclude=/usr/share/man/*",

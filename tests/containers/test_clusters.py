@@ -173,7 +173,7 @@ def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: E
 
 
 def check_confined(cluster: Composition) -> None:
-    """What the compose file asks for is what the kernel does."""
+    """The kernel does as the compose file says."""
     for service in (*NAMESRVS, *BROKERS):
         written = " ".join(f"touch {path}/x;" for path in READ_ONLY)
         done = cluster.attempt(
@@ -197,7 +197,7 @@ Played = dict[Callable[[Engine], None], Future[None]]
 
 @pytest.fixture(scope="module")
 def played(engine: Engine, image: str, request: pytest.FixtureRequest) -> Iterator[Played]:
-    """What became of each cluster that is asked for; they run side by side, as each of them mostly waits."""
+    """The outcome of each cluster that is asked for; they run side by side, as each of them mostly waits."""
     names = {item.name for item in request.session.items}
     plays = {"test_raft_group": play_raft, "test_independent_nameservers": play_independent}
     with ThreadPoolExecutor() as pool:

@@ -1,4 +1,4 @@
-"""Whoever ends ``make containers`` finds nothing of it afterwards."""
+"""An interrupted ``make containers`` leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = Path("/run/containers/networks/aardvark-dns")
 
 
 def ctrl_c(make: subprocess.Popen[str]) -> None:
-    """What a terminal does: all of its processes get the signal."""
+    """Send a signal as a terminal does: to all of its processes."""
     os.killpg(make.pid, signal.SIGINT)
 
 

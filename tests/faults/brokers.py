@@ -31,7 +31,7 @@ from .cluster import CONDITION_S, Cluster, Member, elapsed, until
 
 #: Every request is answered within this time: clients give up then. Servers aim at 2.5 s.
 ANSWER_S = 3.0
-#: How long our clients wait: a late answer shall be seen as one, and a paused member's client stay connected.
+#: Our clients wait so long: a late answer is seen as late, and a paused member's client stays connected.
 PATIENCE_S = 20.0
 WRITERS_PER_MEMBER = 2
 REGISTERS = 3
@@ -78,7 +78,7 @@ def route_query(topic: str) -> RemotingCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a caller knows of a write: its outcome, and whether the server itself said it."""
+    """A caller's knowledge of a write: its outcome, and whether the server itself said it."""
 
     outcome: Outcome
     answered: bool = True
@@ -257,7 +257,7 @@ class Writers:
         self._threads.stopping.wait(self.pause_s if told.outcome == "applied" else 0.05)
 
     def _acknowledged(self, member: Member, since: float) -> bool:
-        """Whether a call to this member that began after an instant has succeeded, or a writer broke."""
+        """Return whether a call to this member that began since then has succeeded, or a writer broke."""
         recent = self.calls[-500:]
         return bool(self._threads.errors) or any(
             call.member == member.number and call.start > since and call.outcome == "applied"
@@ -321,7 +321,7 @@ class Writers:
 
 
 def route_value(body: dict[str, Any], broker: str) -> int | None:
-    """What a route says: the queue count of one broker."""
+    """Return the queue count of one broker in a route."""
     for queues in body["route"]["queueDatas"]:
         if queues["brokerName"] == broker:
             value: int = queues["readQueueNums"]

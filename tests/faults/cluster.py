@@ -29,7 +29,7 @@ CONDITION_S = 60.0
 
 
 def cycles(few: int) -> int:
-    """How often a fault is repeated: ``RAFT_FAULT_CYCLES``, or a few times."""
+    """Return the number of repetitions of a fault: ``RAFT_FAULT_CYCLES``, or a few."""
     return int(os.environ.get("RAFT_FAULT_CYCLES") or few)
 
 
@@ -221,7 +221,7 @@ class Member:
         return self.log_path.stat().st_size
 
     def log(self, since: int = 0) -> str:
-        """What it has logged from a byte on."""
+        """Return its log from a byte on."""
         return self.log_path.read_bytes()[since:].decode()
 
     def get(self, path: str, *, timeout_s: float = 20.0) -> tuple[int, Any]:
@@ -252,7 +252,7 @@ class Member:
         return set(body["topics"]) if code == 200 else None
 
     def served_topics(self) -> set[str]:
-        """What it answers to a default read, as soon as it answers: an election may come in between."""
+        """Return its answer to a default read, as soon as it answers: an election may come in between."""
 
         def answered() -> list[set[str]]:
             topics = self.topics()

@@ -91,7 +91,7 @@ def _made(tag: str, size: int) -> Namespaces:
         *(f"link set {bridge} up" for bridge in _BRIDGES),
         f"link set {host} master test up",
         *(f"link set {bridge}-{number} master {bridge} up" for bridge, number in ports),
-        # Whoever is cut off from the others reaches the test by this bridge, and nobody else.
+        # A member that is cut off from the others reaches the test by this bridge, and nobody else.
         *(f"link set test-{number} type bridge_slave isolated on" for number in range(size)),
         space=hub,
     )

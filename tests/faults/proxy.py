@@ -25,7 +25,7 @@ from .cluster import Cluster, make_members, running
 
 @dataclass
 class Recording:
-    """What passed over one link: (from dialler, bytes), in order."""
+    """Bytes that passed over one link, in order: (from dialler, bytes)."""
 
     dialler: str
     acceptor: str

@@ -1,4 +1,4 @@
-"""What is acknowledged can be read again by every member, and a member that cannot apply an entry stops."""
+"""Acknowledged commands can be read again at every member, and a member that cannot apply an entry stops."""
 
 from __future__ import annotations
 

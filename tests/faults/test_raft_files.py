@@ -208,7 +208,7 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
         stale = survivor.topics("stale")
         assert stale  # of the last entries it does not know whether they are committed
         assert stale <= topics
-        # What docs/operations.md says: the survivor becomes a cluster of one, the others are added.
+        # As docs/operations.md says: the survivor becomes a cluster of one, the others are added.
         for member in cluster.members:
             stop(member)
         survivor.arguments += ("--force-new-cluster",)

@@ -28,7 +28,7 @@ from .proxy import Network, Recording, running_behind_proxy
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
-#: What an acceptor says to whoever begins as a member would: one random number, with its size.
+#: The answer of an acceptor to a peer that begins as a member would: one random number, with its size.
 CHALLENGE_SIZE = 4 + 32
 
 
@@ -41,7 +41,7 @@ class Site:
     recordings: list[Recording]
 
     def address(self, member: Member) -> tuple[str, int]:
-        """Where the member itself listens, behind the proxy."""
+        """The address of the member itself, behind the proxy."""
         return split(self.network.listens[member.raft])
 
     def by_name(self, raft: str) -> Member:
@@ -116,7 +116,7 @@ def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
 
 
 def leads_undisturbed(cluster: Cluster, since: list[int]) -> bool:
-    """Whether no member's disk stood still after these sizes of their logs: a leader's makes it step down."""
+    """Return whether no member's disk hung after these sizes of their logs: a leader's makes it step down."""
     return not any(
         "journal stalls" in member.log(size) for member, size in zip(cluster.members, since, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What strangers send must not stop, bloat or confuse a running nameserver: wire, raft port and HTTP."""
+"""Input of strangers must not stop, bloat or confuse a running nameserver: wire, raft port and HTTP."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Server:
     raft: tuple[str, int] | None
     log: Path
 
-    #: Where the log ended when the present test began.
+    #: The end of the log when the present test began.
     seen: int = 0
 
     def rss(self) -> int:

@@ -27,7 +27,7 @@ SETTINGS = "tableTopicsMax=50\ntablePairsMax=80\ntableBrokersMax=3\ntableBytesMa
 
 
 class Server(NamedTuple):
-    """Where a nameserver listens, and its process."""
+    """Addresses of a nameserver, and its process."""
 
     addr: str
     pid: int

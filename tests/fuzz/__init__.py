@@ -1,1 +1,1 @@
-"""What no input may do: raise anything but a refusal, or cost more than its bytes allow."""
+"""No input may raise anything but a refusal, or cost more than its bytes allow."""

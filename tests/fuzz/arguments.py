@@ -15,7 +15,7 @@ from routekeeper.remoting.bounds import ARGUMENTS_MAX
 from routekeeper.remoting.fields import Fields
 from tests.registrations import decided
 
-#: What every argument of every request says unless a change says otherwise.
+#: Values of all arguments of all requests, unless a change says otherwise.
 _PLAUSIBLE: Final = {
     "topic": "T",
     "b": "T",

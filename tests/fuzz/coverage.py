@@ -19,7 +19,7 @@ from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import PREPARE, REFUSALS, TARGETS, family
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-#: What strangers reach; of the rest of these rooms nothing is said.
+#: Modules that strangers reach.
 ROOMS: Final = (
     "remoting",
     "nameserver/handlers.py",

@@ -76,7 +76,7 @@ _MESSAGES: Final = (
     messages.SnapshotReply(term=2, index=9, offset=4, learner=False, clock=1.0, echo=None),
     messages.Removed(term=2, index=3),
 )
-#: What the layer above says to its peers: arrays of every kind with some fields, which changes make longer.
+#: Messages of the layer above to its peers: arrays of every kind with some fields, which changes make longer.
 _APPLICATION: Final = tuple(
     msgspec.msgpack.encode([kind, *([1, 2, [], [], "x", 0, 0.5][:length])])
     for kind in range(1, 9)

@@ -47,7 +47,7 @@ class Cost:
 
 @dataclass(kw_only=True)
 class Figures:
-    """What a run did, for people."""
+    """Return a summary of a run for people."""
 
     inputs: int = 0
     outcomes: set[tuple[str, str]] = field(default_factory=set)

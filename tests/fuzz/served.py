@@ -44,11 +44,11 @@ from tests.fuzz.arguments import NAMES, read, with_all
 from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
 
-#: What a request of at most so many bytes may hold the loop for, and a larger one, in a turn.
+#: The time for which a request of at most so many bytes may hold the loop, and a larger one, in a turn.
 SMALL: Final = 64 * 1024
 HOLD_S: Final = 0.020
 HOLD_LARGE_S: Final = 0.100
-#: What a bystander may wait at p99 beside hostile connections, and what a process may ever have had resident.
+#: The longest wait of a bystander at p99 beside hostile connections, and a process's largest memory.
 WAIT_S: Final = 0.100
 RESIDENT_MAX: Final = 384 * 1024 * 1024
 _TRIES: Final = 3
@@ -77,7 +77,7 @@ class Wait(NamedTuple):
 
 @dataclass(kw_only=True)
 class Findings:
-    """What was measured of one mode; ``missed`` says in words which limits did not hold."""
+    """Measurements of one mode; ``missed`` says in words which limits did not hold."""
 
     mode: str
     requests: int = 0

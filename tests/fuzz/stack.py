@@ -1,4 +1,4 @@
-"""What stands behind real ports, given bytes without sockets: the wire, HTTP and raft links of a nameserver.
+"""The servers behind real ports, given bytes without sockets: the wire, HTTP and raft links of a nameserver.
 
 Two members, neither of which anything outside can reach: one that leads a group of one, with its wire and
 its HTTP port; and one of three, whose links are fed by strangers and by what proves itself a member.
@@ -157,7 +157,7 @@ class Stack:
 
     def wire(self, data: bytes) -> object:
         """Let the wire's port receive bytes."""
-        # What earlier inputs had it say must not silence what this one does.
+        # Log lines of earlier inputs must not silence those of this one.
         self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
@@ -256,12 +256,12 @@ class _Member:
         return cls(mode, mode.member)
 
     def _stop(self, reason: str) -> None:
-        """What a member says may stop this one: it is believed. The next input finds a new one."""
+        """Note that a member's message stopped this one, as it may. The next input finds a new one."""
         self._stopped = reason
 
     @property
     def is_spent(self) -> bool:
-        """Whether it stopped, or was told of other members, so that it refuses those of this stack."""
+        """Return whether it stopped, or was told of other members, so that it refuses those of this stack."""
         return bool(self._stopped) or self._transport.credentials != self._began_with
 
     async def close(self) -> None:

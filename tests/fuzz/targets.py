@@ -1,4 +1,4 @@
-"""What is fuzzed: every decoder that reads a peer's bytes, what nameserver and broker do with a request of
+"""Targets of the fuzzing: every decoder that reads a peer's bytes, what nameserver and broker do with a request of
 each code, and what stands behind the ports of a nameserver: wire, HTTP, raft.
 """
 
@@ -31,7 +31,7 @@ from tests.fuzz import arguments, broker
 from tests.fuzz.stack import STACK
 from tests.registrations import decided
 
-#: What a decoder may raise: the input's fault, said in a line.
+#: Exceptions that a decoder may raise: the input's fault, said in a line.
 REFUSALS: Final = (
     RemoteProtocolError,
     FieldError,
@@ -132,7 +132,7 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "peer-image": decode_image,
 }
 
-#: What to call before an input is measured: it starts what the target needs, or starts it anew.
+#: To be called before an input is measured: it starts what the target needs, or starts it anew.
 PREPARE: Final[dict[str, Callable[[], None]]] = {
     "broker": broker.prepare,
     **dict.fromkeys(("wire", "http", "raft"), STACK.prepare),

@@ -101,7 +101,7 @@ def test_lines_that_earlier_inputs_caused_do_not_hide_what_a_later_one_raises(
 
 
 def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
-    """What a run begins with is no garbage: a broker stores it, a member votes for it, pages are served."""
+    """The inputs that a run begins with are no garbage: a broker stores it, a member votes for it, pages are served."""
     rng = random.Random(1)
     read = {
         name: sum(judge(name, data, heap=False).outcome == "read" for data in SEEDS_OF[family(name)])
@@ -156,7 +156,7 @@ def test_no_request_holds_a_real_nameserver_for_long() -> None:
 
 @pytest.mark.slow
 def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured at the process is what is judged: with a smaller limit, requests are above it."""
+    """Measurements of the process are judged: with a smaller limit, requests are above it."""
     monkeypatch.setattr("tests.fuzz.served.HOLD_LARGE_S", 1e-5)
     monkeypatch.setattr("tests.fuzz.served.RESIDENT_MAX", 1 << 20)
     dear = [one for one in served.inputs() if one.code == 103 and one.name == "one MiB of number keys"]

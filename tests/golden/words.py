@@ -1,4 +1,4 @@
-"""How outputs of 4.9's mqadmin are compared with ours, which speaks in the words of 5.x."""
+"""Comparison of 4.9's mqadmin with ours, which uses the words of 5.x."""
 
 from __future__ import annotations
 

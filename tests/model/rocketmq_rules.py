@@ -95,7 +95,7 @@ Step: TypeAlias = Register | SetPerm | PutTopic | DeleteTopic
 
 
 class Seen(NamedTuple):
-    """What a client sees after a step.
+    """A client's view after a step.
 
     Attributes:
         topic_count: In the answer to 205 and 327.

@@ -159,7 +159,7 @@ class Model:
         return len(self.topics_of(name))
 
     def things(self) -> dict[tuple[str, Any], Any]:
-        """What a command can be computed from, each with a value that changes when it does."""
+        """Facts that a command can be computed from, each with a value that changes when it does."""
         found: dict[tuple[str, Any], Any] = {}
         for key, record in self.records.items():
             found["record", key] = record
@@ -555,7 +555,7 @@ class RouteTableMachine(RuleBasedStateMachine):
 
 
 def thing_moved(kind: str, before: Any, after: Any) -> bool:
-    """Whether a command computed from ``before`` must look again."""
+    """Return whether a command computed from ``before`` must look again."""
     if kind == "name" and before is not None and after is not None:
         # A permission that left with its topic is nothing that a later command could undo by mistake.
         return bool(before[0] != after[0] or after[1] - before[1])

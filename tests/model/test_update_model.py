@@ -75,7 +75,7 @@ class Pending(NamedTuple):
 
 
 def shown(table: RouteTable, name: BrokerName) -> Any:
-    """What a name may change without moving its revision, or lose."""
+    """Parts of a name that may change, or be lost, without a new revision."""
     entry = table.view.name(name)
     if entry is None:
         return None
@@ -290,7 +290,7 @@ class UpdateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def arrive_late(self, data: st.DataObject) -> None:
-        """What was decided some time ago comes to its place in the log, perhaps once more."""
+        """An older decision comes to its place in the log, perhaps once more."""
         self.arrives(data.draw(st.sampled_from(self.pending)))
 
     def arrives(self, pending: Pending) -> None:
