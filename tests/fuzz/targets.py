@@ -1,5 +1,5 @@
-"""Targets of the fuzzing: every decoder that reads a peer's bytes, what nameserver and broker do with a request of
-each code, and what stands behind the ports of a nameserver: wire, HTTP, raft.
+"""Targets of the fuzzing: every decoder that reads a peer's bytes, every request code of nameserver and
+broker, and the servers behind a nameserver's ports: wire, HTTP, raft.
 """
 
 from __future__ import annotations

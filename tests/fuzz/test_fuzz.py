@@ -101,7 +101,7 @@ def test_lines_that_earlier_inputs_caused_do_not_hide_what_a_later_one_raises(
 
 
 def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
-    """The inputs that a run begins with are no garbage: a broker stores it, a member votes for it, pages are served."""
+    """A run begins with inputs that are no garbage: a broker stores it, a member votes for it."""
     rng = random.Random(1)
     read = {
         name: sum(judge(name, data, heap=False).outcome == "read" for data in SEEDS_OF[family(name)])
