@@ -6,8 +6,6 @@ performs them, before it calls again: :meth:`.engine.Engine.take_effects`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from .log import Op, RaftLog
@@ -52,8 +50,27 @@ class StoreStanding(Effect, frozen=True):
     standing: Standing
 
 
+class Committed(msgspec.Struct, frozen=True):
+    """One committed entry.
+
+    Attributes:
+        payload: None for an entry that is none of the state machine's.
+        live: False for entries that this member already had in its log when it started.
+    """
+
+    index: int
+    term: int
+    payload: bytes | None
+    live: bool
+
+
 class Apply(Effect, frozen=True):
-    """Call :meth:`.engine.Engine.apply_committed`: entries are committed. Always the last effect."""
+    """Give these entries to the state machine, in order, as many as the loop can wait for.
+
+    :meth:`.engine.Engine.applied` or ``apply_failed`` follows at once. Always the last effect.
+    """
+
+    entries: list[Committed]
 
 
 class _ImageEffect(Effect, frozen=True):
@@ -65,9 +82,7 @@ class _ImageEffect(Effect, frozen=True):
 
 
 class MakeImage(_ImageEffect, frozen=True):
-    """Encode and store in the background; ``Images.made`` or ``failed`` follows."""
-
-    encode: Callable[[], bytes]
+    """Encode the state as it is now; store it in the background; ``Images.made`` or ``failed`` follows."""
 
 
 class InstallImage(_ImageEffect, frozen=True):

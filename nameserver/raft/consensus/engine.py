@@ -2,8 +2,9 @@
 
 The engine opens no file and no socket and reads no clock of its own. What it wants done it leaves as values
 (:mod:`.effects`), to be taken after each call, so that the simulator runs this very code on virtual time.
-Entry points are called on one thread and never from within each other, except :meth:`Engine.append` from the
-state machine's ``apply``.
+Entry points are called on one thread and never from within each other. The state machine is not called from
+here: committed entries are an effect (:class:`.effects.Apply`). While they are applied :meth:`Engine.append`
+may be called.
 
 This file is the order of things: what a message, an append, the journal or the clock makes due. Entry points
 of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
@@ -20,10 +21,9 @@ from typing import Final, assert_never
 
 from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from routekeeper.nameserver.raft.types import Role, StopMember
-from routekeeper.remoting.steps import Steps
 
 from . import messages
-from .effects import Apply, Effect, Write
+from .effects import Apply, Committed, Effect, Write
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -42,10 +42,9 @@ HOUSEKEEPING_S: Final = 0.25
 STALL_S: Final = 1.0
 #: Of voters, by the library's state.
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
-#: Entries, and steps of entries, that are applied at once, and for how many seconds; the rest is applied when
-#: the loop has come round.
-APPLY_STEPS: Final = 512
-APPLY_S: Final = 0.005
+#: Entries, and their bytes, that are given to the state machine at once; one entry may have more bytes.
+APPLY_ENTRIES: Final = 512
+APPLY_BYTES: Final = 1024 * 1024
 
 
 class Engine(Part):
@@ -55,6 +54,8 @@ class Engine(Part):
         super().__init__(shared)
         self._next_housekeeping = -math.inf
         self._in_apply = False
+        self._told_up_to = 0  # the last index when an apply began
+        self._given: list[Committed] = []  # entries that are given away and not applied yet
         self._goes_on = False  # more is applied when the loop has come round
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
         self._stalls = 0  # how often a write began to be under way for too long
@@ -183,15 +184,21 @@ class Engine(Part):
 
     # ---- start
 
-    def start(self) -> None:
-        """Apply what is known to be committed, and take part.
+    def replay(self) -> list[Committed]:
+        """Return entries that are known to be committed, to be applied before :meth:`start`; none at the end.
 
         Raises:
             StopMember: An entry cannot be read; nothing has left this member.
         """
+        return self._committed()
+
+    def replayed(self, count: int, *, within: bool) -> None:
+        """So many of the entries of :meth:`replay` are applied."""
+        self._move_applied(count, within=within)
+
+    def start(self) -> None:
+        """Take part."""
         self.shared.look()
-        while self._library.applied_index < self._library.commit_index:
-            self._apply_some()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self.shared.other_voters:
@@ -427,7 +434,7 @@ class Engine(Part):
     def _advance(self, *, applies: bool) -> None:
         self._tick()
         if applies and self._library.applied_index < self._library.commit_index:
-            self._effects.add(Apply())
+            self._begin_apply()
         else:
             self._end_step()
 
@@ -460,73 +467,79 @@ class Engine(Part):
         finally:
             self.elections.elected_if_standing = False
 
-    def apply_committed(self) -> None:
-        """Apply some of what is committed, once the messages of the step have left, and end that step."""
-        if self._effects.stopped:
-            return
-        self._in_apply = True
+    def _begin_apply(self) -> None:
+        """Have entries applied once the messages of the step have left; :meth:`applied` ends the step."""
         try:
-            self._apply_some()
+            entries = self._committed()
         except StopMember as error:
             self._effects.fail(str(error))
             return
-        finally:
-            self._in_apply = False
-        self._goes_on = False  # more is applied when the loop has come round
-        self._end_step()
+        self._in_apply = True
+        self._told_up_to = self._log.last_index
+        self._effects.add(Apply(entries))
 
-    def _apply_some(self) -> None:
-        """Apply a part of what is committed (D7); the rest in the next step, when the loop has come round.
+    def _committed(self) -> list[Committed]:
+        """Return the next entries that are committed and not applied, at most :data:`APPLY_ENTRIES`.
+
+        Raises:
+            StopMember: The first of them is of a kind that this program does not know (D31).
+        """
+        first, commit = self._library.applied_index + 1, self._library.commit_index
+        found = self._given if self._given and self._given[0].index == first else []
+        size = sum(len(entry.payload or b"") for entry in found)
+        for index in range(first + len(found), min(commit, first + APPLY_ENTRIES - 1) + 1):
+            term, command = self._log.read(index, bytes_max=0)[0]
+            size += len(command)
+            if found and size > APPLY_BYTES:
+                break
+            kind = command[:1]
+            if kind == REGULAR:
+                found.append(Committed(index, term, command[1:], index > self._replay_end))
+            elif kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
+                found.append(Committed(index, term, None, index > self._replay_end))
+            elif found:
+                break
+            else:
+                raise StopMember(
+                    f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
+                )
+        self._given = found
+        return found
+
+    def _move_applied(self, count: int, *, within: bool) -> None:
+        """So many of the entries that were given away are applied, and the next one has begun or not."""
+        done, self._given = self._given[:count], self._given[count:]
+        self._passed += sum(entry.payload is None for entry in done)
+        self._library.applied_index += count
+        self.shared.within_entry = within
+
+    def applied(self, count: int, *, within: bool, took: float) -> None:
+        """So many entries of :class:`.effects.Apply` are applied (D7); the rest is in another one, soon.
 
         A leader has told the others what is committed by now: whoever wrote over a follower waits for that,
         and a step that takes long takes it everywhere at once, while each has just heard the leader.
-        """
-        library, shared, told_up_to = self._library, self.shared, self._log.last_index
-        began = self._clock()
-        until = began + APPLY_S
-        for _ in range(APPLY_STEPS):
-            if shared.applying is None:
-                if library.applied_index >= library.commit_index:
-                    break
-                shared.applying = self._applying(library.applied_index + 1)
-            try:
-                next(shared.applying)
-            except StopIteration:
-                shared.applying = None
-                library.applied_index += 1
-            if self._clock() >= until:
-                break
-        took = self._clock() - began
-        if took > shared.period:
-            shared.expect_silence(took)
-        if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
-            self.leading.replicate()
 
-    def _applying(self, index: int) -> Steps[None]:
-        """D11: apply an entry, once and whole; one that cannot be read, or fails, stops the member.
-
-        What raises here may do so on this member alone (memory, a defect): passed over, it would make this
-        member's state differ from the others'. The log has the entry; the next start applies it again.
+        Args:
+            within: The next entry has begun.
+            took: So many seconds.
         """
-        term, command = self._log.read(index, bytes_max=0)[0]
-        kind = command[:1]
-        if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
-            self._passed += 1
+        self._in_apply = False
+        if self._effects.stopped:
             return
-        if kind != REGULAR:  # D31
-            raise StopMember(
-                f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
-            )
-        live = index > self._replay_end
-        try:
-            steps = self.shared.machine.apply(command[1:], index=index, term=term, live=live)
-            if steps is not None:
-                yield from steps
-        except StopMember as error:
-            raise StopMember(f"entry {index}: {error}") from error
-        except Exception as error:
-            logger.exception("apply raised index=%d term=%d", index, term)
-            raise StopMember(f"entry {index} was not applied: {type(error).__name__}: {error}") from error
+        self._move_applied(count, within=within)
+        if took > self.shared.period:
+            self.shared.expect_silence(took)
+        if self._library.state == LEADER and self._log.last_index > self._told_up_to:
+            self.leading.replicate()  # what was appended by what was applied
+        self._goes_on = False  # more is applied when the loop has come round
+        self._end_step()
+
+    def apply_failed(self, count: int, reason: str) -> None:
+        """Stop: the entry behind the first ``count`` of :class:`.effects.Apply` cannot be applied (D11)."""
+        self._in_apply = False
+        if not self._effects.stopped:
+            self._move_applied(count, within=False)
+            self._effects.fail(reason)
 
     def _end_step(self) -> None:
         now = self._clock()

@@ -76,7 +76,7 @@ class Images(Part):
         """Begin an image once the journal is large; the shallow copy is made here, all else elsewhere (D28,
         D29).
         """
-        if self._making or self.installing or self.restoring or self.shared.applying is not None:
+        if self._making or self.installing or self.restoring or self.shared.within_entry:
             return
         if self._wanted and self._library.applied_index > FIRST_INDEX:
             self._begin()
@@ -108,15 +108,9 @@ class Images(Part):
         assert term is not None
         self._log.journal_bytes = 0
         self._wanted = False
-        try:
-            encode_image = self.shared.machine.snapshot()
-        except Exception as error:
-            logger.exception("snapshot raised index=%d", index)
-            self.failed(str(error))
-            return
         self._making = True
         configuration = encode_configuration(self._log.committed_configuration(index)[1])
-        self._effects.add(MakeImage(index, term, configuration, encode_image))
+        self._effects.add(MakeImage(index, term, configuration))
 
     def made(self, index: int) -> None:
         """The image at ``index`` is durable: the log before it may go."""
@@ -243,7 +237,7 @@ class Images(Part):
         """Base log and state on a durable image at ``index``; False if the member must stop."""
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
-            self.shared.applying = None  # the image has that entry
+            self.shared.within_entry = False  # the image has that entry
             install()
         except Exception as error:  # whatever it is, the state may be half replaced
             logger.exception("restore raised index=%d", index)

@@ -9,9 +9,8 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from routekeeper.nameserver.raft.library import LEADER, Library
-from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError, StopMember
 from routekeeper.remoting.line_limit import LimitedLog
-from routekeeper.remoting.steps import Steps
 
 from .contact import Contact
 from .effects import Effects, StoreStanding
@@ -56,14 +55,12 @@ class Shared:
         timeout: N, in seconds; ``period`` lies between two heartbeats of a leader.
         heard: When the leader was heard last.
         watch: Whether this member itself stood still.
-        applying: The steps that are left of the entry behind the last one that is applied, once it is begun.
-            The state is that of no index then.
+        within_entry: The entry behind the last one that is applied has begun: the state is that of no index.
         last_look_at: The election deadline that is the last look into the sockets, see :mod:`.elections`.
         peer_log: For lines that a peer can cause with every message: it writes no more than some.
     """
 
     config: RaftConfig
-    machine: StateMachine
     _: KW_ONLY
     held_image: HeldImage
     clock: Callable[[], float]
@@ -93,7 +90,7 @@ class Shared:
         self.heard = -math.inf
         self.watch = Watch(period)
         self.watch.look(clock())
-        self.applying: Steps[None] | None = None
+        self.within_entry = False
         self.last_look_at = math.nan
 
     # ---- who counts

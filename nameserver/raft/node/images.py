@@ -114,13 +114,13 @@ class ImageFiles:
 
     # ---- what takes its place
 
-    async def make(self, wanted: MakeImage) -> None:
+    async def make(self, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
         """Encode the state and store it.
 
         Raises:
             OSError: It cannot be stored, or is larger than any member takes.
         """
-        data = await _beside(wanted.encode)
+        data = await _beside(encode_state)
         if len(data) > IMAGE_SIZE_MAX:
             raise OSError(f"{len(data)} bytes, of which a member takes {IMAGE_SIZE_MAX}")
         await self.store(wanted.index, wanted.term, wanted.configuration, data)

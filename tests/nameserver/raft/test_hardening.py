@@ -18,14 +18,14 @@ from routekeeper.nameserver.raft import library, pysyncobj_seam
 from routekeeper.nameserver.raft.consensus import messages
 from routekeeper.nameserver.raft.consensus import part as part_module
 from routekeeper.nameserver.raft.consensus.contact import Contact
-from routekeeper.nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
+from routekeeper.nameserver.raft.consensus.effects import Committed, Effects, InstallImage, MakeImage
 from routekeeper.nameserver.raft.consensus.elections import Elections
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.following import Following
 from routekeeper.nameserver.raft.consensus.greetings import Greetings
 from routekeeper.nameserver.raft.consensus.images import IMAGE_SIZE_MAX, INSTALL_RETRY_S, Images
 from routekeeper.nameserver.raft.consensus.leading import Leading
-from routekeeper.nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
+from routekeeper.nameserver.raft.consensus.log import CONFIGURATION, RaftLog
 from routekeeper.nameserver.raft.consensus.members import encode_configuration, quorum_index
 from routekeeper.nameserver.raft.consensus.membership import Membership
 from routekeeper.nameserver.raft.consensus.messages import (
@@ -48,6 +48,7 @@ from routekeeper.nameserver.raft.consensus.messages import (
 )
 from routekeeper.nameserver.raft.consensus.part import Shared
 from routekeeper.nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
+from routekeeper.nameserver.raft.node.applier import Applier
 from routekeeper.nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 from routekeeper.remoting.steps import Steps
 
@@ -1037,14 +1038,13 @@ def _d10_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d11_off(patch: pytest.MonkeyPatch) -> None:
-    def applying(engine: Any, index: int) -> Steps[None]:
-        term, command = engine._log.read(index, bytes_max=0)[0]
-        if command[:1] == REGULAR:
+    def applying(applier: Any, entry: Committed) -> Steps[None]:
+        if entry.payload is not None:
             with contextlib.suppress(Exception):
-                engine.shared.machine.apply(command[1:], index=index, term=term, live=True)
+                applier._machine.apply(entry.payload, index=entry.index, term=entry.term, live=True)
         yield from ()
 
-    patch.setattr(Engine, "_applying", applying)
+    patch.setattr(Applier, "_applying", applying)
 
 
 def _d12_off(patch: pytest.MonkeyPatch) -> None:
@@ -1174,13 +1174,16 @@ def _d28_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d31_off(patch: pytest.MonkeyPatch) -> None:
-    original = Engine._applying
+    original = Engine._committed
 
-    def applying(engine: Any, index: int) -> Steps[None]:
-        if engine._log.read(index, bytes_max=0)[0][1][:1] in (NO_OP, REGULAR, CONFIGURATION):
-            yield from original(engine, index)
+    def committed(engine: Any) -> list[Committed]:
+        try:
+            return original(engine)
+        except StopMember:
+            engine._given = [Committed(engine.applied_index + 1, 0, None, live=True)]
+            return list(engine._given)
 
-    patch.setattr(Engine, "_applying", applying)
+    patch.setattr(Engine, "_committed", committed)
 
 
 def _d34_off(patch: pytest.MonkeyPatch) -> None:
