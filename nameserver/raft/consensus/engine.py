@@ -237,10 +237,6 @@ class Engine(Part):
             return
         message = messages.decode(data)
         self.shared.look()
-        if peer in self._effects.greeted and self._is_expected(peer, message):
-            self._dispatch(peer, message)
-            self._go_on()
-            return
         if isinstance(message, messages.Greeting):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
@@ -261,19 +257,6 @@ class Engine(Part):
                 self._go_on(changed=True)
                 return
         self._effects.wake()
-
-    def _is_expected(self, peer: str, m: Message) -> bool:
-        """Whether ``m`` only moves a log or a commit index on, as nearly all that members say does.
-
-        It is of this term, all who take part are voters, and no image is about to replace this log: so it
-        changes no term or vote, nor who leads, who takes part, or what this member is. All that can follow
-        from it is what it makes due, and contact.
-        """
-        if m.term != self._library.term or self.shared.configuration.learners:
-            return False
-        if type(m) is AppendReply:
-            return self.leading.expects(peer, m)
-        return type(m) is Append and not self.images.installing and self.following.expects(peer, m)
 
     def _go_on(self, *, changed: bool = False) -> None:
         """Do what a message or the journal has made due, now: a turn of the loop is a delay.

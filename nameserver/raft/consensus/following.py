@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from routekeeper.nameserver.raft.library import FOLLOWER
 
-from .log import CONFIGURATION, Entry
+from .log import Entry
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply
 from .part import Part, Shared
 
@@ -40,42 +40,13 @@ class Following(Part):
 
         D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
         a snapshot says nothing about the log and brings 0.
-
-        Of the leader that this member follows already, in this term, the library would only wait anew, add
-        what fits right behind the last entry, and take over the commit index; so that is done without it. One
-        that was asked to stand for election does not wait anew.
         """
-        library, log, now = self._library, self._log, self._clock()
-        known = library.leader == leader
-        if not known:
+        library = self._library
+        if library.leader != leader:
             self.leader_changes += 1
             self._say(leader, "leader changed term=%d leader=%s", term, leader)
         self.shared.hear()
-        fits = not entries or entries[0][1] == log.last_index + 1
-        if known and fits and term == library.term and not library.transfer_in_progress:
-            library.election_deadline = now + library.draw_timeout()
-            for entry in entries:
-                log.add(*entry)
-            library.commit(min(commit, log.last_index))
-        else:
-            library.append_entries(now, leader, term=term, commit=commit, entries=entries)
-
-    def expects(self, peer: str, m: Append) -> bool:
-        """Whether ``m``, of this term, only adds entries behind our last one, or says what is committed.
-
-        Then nothing conflicts: our last entry is of this very term, so our log is the leader's up to there.
-        More follows from a configuration, for a member that is no voter yet, and for one that was asked to
-        stand for election.
-        """
-        log, library = self._log, self._library
-        return (
-            m.prev_index == log.last_index
-            and m.prev_term == log.last_term == m.term
-            and library.leader == peer
-            and not library.transfer_in_progress
-            and self.shared.standing.voter
-            and all(command[:1] != CONFIGURATION for _, command in m.entries)
-        )
+        library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""

@@ -171,14 +171,6 @@ class Leading(Part):
         self.shared.watch.heard()
         return progress
 
-    def expects(self, peer: str, m: AppendReply) -> bool:
-        """Whether ``m``, of this term, only says how far a voter's log is.
-
-        More may follow from what a learner says, or one that lacks entries or installs an image. Unless this
-        member leads, nobody is in :attr:`progress`.
-        """
-        return m.state == MATCH and not m.learner and peer in self.progress
-
     def on_append_reply(self, peer: str, m: AppendReply) -> None:
         progress = self._take_answer(peer, m)
         if progress is None:
