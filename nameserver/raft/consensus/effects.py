@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from .log import Op, RaftLog
-from .members import Standing
+from .members import MemberState
 from .messages import Greeting, Message
 
 
@@ -24,7 +24,7 @@ class Send(Effect, frozen=True):
     message: Message
 
 
-class Write(Effect, frozen=True):
+class WriteJournal(Effect, frozen=True):
     """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
 
     ``leads``: This member led when it wanted that.
@@ -47,7 +47,7 @@ class StoreVote(Effect, frozen=True):
 class StoreStanding(Effect, frozen=True):
     """As :class:`StoreVote`, and after it."""
 
-    standing: Standing
+    standing: MemberState
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Trim(Effect, frozen=True):
     index: int
 
 
-class Follow(Effect, frozen=True):
+class KeepLinks(Effect, frozen=True):
     """Keep links to these from now on; a link to another stays as long as it does by itself."""
 
     members: tuple[str, ...]
@@ -128,7 +128,7 @@ class Changed(Effect, frozen=True):
 _WAKE, _CHANGED = Wake(), Changed()
 
 
-class Effects:
+class EffectQueue:
     """Collects what the parts of one member want done.
 
     Attributes:

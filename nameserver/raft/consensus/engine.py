@@ -23,7 +23,7 @@ from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from routekeeper.nameserver.raft.types import Role, StopMember
 
 from . import messages
-from .effects import Apply, Committed, Effect, Write
+from .effects import Apply, Committed, Effect, WriteJournal
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -32,7 +32,7 @@ from .leading import Leading
 from .log import CONFIGURATION, FIRST_INDEX, NO_OP, REGULAR
 from .membership import Membership
 from .messages import TERM_STEP_MAX, Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +47,14 @@ APPLY_ENTRIES: Final = 512
 APPLY_BYTES: Final = 1024 * 1024
 
 
-class Engine(Part):
+class Engine(EnginePart):
     """The Raft member without IO: its parts, and what the library asks of them."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._next_housekeeping = -math.inf
         self._in_apply = False
-        self._told_up_to = 0  # the last index when an apply began
+        self._sent_up_to = 0  # the last index when an apply began
         self._given: list[Committed] = []  # entries that are given away and not applied yet
         self._goes_on = False  # more is applied when the loop has come round
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
@@ -287,7 +287,7 @@ class Engine(Part):
             self.following.while_installing(peer, message)
         else:
             self.take(peer, message)
-            self.membership.follow()
+            self.membership.adopt_configuration()
             if isinstance(message, Append) and not shared.standing.voter:
                 greetings.leave_learning(peer, message)
             if was_empty and not shared.empty:
@@ -380,7 +380,7 @@ class Engine(Part):
             if not self.shared.other_voters:
                 self._effects.wake()  # the entry is committed now
         else:
-            self._effects.add(Write(position, ops, self._library.leads))
+            self._effects.add(WriteJournal(position, ops, self._library.leads))
 
     def durable(self, position: int) -> None:
         """The journal holds everything written up to ``position``."""
@@ -458,7 +458,7 @@ class Engine(Part):
             self._effects.fail(str(error))
             return
         self._in_apply = True
-        self._told_up_to = self._log.last_index
+        self._sent_up_to = self._log.last_index
         self._effects.add(Apply(entries))
 
     def _committed(self) -> list[Committed]:
@@ -512,7 +512,7 @@ class Engine(Part):
         self._move_applied(count, within=within)
         if took > self.shared.period:
             self.shared.expect_silence(took)
-        if self._library.state == LEADER and self._log.last_index > self._told_up_to:
+        if self._library.state == LEADER and self._log.last_index > self._sent_up_to:
             self.leading.replicate()  # what was appended by what was applied
         self._goes_on = False  # more is applied when the loop has come round
         self._end_step()
@@ -535,7 +535,7 @@ class Engine(Part):
             self.images.ask_again(now)
         if self._library.leads:
             self.membership.consider_promotion()
-            self.membership.tell_removed()
+            self.membership.notify_removed()
         self._flush(commit_too=housekeeping)
         self._goes_on = self._library.applied_index < self._library.commit_index
         if self._goes_on:

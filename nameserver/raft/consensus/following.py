@@ -9,12 +9,12 @@ from routekeeper.nameserver.raft.library import FOLLOWER
 
 from .log import Entry
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
 
-class Following(Part):
+class Following(EnginePart):
     """Keeps its log equal to the leader's and says how far it is, once that is durable.
 
     Attributes:
@@ -35,7 +35,7 @@ class Following(Part):
     def term_begins(self) -> None:
         self._matched = self.acknowledged = 0
 
-    def follow(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
+    def accept_leader(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
         """Accept ``leader`` as leader of ``term``, and ``entries`` for all that follows in our log.
 
         D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
@@ -56,7 +56,7 @@ class Following(Part):
             entries = entries[log.base_index - prev :]
             prev = log.base_index
         elif log.term_at(prev) != prev_term:
-            self.follow(peer, m.term)
+            self.accept_leader(peer, m.term)
             self._take_statement(peer, m)
             # D18: one step back to what is certainly the same, not one entry a heartbeat.
             hint = log.last_index + 1 if prev > log.last_index else library.commit_index + 1
@@ -80,7 +80,7 @@ class Following(Part):
             return
         new = [(command, index, term) for index, (term, command) in enumerate(rest, match + 1)]
         matched = match + len(rest)
-        self.follow(peer, m.term, min(m.commit, matched), new)
+        self.accept_leader(peer, m.term, min(m.commit, matched), new)
         self._matched = max(self._matched, matched)
         self._reply_seq = max(self._reply_seq, m.seq)
         self._take_statement(peer, m)
@@ -93,7 +93,7 @@ class Following(Part):
 
     def while_installing(self, peer: str, m: Append) -> None:
         """The log is about to be replaced: keep the leader, and let it know that we live."""
-        self.follow(peer, m.term)
+        self.accept_leader(peer, m.term)
         self._take_statement(peer, m)
         self.say_alive(peer)
 

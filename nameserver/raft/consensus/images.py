@@ -21,7 +21,7 @@ from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
 from .messages import SnapshotPart, SnapshotReply
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ IMAGE_SIZE_MAX: Final = 1 << 31
 TAIL_BYTES: Final = 1024 * 1024
 
 
-class Images(Part):
+class Images(EnginePart):
     """What one member does with state images; one thing at a time.
 
     Attributes:
@@ -141,7 +141,7 @@ class Images(Part):
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
         """A leader sends what it has no entries for any more."""
-        self._following.follow(peer, m.term)
+        self._following.accept_leader(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
         if not self.shared.standing.voter:
             self._greetings.came_at(m.term, m.last)
@@ -245,7 +245,7 @@ class Images(Part):
             return False
         self._log.reset(index, term, held)
         self._library.restored(index)
-        self._membership.follow()
+        self._membership.adopt_configuration()
         self._effects.add(Trim(index))
         return True
 

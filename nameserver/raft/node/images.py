@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from routekeeper.nameserver.raft.consensus.effects import InstallImage, MakeImage
 from routekeeper.nameserver.raft.consensus.images import IMAGE_SIZE_MAX
-from routekeeper.nameserver.raft.storage.images import Image, parse
+from routekeeper.nameserver.raft.storage.images import SnapshotFile, parse
 from routekeeper.nameserver.raft.types import ChangeRefused, StateMachine, StopMember
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.disk_threads import DiskThreads
@@ -153,7 +153,7 @@ class ImageFiles:
             raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
         return image.index, marked, replace_state
 
-    async def as_file(self) -> Image:
+    async def as_file(self) -> SnapshotFile:
         """Return the newest image, of which there is one, as a file; a member that keeps it in memory writes
         it for once.
         """

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from routekeeper.nameserver.disk.files import DISK
 from routekeeper.nameserver.raft.consensus import effects
-from routekeeper.nameserver.raft.consensus.effects import Apply, Changed, Effect, Send, Wake, Write
+from routekeeper.nameserver.raft.consensus.effects import Apply, Changed, Effect, Send, Wake, WriteJournal
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.members import majority
 from routekeeper.nameserver.raft.consensus.messages import MessageError, encode
@@ -451,7 +451,7 @@ class RaftMember:
                 self._send(effect.peer, RAFT, encode(effect.message))
             case Wake():
                 self.wake()
-            case Write():
+            case WriteJournal():
                 assert self._writer is not None
                 # A leader hears from others before it can commit, and asks then.
                 silent = effect.leads and len(self.engine.voters) > 1
@@ -471,8 +471,8 @@ class RaftMember:
             case effects.Trim():
                 if self._writer is not None:
                     self._writer.trim(effect.index)
-            case effects.Follow():
-                self._follow(effect.members)
+            case effects.KeepLinks():
+                self._keep_links(effect.members)
             case effects.Leave():
                 self._leave(effect.reason)
             case effects.Fail():
@@ -527,7 +527,7 @@ class RaftMember:
     def _tell_change(self) -> None:
         self._change_due = False
         if not self._closed:
-            self.transport.follow(self._credentials(self.engine))
+            self.transport.use_credentials(self._credentials(self.engine))
             self.changes.look_again()
             self._on_change()
 
@@ -540,13 +540,13 @@ class RaftMember:
             open=engine.shared.empty,
         )
 
-    def _follow(self, members: tuple[str, ...]) -> None:
+    def _keep_links(self, members: tuple[str, ...]) -> None:
         if self._storage.volatile:  # a member that starts empty again waits for those that take part now
-            self._storage.directory.follow(members)
+            self._storage.directory.remember_members(members)
             self._promises.save_standing()
-        self.transport.follow(self._credentials(self.engine))
+        self.transport.use_credentials(self._credentials(self.engine))
 
-    # ---- links (transport.Owner)
+    # ---- links (transport.LinkOwner)
 
     def link_up(self, peer: str) -> None:
         self.engine.link_up(peer)

@@ -21,11 +21,16 @@ import pytest
 from routekeeper.nameserver.raft.consensus import effects, messages
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.log import OP_RESET, Op
-from routekeeper.nameserver.raft.consensus.members import Standing, cluster_id, decode_configuration, founding
+from routekeeper.nameserver.raft.consensus.members import (
+    MemberState,
+    cluster_id,
+    decode_configuration,
+    founding,
+)
 from routekeeper.nameserver.raft.consensus.part import Shared
 from routekeeper.nameserver.raft.node.applier import Applier
 from routekeeper.nameserver.raft.node.recovery import join
-from routekeeper.nameserver.raft.storage.images import Image
+from routekeeper.nameserver.raft.storage.images import SnapshotFile
 from routekeeper.nameserver.raft.storage.journal import Replay
 from routekeeper.nameserver.raft.types import RaftConfig, Role, StopMember
 
@@ -40,8 +45,8 @@ class Disk:
     frames: list[list[Op]] = field(default_factory=list)
     written: int = 0  # frames that are certainly there
     vote: tuple[int, str | None] = (0, None)
-    standing: Standing | None = None
-    images: list[tuple[Image, bytes]] = field(default_factory=list)
+    standing: MemberState | None = None
+    images: list[tuple[SnapshotFile, bytes]] = field(default_factory=list)
 
 
 class Machine:
@@ -105,7 +110,7 @@ class SimMember:
         self._waiting.clear()
         disk = self.disk
         if disk.standing is None or world.volatile:
-            disk.standing = Standing(instance=f"{self.name}.{self.life}", cluster=cluster_id(self.peers))
+            disk.standing = MemberState(instance=f"{self.name}.{self.life}", cluster=cluster_id(self.peers))
         replay = Replay()
         for op in itertools.chain.from_iterable(disk.frames):
             replay.apply(list(op))
@@ -178,7 +183,7 @@ class SimMember:
                 match effect:
                     case effects.Send():
                         self.send(effect.peer, messages.encode(effect.message))
-                    case effects.Write():
+                    case effects.WriteJournal():
                         self.write(effect.position, effect.ops)
                     case effects.StoreVote():
                         self.store_vote(effect.term, effect.vote)
@@ -198,7 +203,7 @@ class SimMember:
                         self.wake()
                     case effects.Changed():
                         self.changed()
-                    case effects.Trim() | effects.Follow():
+                    case effects.Trim() | effects.KeepLinks():
                         pass  # frames are kept, and everyone is linked to everyone here
 
     def apply(self, engine: Engine, effect: effects.Apply) -> None:
@@ -301,7 +306,7 @@ class SimMember:
 
     def _store(self, index: int, term: int, configuration: bytes, data: bytes) -> None:
         if not self.disk.images or self.disk.images[-1][0].index < index:
-            image = Image(index, term, len(data), None, configuration)  # type: ignore[arg-type]
+            image = SnapshotFile(index, term, len(data), None, configuration)  # type: ignore[arg-type]
             self.disk.images.append((image, data))
             del self.disk.images[:-2]
 

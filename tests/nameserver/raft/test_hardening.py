@@ -17,8 +17,8 @@ import pytest
 from routekeeper.nameserver.raft import library, pysyncobj_seam
 from routekeeper.nameserver.raft.consensus import messages
 from routekeeper.nameserver.raft.consensus import part as part_module
-from routekeeper.nameserver.raft.consensus.contact import Contact
-from routekeeper.nameserver.raft.consensus.effects import Committed, Effects, InstallImage, MakeImage
+from routekeeper.nameserver.raft.consensus.contact import QuorumContact
+from routekeeper.nameserver.raft.consensus.effects import Committed, EffectQueue, InstallImage, MakeImage
 from routekeeper.nameserver.raft.consensus.elections import Elections
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.following import Following
@@ -985,7 +985,7 @@ def _d2_off(patch: pytest.MonkeyPatch) -> None:
     original = Images.on_part
 
     def on_part(images: Any, peer: str, m: SnapshotPart) -> None:
-        images._following.follow(peer, m.term, min(m.last, images._log.last_index))
+        images._following.accept_leader(peer, m.term, min(m.last, images._log.last_index))
         original(images, peer, m)
 
     patch.setattr(Images, "on_part", on_part)
@@ -1013,9 +1013,11 @@ def _d5_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d6_off(patch: pytest.MonkeyPatch) -> None:
-    original = Effects.send
+    original = EffectQueue.send
     patch.setattr(
-        Effects, "send", lambda effects, peer, m: None if isinstance(m, Stale) else original(effects, peer, m)
+        EffectQueue,
+        "send",
+        lambda effects, peer, m: None if isinstance(m, Stale) else original(effects, peer, m),
     )
 
 
@@ -1053,7 +1055,7 @@ def _d12_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d16_off(patch: pytest.MonkeyPatch) -> None:
     def on_part(images: Any, peer: str, m: SnapshotPart) -> None:
-        images._following.follow(peer, m.term)
+        images._following.accept_leader(peer, m.term)
         images._effects.add(InstallImage(m.index, m.index_term, m.configuration, bytearray(m.data)))
 
     patch.setattr(Images, "on_part", on_part)
@@ -1103,9 +1105,9 @@ def _d25_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
-    original = Contact.accepted_by
+    original = QuorumContact.accepted_by
     patch.setattr(
-        Contact,
+        QuorumContact,
         "accepted_by",
         lambda contact, peer, *, clock, echo, voter: original(
             contact, peer, clock=clock, echo=echo, voter=True
@@ -1193,7 +1195,7 @@ def _d34_off(patch: pytest.MonkeyPatch) -> None:
 def _d35_off(patch: pytest.MonkeyPatch) -> None:
     def change(membership: Any, configuration: Any) -> int:
         index: int = membership._leading.add(CONFIGURATION + encode_configuration(configuration))
-        membership.follow()
+        membership.adopt_configuration()
         return index
 
     patch.setattr(Membership, "_change", change)
@@ -1201,9 +1203,9 @@ def _d35_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:
     """In force once it is applied."""
-    original = Shared.follow
+    original = Shared.adopt_configuration
 
-    def follow(shared: Any) -> None:
+    def adopt(shared: Any) -> None:
         held = shared.log._configurations
         if held[-1][0] <= shared.log.getRaftCommitIndex() or len(held) == 1:
             original(shared)
@@ -1213,7 +1215,7 @@ def _d36_off(patch: pytest.MonkeyPatch) -> None:
         original(shared)
         held.extend(later)
 
-    patch.setattr(Shared, "follow", follow)
+    patch.setattr(Shared, "adopt_configuration", adopt)
 
 
 SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [
