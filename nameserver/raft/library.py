@@ -270,7 +270,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def forget_leader(self) -> None:
         self._SyncObj__raftLeader = None
 
-    def follow_voters(self, others: Iterable[str]) -> None:
+    def count_voters(self, others: Iterable[str]) -> None:
         """Count votes, matches and answers of these, and of this member."""
         # A set of names has another order in each process; with this one a simulated seed replays.
         self._SyncObj__otherNodes = dict.fromkeys(map(self._node, others)).keys()

@@ -17,8 +17,8 @@ from routekeeper.nameserver import handlers, liveness
 from routekeeper.nameserver.commands import Evict, Update, encode_command, format_of
 from routekeeper.nameserver.disk.files import StorageFull
 from routekeeper.nameserver.liveness import Liveness
-from routekeeper.nameserver.raft.consensus.contact import Contact
-from routekeeper.nameserver.raft.consensus.effects import Effects as EngineEffects
+from routekeeper.nameserver.raft.consensus.contact import QuorumContact
+from routekeeper.nameserver.raft.consensus.effects import EffectQueue
 from routekeeper.nameserver.raft.consensus.elections import Elections
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.following import Following
@@ -31,7 +31,7 @@ from routekeeper.nameserver.raft.node import recovery
 from routekeeper.nameserver.raft.node.images import ImageFiles
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
-from routekeeper.nameserver.raft.storage.images import Image
+from routekeeper.nameserver.raft.storage.images import SnapshotFile
 from routekeeper.nameserver.raft.storage.journal import Journal, Replay
 from routekeeper.nameserver.replicated import Replicated, failure_detector, mode, proposer, reader
 from routekeeper.nameserver.replicated.barriers import Barriers
@@ -116,8 +116,8 @@ def contact_is_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
 
 
 def contact_counts_before_the_commit_index_is_applied(patch: pytest.MonkeyPatch) -> None:
-    real = Contact.applied
-    patch.setattr(Contact, "applied", lambda contact, index: real(contact, 1 << 60))
+    real = QuorumContact.applied
+    patch.setattr(QuorumContact, "applied", lambda contact, index: real(contact, 1 << 60))
 
 
 def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def names_of_segments_and_images_are_not_synced(patch: pytest.MonkeyPatch) -> No
 
 def promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     """Whoever was killed has forgotten its term and its vote."""
-    patch.setattr(EngineEffects, "store_vote", lambda effects: None)
+    patch.setattr(EffectQueue, "store_vote", lambda effects: None)
 
 
 def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
@@ -402,7 +402,7 @@ def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
 def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> None:
     real = recovery.join
 
-    def join(image: Image | None, replay: Replay) -> Recovered | None:
+    def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
         joined = real(image, replay)
         if image is not None and joined is not None and replay.base_index not in (None, image.index):
             return dataclasses.replace(joined, entries=[], commit_index=joined.base_index, replaced=True)
@@ -422,7 +422,7 @@ def barriers_pass_before_the_leader_has_committed(patch: pytest.MonkeyPatch) -> 
 
 
 def removed_members_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Membership, "tell_removed", lambda membership: None)
+    patch.setattr(Membership, "notify_removed", lambda membership: None)
 
 
 def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 
 import routekeeper.nameserver.modes.line
 import routekeeper.nameserver.modes.notes
-import routekeeper.nameserver.raft.consensus.engine
 import routekeeper.nameserver.raft.consensus.images
 import routekeeper.nameserver.raft.consensus.leading
 import routekeeper.nameserver.raft.links.transport
+import routekeeper.nameserver.raft.node.applier
 import routekeeper.nameserver.raft.node.images
 import routekeeper.nameserver.raft.node.member
 import routekeeper.nameserver.raft.storage.identity
@@ -228,7 +228,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
-    (routekeeper.nameserver.raft.consensus.engine, "APPLY_STEPS", 3),
+    (routekeeper.nameserver.raft.node.applier, "APPLY_STEPS", 3),
     (routekeeper.remoting.steps, "STEP", 2),
     (routekeeper.nameserver.routes.topics, "STEP", 2),
     (routekeeper.nameserver.replicated.mode, "STEP_WORK", 300),

@@ -344,7 +344,7 @@ class Truth:
         applied = library.applied_index
         if self._acknowledged_index and applied < self._acknowledged_index[-1] and mode.in_contact:
             self.check_promise(mode, "a default read")
-        if engine.shared.applying is not None:
+        if engine.shared.within_entry:
             self._check_within(mode, applied)
         if applied != mode.looked_at_index:
             mode.looked_at_index = applied

@@ -11,8 +11,8 @@ Clocks are local and in seconds; readings of different members are never compare
 here.
 
 A read must know whether contact is young enough, and reads are many. The date only rises, so the answer yes
-stays right until the clock passes the date plus the limit: :meth:`Contact.in_time` keeps that instant and
-compares. No is never kept.
+stays right until the clock passes the date plus the limit: :meth:`QuorumContact.in_time` keeps that instant
+and compares. No is never kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PENDING_MAX: Final = 64
 _ROUNDING_S: Final = 1e-6
 
 
-class Contact:
+class QuorumContact:
     """Contact of one member, in the terms it lives through.
 
     Attributes:

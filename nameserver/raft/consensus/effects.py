@@ -6,12 +6,10 @@ performs them, before it calls again: :meth:`.engine.Engine.take_effects`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from .log import Op, RaftLog
-from .members import Standing
+from .members import MemberState
 from .messages import Greeting, Message
 
 
@@ -26,7 +24,7 @@ class Send(Effect, frozen=True):
     message: Message
 
 
-class Write(Effect, frozen=True):
+class WriteJournal(Effect, frozen=True):
     """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
 
     ``leads``: This member led when it wanted that.
@@ -49,11 +47,30 @@ class StoreVote(Effect, frozen=True):
 class StoreStanding(Effect, frozen=True):
     """As :class:`StoreVote`, and after it."""
 
-    standing: Standing
+    standing: MemberState
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """One committed entry.
+
+    Attributes:
+        payload: None for an entry that is none of the state machine's.
+        live: False for entries that this member already had in its log when it started.
+    """
+
+    index: int
+    term: int
+    payload: bytes | None
+    live: bool
 
 
 class Apply(Effect, frozen=True):
-    """Call :meth:`.engine.Engine.apply_committed`: entries are committed. Always the last effect."""
+    """Give these entries to the state machine, in order, as many as the loop can wait for.
+
+    :meth:`.engine.Engine.applied` or ``apply_failed`` follows at once. Always the last effect.
+    """
+
+    entries: list[Committed]
 
 
 class _ImageEffect(Effect, frozen=True):
@@ -65,9 +82,7 @@ class _ImageEffect(Effect, frozen=True):
 
 
 class MakeImage(_ImageEffect, frozen=True):
-    """Encode and store in the background; ``Images.made`` or ``failed`` follows."""
-
-    encode: Callable[[], bytes]
+    """Encode the state as it is now; store it in the background; ``Images.made`` or ``failed`` follows."""
 
 
 class InstallImage(_ImageEffect, frozen=True):
@@ -84,7 +99,7 @@ class Trim(Effect, frozen=True):
     index: int
 
 
-class Follow(Effect, frozen=True):
+class KeepLinks(Effect, frozen=True):
     """Keep links to these from now on; a link to another stays as long as it does by itself."""
 
     members: tuple[str, ...]
@@ -113,7 +128,7 @@ class Changed(Effect, frozen=True):
 _WAKE, _CHANGED = Wake(), Changed()
 
 
-class Effects:
+class EffectQueue:
     """Collects what the parts of one member want done.
 
     Attributes:

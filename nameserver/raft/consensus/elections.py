@@ -9,7 +9,7 @@ from typing import Final
 from routekeeper.nameserver.raft.library import LEADER
 
 from .messages import PreVote, PreVoteReply, RequestVote, Stale, TimeoutNow, VoteReply
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ LAST_LOOK: Final = 0.2
 ASKING_SAID_EVERY_S: Final = 5.0
 
 
-class Elections(Part):
+class Elections(EnginePart):
     """Asks before it stands, gives votes and has them counted.
 
     Attributes:

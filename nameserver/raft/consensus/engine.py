@@ -2,8 +2,9 @@
 
 The engine opens no file and no socket and reads no clock of its own. What it wants done it leaves as values
 (:mod:`.effects`), to be taken after each call, so that the simulator runs this very code on virtual time.
-Entry points are called on one thread and never from within each other, except :meth:`Engine.append` from the
-state machine's ``apply``.
+Entry points are called on one thread and never from within each other. The state machine is not called from
+here: committed entries are an effect (:class:`.effects.Apply`). While they are applied :meth:`Engine.append`
+may be called.
 
 This file is the order of things: what a message, an append, the journal or the clock makes due. Entry points
 of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
@@ -20,10 +21,9 @@ from typing import Final, assert_never
 
 from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from routekeeper.nameserver.raft.types import Role, StopMember
-from routekeeper.remoting.steps import Steps
 
 from . import messages
-from .effects import Apply, Effect, Write
+from .effects import Apply, Committed, Effect, WriteJournal
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -32,7 +32,7 @@ from .leading import Leading
 from .log import CONFIGURATION, FIRST_INDEX, NO_OP, REGULAR
 from .membership import Membership
 from .messages import TERM_STEP_MAX, Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +42,20 @@ HOUSEKEEPING_S: Final = 0.25
 STALL_S: Final = 1.0
 #: Of voters, by the library's state.
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
-#: Entries, and steps of entries, that are applied at once, and for how many seconds; the rest is applied when
-#: the loop has come round.
-APPLY_STEPS: Final = 512
-APPLY_S: Final = 0.005
+#: Entries, and their bytes, that are given to the state machine at once; one entry may have more bytes.
+APPLY_ENTRIES: Final = 512
+APPLY_BYTES: Final = 1024 * 1024
 
 
-class Engine(Part):
+class Engine(EnginePart):
     """The Raft member without IO: its parts, and what the library asks of them."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._next_housekeeping = -math.inf
         self._in_apply = False
+        self._sent_up_to = 0  # the last index when an apply began
+        self._given: list[Committed] = []  # entries that are given away and not applied yet
         self._goes_on = False  # more is applied when the loop has come round
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
         self._stalls = 0  # how often a write began to be under way for too long
@@ -183,15 +184,21 @@ class Engine(Part):
 
     # ---- start
 
-    def start(self) -> None:
-        """Apply what is known to be committed, and take part.
+    def replay(self) -> list[Committed]:
+        """Return entries that are known to be committed, to be applied before :meth:`start`; none at the end.
 
         Raises:
             StopMember: An entry cannot be read; nothing has left this member.
         """
+        return self._committed()
+
+    def replayed(self, count: int, *, within: bool) -> None:
+        """So many of the entries of :meth:`replay` are applied."""
+        self._move_applied(count, within=within)
+
+    def start(self) -> None:
+        """Take part."""
         self.shared.look()
-        while self._library.applied_index < self._library.commit_index:
-            self._apply_some()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self.shared.other_voters:
@@ -230,10 +237,6 @@ class Engine(Part):
             return
         message = messages.decode(data)
         self.shared.look()
-        if peer in self._effects.greeted and self._is_expected(peer, message):
-            self._dispatch(peer, message)
-            self._go_on()
-            return
         if isinstance(message, messages.Greeting):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
@@ -254,19 +257,6 @@ class Engine(Part):
                 self._go_on(changed=True)
                 return
         self._effects.wake()
-
-    def _is_expected(self, peer: str, m: Message) -> bool:
-        """Whether ``m`` only moves a log or a commit index on, as nearly all that members say does.
-
-        It is of this term, all who take part are voters, and no image is about to replace this log: so it
-        changes no term or vote, nor who leads, who takes part, or what this member is. All that can follow
-        from it is what it makes due, and contact.
-        """
-        if m.term != self._library.term or self.shared.configuration.learners:
-            return False
-        if type(m) is AppendReply:
-            return self.leading.expects(peer, m)
-        return type(m) is Append and not self.images.installing and self.following.expects(peer, m)
 
     def _go_on(self, *, changed: bool = False) -> None:
         """Do what a message or the journal has made due, now: a turn of the loop is a delay.
@@ -297,7 +287,7 @@ class Engine(Part):
             self.following.while_installing(peer, message)
         else:
             self.take(peer, message)
-            self.membership.follow()
+            self.membership.adopt_configuration()
             if isinstance(message, Append) and not shared.standing.voter:
                 greetings.leave_learning(peer, message)
             if was_empty and not shared.empty:
@@ -390,7 +380,7 @@ class Engine(Part):
             if not self.shared.other_voters:
                 self._effects.wake()  # the entry is committed now
         else:
-            self._effects.add(Write(position, ops, self._library.leads))
+            self._effects.add(WriteJournal(position, ops, self._library.leads))
 
     def durable(self, position: int) -> None:
         """The journal holds everything written up to ``position``."""
@@ -427,7 +417,7 @@ class Engine(Part):
     def _advance(self, *, applies: bool) -> None:
         self._tick()
         if applies and self._library.applied_index < self._library.commit_index:
-            self._effects.add(Apply())
+            self._begin_apply()
         else:
             self._end_step()
 
@@ -460,73 +450,79 @@ class Engine(Part):
         finally:
             self.elections.elected_if_standing = False
 
-    def apply_committed(self) -> None:
-        """Apply some of what is committed, once the messages of the step have left, and end that step."""
-        if self._effects.stopped:
-            return
-        self._in_apply = True
+    def _begin_apply(self) -> None:
+        """Have entries applied once the messages of the step have left; :meth:`applied` ends the step."""
         try:
-            self._apply_some()
+            entries = self._committed()
         except StopMember as error:
             self._effects.fail(str(error))
             return
-        finally:
-            self._in_apply = False
-        self._goes_on = False  # more is applied when the loop has come round
-        self._end_step()
+        self._in_apply = True
+        self._sent_up_to = self._log.last_index
+        self._effects.add(Apply(entries))
 
-    def _apply_some(self) -> None:
-        """Apply a part of what is committed (D7); the rest in the next step, when the loop has come round.
+    def _committed(self) -> list[Committed]:
+        """Return the next entries that are committed and not applied, at most :data:`APPLY_ENTRIES`.
+
+        Raises:
+            StopMember: The first of them is of a kind that this program does not know (D31).
+        """
+        first, commit = self._library.applied_index + 1, self._library.commit_index
+        found = self._given if self._given and self._given[0].index == first else []
+        size = sum(len(entry.payload or b"") for entry in found)
+        for index in range(first + len(found), min(commit, first + APPLY_ENTRIES - 1) + 1):
+            term, command = self._log.read(index, bytes_max=0)[0]
+            size += len(command)
+            if found and size > APPLY_BYTES:
+                break
+            kind = command[:1]
+            if kind == REGULAR:
+                found.append(Committed(index, term, command[1:], index > self._replay_end))
+            elif kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
+                found.append(Committed(index, term, None, index > self._replay_end))
+            elif found:
+                break
+            else:
+                raise StopMember(
+                    f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
+                )
+        self._given = found
+        return found
+
+    def _move_applied(self, count: int, *, within: bool) -> None:
+        """So many of the entries that were given away are applied, and the next one has begun or not."""
+        done, self._given = self._given[:count], self._given[count:]
+        self._passed += sum(entry.payload is None for entry in done)
+        self._library.applied_index += count
+        self.shared.within_entry = within
+
+    def applied(self, count: int, *, within: bool, took: float) -> None:
+        """So many entries of :class:`.effects.Apply` are applied (D7); the rest is in another one, soon.
 
         A leader has told the others what is committed by now: whoever wrote over a follower waits for that,
         and a step that takes long takes it everywhere at once, while each has just heard the leader.
-        """
-        library, shared, told_up_to = self._library, self.shared, self._log.last_index
-        began = self._clock()
-        until = began + APPLY_S
-        for _ in range(APPLY_STEPS):
-            if shared.applying is None:
-                if library.applied_index >= library.commit_index:
-                    break
-                shared.applying = self._applying(library.applied_index + 1)
-            try:
-                next(shared.applying)
-            except StopIteration:
-                shared.applying = None
-                library.applied_index += 1
-            if self._clock() >= until:
-                break
-        took = self._clock() - began
-        if took > shared.period:
-            shared.expect_silence(took)
-        if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
-            self.leading.replicate()
 
-    def _applying(self, index: int) -> Steps[None]:
-        """D11: apply an entry, once and whole; one that cannot be read, or fails, stops the member.
-
-        What raises here may do so on this member alone (memory, a defect): passed over, it would make this
-        member's state differ from the others'. The log has the entry; the next start applies it again.
+        Args:
+            within: The next entry has begun.
+            took: So many seconds.
         """
-        term, command = self._log.read(index, bytes_max=0)[0]
-        kind = command[:1]
-        if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
-            self._passed += 1
+        self._in_apply = False
+        if self._effects.stopped:
             return
-        if kind != REGULAR:  # D31
-            raise StopMember(
-                f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
-            )
-        live = index > self._replay_end
-        try:
-            steps = self.shared.machine.apply(command[1:], index=index, term=term, live=live)
-            if steps is not None:
-                yield from steps
-        except StopMember as error:
-            raise StopMember(f"entry {index}: {error}") from error
-        except Exception as error:
-            logger.exception("apply raised index=%d term=%d", index, term)
-            raise StopMember(f"entry {index} was not applied: {type(error).__name__}: {error}") from error
+        self._move_applied(count, within=within)
+        if took > self.shared.period:
+            self.shared.expect_silence(took)
+        if self._library.state == LEADER and self._log.last_index > self._sent_up_to:
+            self.leading.replicate()  # what was appended by what was applied
+        self._goes_on = False  # more is applied when the loop has come round
+        self._end_step()
+
+    def apply_failed(self, count: int, reason: str) -> None:
+        """Stop: the entry behind the first ``count`` of :class:`.effects.Apply` cannot be applied (D11)."""
+        self._in_apply = False
+        if not self._effects.stopped:
+            self._move_applied(count, within=False)
+            self._effects.fail(reason)
 
     def _end_step(self) -> None:
         now = self._clock()
@@ -539,7 +535,7 @@ class Engine(Part):
             self.images.ask_again(now)
         if self._library.leads:
             self.membership.consider_promotion()
-            self.membership.tell_removed()
+            self.membership.notify_removed()
         self._flush(commit_too=housekeeping)
         self._goes_on = self._library.applied_index < self._library.commit_index
         if self._goes_on:

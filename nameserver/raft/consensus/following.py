@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from routekeeper.nameserver.raft.library import FOLLOWER
 
-from .log import CONFIGURATION, Entry
+from .log import Entry
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
 
-class Following(Part):
+class Following(EnginePart):
     """Keeps its log equal to the leader's and says how far it is, once that is durable.
 
     Attributes:
@@ -35,47 +35,18 @@ class Following(Part):
     def term_begins(self) -> None:
         self._matched = self.acknowledged = 0
 
-    def follow(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
+    def accept_leader(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
         """Accept ``leader`` as leader of ``term``, and ``entries`` for all that follows in our log.
 
         D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
         a snapshot says nothing about the log and brings 0.
-
-        Of the leader that this member follows already, in this term, the library would only wait anew, add
-        what fits right behind the last entry, and take over the commit index; so that is done without it. One
-        that was asked to stand for election does not wait anew.
         """
-        library, log, now = self._library, self._log, self._clock()
-        known = library.leader == leader
-        if not known:
+        library = self._library
+        if library.leader != leader:
             self.leader_changes += 1
             self._say(leader, "leader changed term=%d leader=%s", term, leader)
         self.shared.hear()
-        fits = not entries or entries[0][1] == log.last_index + 1
-        if known and fits and term == library.term and not library.transfer_in_progress:
-            library.election_deadline = now + library.draw_timeout()
-            for entry in entries:
-                log.add(*entry)
-            library.commit(min(commit, log.last_index))
-        else:
-            library.append_entries(now, leader, term=term, commit=commit, entries=entries)
-
-    def expects(self, peer: str, m: Append) -> bool:
-        """Whether ``m``, of this term, only adds entries behind our last one, or says what is committed.
-
-        Then nothing conflicts: our last entry is of this very term, so our log is the leader's up to there.
-        More follows from a configuration, for a member that is no voter yet, and for one that was asked to
-        stand for election.
-        """
-        log, library = self._log, self._library
-        return (
-            m.prev_index == log.last_index
-            and m.prev_term == log.last_term == m.term
-            and library.leader == peer
-            and not library.transfer_in_progress
-            and self.shared.standing.voter
-            and all(command[:1] != CONFIGURATION for _, command in m.entries)
-        )
+        library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
@@ -85,7 +56,7 @@ class Following(Part):
             entries = entries[log.base_index - prev :]
             prev = log.base_index
         elif log.term_at(prev) != prev_term:
-            self.follow(peer, m.term)
+            self.accept_leader(peer, m.term)
             self._take_statement(peer, m)
             # D18: one step back to what is certainly the same, not one entry a heartbeat.
             hint = log.last_index + 1 if prev > log.last_index else library.commit_index + 1
@@ -109,7 +80,7 @@ class Following(Part):
             return
         new = [(command, index, term) for index, (term, command) in enumerate(rest, match + 1)]
         matched = match + len(rest)
-        self.follow(peer, m.term, min(m.commit, matched), new)
+        self.accept_leader(peer, m.term, min(m.commit, matched), new)
         self._matched = max(self._matched, matched)
         self._reply_seq = max(self._reply_seq, m.seq)
         self._take_statement(peer, m)
@@ -122,7 +93,7 @@ class Following(Part):
 
     def while_installing(self, peer: str, m: Append) -> None:
         """The log is about to be replaced: keep the leader, and let it know that we live."""
-        self.follow(peer, m.term)
+        self.accept_leader(peer, m.term)
         self._take_statement(peer, m)
         self.say_alive(peer)
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from .leading import Leading
 from .members import majority
 from .messages import Append, Greeting, MessageError
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
 
-class Greetings(Part):
+class Greetings(EnginePart):
     """Greetings heard and said by one member.
 
     Attributes:

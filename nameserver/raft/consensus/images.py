@@ -21,7 +21,7 @@ from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
 from .messages import SnapshotPart, SnapshotReply
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ IMAGE_SIZE_MAX: Final = 1 << 31
 TAIL_BYTES: Final = 1024 * 1024
 
 
-class Images(Part):
+class Images(EnginePart):
     """What one member does with state images; one thing at a time.
 
     Attributes:
@@ -76,7 +76,7 @@ class Images(Part):
         """Begin an image once the journal is large; the shallow copy is made here, all else elsewhere (D28,
         D29).
         """
-        if self._making or self.installing or self.restoring or self.shared.applying is not None:
+        if self._making or self.installing or self.restoring or self.shared.within_entry:
             return
         if self._wanted and self._library.applied_index > FIRST_INDEX:
             self._begin()
@@ -108,15 +108,9 @@ class Images(Part):
         assert term is not None
         self._log.journal_bytes = 0
         self._wanted = False
-        try:
-            encode_image = self.shared.machine.snapshot()
-        except Exception as error:
-            logger.exception("snapshot raised index=%d", index)
-            self.failed(str(error))
-            return
         self._making = True
         configuration = encode_configuration(self._log.committed_configuration(index)[1])
-        self._effects.add(MakeImage(index, term, configuration, encode_image))
+        self._effects.add(MakeImage(index, term, configuration))
 
     def made(self, index: int) -> None:
         """The image at ``index`` is durable: the log before it may go."""
@@ -147,7 +141,7 @@ class Images(Part):
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
         """A leader sends what it has no entries for any more."""
-        self._following.follow(peer, m.term)
+        self._following.accept_leader(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
         if not self.shared.standing.voter:
             self._greetings.came_at(m.term, m.last)
@@ -243,7 +237,7 @@ class Images(Part):
         """Base log and state on a durable image at ``index``; False if the member must stop."""
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
-            self.shared.applying = None  # the image has that entry
+            self.shared.within_entry = False  # the image has that entry
             install()
         except Exception as error:  # whatever it is, the state may be half replaced
             logger.exception("restore raised index=%d", index)
@@ -251,7 +245,7 @@ class Images(Part):
             return False
         self._log.reset(index, term, held)
         self._library.restored(index)
-        self._membership.follow()
+        self._membership.adopt_configuration()
         self._effects.add(Trim(index))
         return True
 

@@ -10,18 +10,18 @@ from routekeeper.nameserver.raft.library import LEADER
 from .log import NO_OP
 from .members import quorum_index
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
-from .part import Part, Shared
+from .part import EnginePart, Shared
 from .replication import BATCH_BYTES, PART_BYTES, PARTS_WINDOW, TRANSFER_TIMEOUT_S, Progress, Transfer
 
 logger = logging.getLogger(__name__)
 
 
-class Leading(Part):
+class Leading(EnginePart):
     """Appends entries, sends each member what it lacks, knows what a majority holds; hands over.
 
     Attributes:
         progress: Each other member's log, as far as it is known; empty unless this member leads.
-        told_removed: Whom this leader told that they are removed.
+        notified_removed: Whom this leader told that they are removed.
         handing_over_until: Until then nothing is appended, so that a follower can hold the whole log.
         elected: How often this member was elected.
         successor: The linked voter that held most of the log when this one last led.
@@ -32,7 +32,7 @@ class Leading(Part):
         super().__init__(shared)
         self._handed_over = False  # this leader asked another to take over
         self.progress: dict[str, Progress] = {}
-        self.told_removed: set[str] = set()
+        self.notified_removed: set[str] = set()
         self.handing_over_until = -math.inf
         self.elected = 0
         self.successor: str | None = None
@@ -68,7 +68,7 @@ class Leading(Part):
             self.shared.watch.longest * 1000,
         )
         self.progress.clear()
-        self.told_removed.clear()
+        self.notified_removed.clear()
         self.handing_over_until = -math.inf
 
     def step_down(self, reason: str) -> None:
@@ -96,10 +96,10 @@ class Leading(Part):
 
     # ---- the members
 
-    def follow_configuration(self) -> None:
+    def adopt_configuration(self) -> None:
         """Put in force what the log holds, and send to its members."""
         former = self.shared.configuration.voters
-        self.shared.follow()
+        self.shared.adopt_configuration()
         if self._library.state != LEADER:
             return
         others = self.shared.other_members
@@ -115,7 +115,7 @@ class Leading(Part):
 
     def link_changed(self, peer: str) -> None:
         """D17: a peer may come back with less; what it said before is void, and what it was told."""
-        self.told_removed.discard(peer)
+        self.notified_removed.discard(peer)
         if peer in self.progress:
             self._set_progress(peer)
 
@@ -170,14 +170,6 @@ class Leading(Part):
         self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
         return progress
-
-    def expects(self, peer: str, m: AppendReply) -> bool:
-        """Whether ``m``, of this term, only says how far a voter's log is.
-
-        More may follow from what a learner says, or one that lacks entries or installs an image. Unless this
-        member leads, nobody is in :attr:`progress`.
-        """
-        return m.state == MATCH and not m.learner and peer in self.progress
 
     def on_append_reply(self, peer: str, m: AppendReply) -> None:
         progress = self._take_answer(peer, m)

@@ -27,7 +27,7 @@ FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class MemberState:
     """What a member knows of its own part; durable before anybody hears of what it does by it.
 
     Attributes:

@@ -14,12 +14,12 @@ from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLe
 from routekeeper.remoting.addresses import is_unspecified, split_address
 from routekeeper.remoting.errors import LocalProtocolError
 
-from .effects import Follow, Leave
+from .effects import KeepLinks, Leave
 from .leading import Leading
 from .log import CONFIGURATION, FIRST_INDEX
 from .members import Configuration, encode_configuration, majority
 from .messages import Removed
-from .part import Part, Shared
+from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ CAUGHT_UP_ENTRIES: Final = 128
 ALIVE_TIMEOUTS: Final = 4
 
 
-class Membership(Part):
+class Membership(EnginePart):
     """Who takes part and who leads, as one member changes it or learns of it."""
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
@@ -38,11 +38,11 @@ class Membership(Part):
 
     # ---- what is in force
 
-    def follow(self) -> None:
+    def adopt_configuration(self) -> None:
         """Put in force what the log holds, and tell everyone concerned if that is another configuration."""
         former = self.shared.configuration
         if self._log.configuration is not former:
-            self._leading.follow_configuration()
+            self._leading.adopt_configuration()
         configuration = self.shared.configuration
         if configuration != former:
             logger.info(
@@ -52,7 +52,7 @@ class Membership(Part):
                 ",".join(configuration.voters),
                 ",".join(configuration.learners) or "none",
             )
-            self._effects.add(Follow(configuration.members))
+            self._effects.add(KeepLinks(configuration.members))
             self._effects.wake()
 
     # ---- members
@@ -74,7 +74,7 @@ class Membership(Part):
         if self._me not in configuration.voters:
             raise ChangeNotYet("the leader cannot remove itself")
         index = self._leading.add(CONFIGURATION + encode_configuration(configuration))
-        self.follow()
+        self.adopt_configuration()
         return index
 
     def _must_lead(self) -> None:
@@ -157,16 +157,16 @@ class Membership(Part):
         age = self._clock() - self._contact.member_date(voter)
         return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 
-    def tell_removed(self) -> None:
+    def notify_removed(self) -> None:
         """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
         if not self.shared.committed:
             return
         members = self.shared.configuration.members
         for peer, greeting in self._effects.greeted.items():
-            if peer in members or peer in self._leading.told_removed:
+            if peer in members or peer in self._leading.notified_removed:
                 continue
             if not greeting.empty:
-                self._leading.told_removed.add(peer)
+                self._leading.notified_removed.add(peer)
                 self._effects.send(peer, Removed(self._library.term, self._log.configuration_index))
 
     def on_removed(self, peer: str, m: Removed) -> None:

@@ -9,14 +9,13 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from routekeeper.nameserver.raft.library import LEADER, Library
-from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember
+from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError, StopMember
 from routekeeper.remoting.line_limit import LimitedLog
-from routekeeper.remoting.steps import Steps
 
-from .contact import Contact
-from .effects import Effects, StoreStanding
+from .contact import QuorumContact
+from .effects import EffectQueue, StoreStanding
 from .log import FIRST_INDEX, RaftLog, Recovered
-from .members import Configuration, Standing, majority
+from .members import Configuration, MemberState, majority
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -56,19 +55,17 @@ class Shared:
         timeout: N, in seconds; ``period`` lies between two heartbeats of a leader.
         heard: When the leader was heard last.
         watch: Whether this member itself stood still.
-        applying: The steps that are left of the entry behind the last one that is applied, once it is begun.
-            The state is that of no index then.
+        within_entry: The entry behind the last one that is applied has begun: the state is that of no index.
         last_look_at: The election deadline that is the last look into the sockets, see :mod:`.elections`.
         peer_log: For lines that a peer can cause with every message: it writes no more than some.
     """
 
     config: RaftConfig
-    machine: StateMachine
     _: KW_ONLY
     held_image: HeldImage
     clock: Callable[[], float]
     rng: random.Random
-    standing: Standing
+    standing: MemberState
     recovered: InitVar[Recovered]
     stalled: bool = False
 
@@ -82,23 +79,23 @@ class Shared:
             self.log = log = RaftLog(recovered)
         except StopMember as error:
             raise RaftStartError(f"raft: {error}") from error
-        self.contact = Contact(1)
-        self.effects = Effects(log)
+        self.contact = QuorumContact(1)
+        self.effects = EffectQueue(log)
         self.peer_log = LimitedLog(logger, clock)
         self.library = library = Library(
             me, log, now=clock(), rng=self.rng, timeout=timeout, fallback=FALLBACK * timeout
         )
         library.connected = self.effects.greeted
-        self.follow()
+        self.adopt_configuration()
         self.heard = -math.inf
         self.watch = Watch(period)
         self.watch.look(clock())
-        self.applying: Steps[None] | None = None
+        self.within_entry = False
         self.last_look_at = math.nan
 
     # ---- who counts
 
-    def follow(self) -> None:
+    def adopt_configuration(self) -> None:
         """D36: put in force what the log holds last, from append on, and no more once it is dropped.
 
         Library and contact count by it from here on.
@@ -106,7 +103,7 @@ class Shared:
         self.configuration: Configuration = self.log.configuration
         self.other_voters = tuple(name for name in self.configuration.voters if name != self.me)
         self.other_members = tuple(name for name in self.configuration.members if name != self.me)
-        self.library.follow_voters(self.other_voters)
+        self.library.count_voters(self.other_voters)
         self.contact.voters_are(self.other_voters)
 
     def is_majority(self, others: Collection[str]) -> bool:
@@ -205,7 +202,7 @@ class Shared:
 
     # ---- what this member is
 
-    def become(self, standing: Standing) -> None:
+    def become(self, standing: MemberState) -> None:
         """Take another standing, which is durable before anybody hears of it."""
         self.effects.add(StoreStanding(standing))
         self.standing = standing
@@ -232,7 +229,7 @@ class Shared:
         return self.votes and not self.stalled
 
 
-class Part:
+class EnginePart:
     """What each part holds of what they share."""
 
     def __init__(self, shared: Shared) -> None:

@@ -70,7 +70,7 @@ _TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
 _JOIN_MAX: Final = 64 * 1024
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """Who is told about links; every call is on the loop."""
 
     def link_up(self, peer: str) -> None: ...
@@ -106,7 +106,12 @@ class Transport:
     """All links of one member."""
 
     def __init__(
-        self, credentials: Credentials, *, owner: Owner, frame_size_max: int, tls: TlsContexts | None = None
+        self,
+        credentials: Credentials,
+        *,
+        owner: LinkOwner,
+        frame_size_max: int,
+        tls: TlsContexts | None = None,
     ) -> None:
         self.credentials = credentials
         self.tls = tls
@@ -170,7 +175,7 @@ class Transport:
         if self._server is not None:
             await self._server.wait_closed()
 
-    def follow(self, credentials: Credentials) -> None:
+    def use_credentials(self, credentials: Credentials) -> None:
         """Take part as somebody else from the next handshake on, and dial those that are members now.
 
         Links that are up stay, whoever is at the other end.

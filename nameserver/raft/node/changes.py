@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, Role
 
 if TYPE_CHECKING:
-    from routekeeper.nameserver.raft.storage.images import Image
+    from routekeeper.nameserver.raft.storage.images import SnapshotFile
 
     from .member import RaftMember
 
@@ -107,7 +107,7 @@ class Changes:
             raise ChangeUnknown("this member leads again")
         return leader
 
-    async def save_snapshot(self, *, deadline: float) -> Image:
+    async def save_snapshot(self, *, deadline: float) -> SnapshotFile:
         """Store an image of the state as it is now; the file can be copied and restored elsewhere.
 
         Any member can do that: the image is of what was applied there.

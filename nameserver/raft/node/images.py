@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from routekeeper.nameserver.raft.consensus.effects import InstallImage, MakeImage
 from routekeeper.nameserver.raft.consensus.images import IMAGE_SIZE_MAX
-from routekeeper.nameserver.raft.storage.images import Image, parse
+from routekeeper.nameserver.raft.storage.images import SnapshotFile, parse
 from routekeeper.nameserver.raft.types import ChangeRefused, StateMachine, StopMember
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.disk_threads import DiskThreads
@@ -114,13 +114,13 @@ class ImageFiles:
 
     # ---- what takes its place
 
-    async def make(self, wanted: MakeImage) -> None:
+    async def make(self, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
         """Encode the state and store it.
 
         Raises:
             OSError: It cannot be stored, or is larger than any member takes.
         """
-        data = await _beside(wanted.encode)
+        data = await _beside(encode_state)
         if len(data) > IMAGE_SIZE_MAX:
             raise OSError(f"{len(data)} bytes, of which a member takes {IMAGE_SIZE_MAX}")
         await self.store(wanted.index, wanted.term, wanted.configuration, data)
@@ -153,7 +153,7 @@ class ImageFiles:
             raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
         return image.index, marked, replace_state
 
-    async def as_file(self) -> Image:
+    async def as_file(self) -> SnapshotFile:
         """Return the newest image, of which there is one, as a file; a member that keeps it in memory writes
         it for once.
         """

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from routekeeper.nameserver.disk.files import DISK
 from routekeeper.nameserver.raft.consensus import effects
-from routekeeper.nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
+from routekeeper.nameserver.raft.consensus.effects import Apply, Changed, Effect, Send, Wake, WriteJournal
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.members import majority
 from routekeeper.nameserver.raft.consensus.messages import MessageError, encode
@@ -36,6 +36,7 @@ from routekeeper.nameserver.raft.types import (
 )
 from routekeeper.remoting.disk_threads import DiskThreads
 
+from .applier import Applier
 from .certificates import Certificates
 from .changes import HANDOVER_S, HANDOVER_STEP_S, Changes
 from .images import ImageFiles
@@ -103,12 +104,15 @@ class RaftMember:
         self.images: ImageFiles
         self.transport: Transport
         self.certificates: Certificates | None = None
+        self._applier: Applier
         self._storage: Storage
         self._promises: Promises
         self._writer: Writer | None = None
         self._loop: asyncio.AbstractEventLoop
         self._held: list[tuple[str, int, bytes]] = []  # member, kind and message, until promises are kept
         self._durable_to = 0  # up to this position the journal is known to be durable
+        self._dropping: set[str] = set()  # members whose link ends on the next turn
+        self._performing = False
         self._step_due = self._change_due = self._durable_due = self._closed = False
         self._removal = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -291,6 +295,7 @@ class RaftMember:
         self._storage = storage = Storage(self.config, self._machine, DISK)
         self._promises = Promises(storage.directory, self._in_background, self._keep_going, self.fatal)
         self.images = ImageFiles(storage, self._machine, self._in_background, self.wake)
+        self._applier = Applier(self._machine, boot_clock)
         try:
             self._engine = self._open()
         except BaseException:
@@ -316,7 +321,6 @@ class RaftMember:
         recovered = storage.recover()
         shared = Shared(
             config,
-            self._machine,
             held_image=self.images,
             clock=boot_clock,
             rng=Random(os.urandom(16)),
@@ -356,6 +360,10 @@ class RaftMember:
         bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False
         with needed_to_start(self.config.data_dir, StopMember):
+            while entries := engine.replay():
+                engine.replayed(self._applier.apply(entries), within=self._applier.within)
+                if self._applier.failure:
+                    raise StopMember(self._applier.failure)
             engine.start()
             self.perform()
         await self.transport.go()
@@ -424,43 +432,60 @@ class RaftMember:
     def perform(self) -> None:
         """Do what the engine wants done, in order; to be called after each of its methods that changes it.
 
-        Nothing that is done here calls back into the engine before it returns, but for what is applied.
+        Nothing that is done here calls back into the engine, but to say what was applied, or that there is no
+        image.
         """
-        for effect in self.engine.take_effects():
-            match effect:
-                case Send():
-                    self._send(effect.peer, RAFT, encode(effect.message))
-                case Wake():
-                    self.wake()
-                case Write():
-                    assert self._writer is not None
-                    # A leader hears from others before it can commit, and asks then.
-                    silent = effect.leads and len(self.engine.voters) > 1
-                    self._writer.write(effect.position, effect.ops, silent=silent)
-                case Apply():
-                    self.engine.apply_committed()
-                    self.perform()
-                case Changed():
-                    self.changed()
-                case effects.StoreVote():
-                    self._promises.store_vote(effect.term, effect.vote)
-                case effects.StoreStanding():
-                    self._promises.store_standing(effect.standing)
-                case effects.MakeImage():
-                    if self._writer is not None:
-                        self._writer.rotate()
-                    self._in_background(self._make_image(effect))
-                case effects.InstallImage():
-                    self._in_background(self._install_image(effect))
-                case effects.Trim():
-                    if self._writer is not None:
-                        self._writer.trim(effect.index)
-                case effects.Follow():
-                    self._follow(effect.members)
-                case effects.Leave():
-                    self._leave(effect.reason)
-                case effects.Fail():
-                    self.fatal(effect.reason)
+        if self._performing:
+            return  # what was applied has appended: the call below does that, too
+        self._performing = True
+        try:
+            while effects_due := self.engine.take_effects():
+                for effect in effects_due:
+                    self._do(effect)
+        finally:
+            self._performing = False
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._send(effect.peer, RAFT, encode(effect.message))
+            case Wake():
+                self.wake()
+            case WriteJournal():
+                assert self._writer is not None
+                # A leader hears from others before it can commit, and asks then.
+                silent = effect.leads and len(self.engine.voters) > 1
+                self._writer.write(effect.position, effect.ops, silent=silent)
+            case Apply():
+                self._apply(effect)
+            case Changed():
+                self.changed()
+            case effects.StoreVote():
+                self._promises.store_vote(effect.term, effect.vote)
+            case effects.StoreStanding():
+                self._promises.store_standing(effect.standing)
+            case effects.MakeImage():
+                self._begin_image(effect)
+            case effects.InstallImage():
+                self._in_background(self._install_image(effect))
+            case effects.Trim():
+                if self._writer is not None:
+                    self._writer.trim(effect.index)
+            case effects.KeepLinks():
+                self._keep_links(effect.members)
+            case effects.Leave():
+                self._leave(effect.reason)
+            case effects.Fail():
+                self.fatal(effect.reason)
+
+    def _apply(self, effect: Apply) -> None:
+        """Give entries to the state machine, as many as the loop can wait for, and say how far it is."""
+        began, applier = boot_clock(), self._applier
+        done = applier.apply(effect.entries)
+        if applier.failure:
+            self.engine.apply_failed(done, applier.failure)
+        else:
+            self.engine.applied(done, within=applier.within, took=boot_clock() - began)
 
     def _set_timer(self, wake_at: float) -> None:
         if self._closed:
@@ -502,7 +527,7 @@ class RaftMember:
     def _tell_change(self) -> None:
         self._change_due = False
         if not self._closed:
-            self.transport.follow(self._credentials(self.engine))
+            self.transport.use_credentials(self._credentials(self.engine))
             self.changes.look_again()
             self._on_change()
 
@@ -515,13 +540,13 @@ class RaftMember:
             open=engine.shared.empty,
         )
 
-    def _follow(self, members: tuple[str, ...]) -> None:
+    def _keep_links(self, members: tuple[str, ...]) -> None:
         if self._storage.volatile:  # a member that starts empty again waits for those that take part now
-            self._storage.directory.follow(members)
+            self._storage.directory.remember_members(members)
             self._promises.save_standing()
-        self.transport.follow(self._credentials(self.engine))
+        self.transport.use_credentials(self._credentials(self.engine))
 
-    # ---- links (transport.Owner)
+    # ---- links (transport.LinkOwner)
 
     def link_up(self, peer: str) -> None:
         self.engine.link_up(peer)
@@ -593,14 +618,25 @@ class RaftMember:
             self.on_removed(self._removal)
 
     def _send(self, member: str, kind: int, message: bytes) -> bool:
-        """Send, in order; nothing leaves while a promise is on its way to the disk."""
+        """Send, in order; nothing leaves while a promise is on its way to the disk.
+
+        A link that stays must not miss a message, so one that misses one ends: on the next turn, as its end
+        is an event of its own, and nothing more is sent over it.
+        """
+        if member in self._dropping:
+            return False
         if self._promises.kept:
             return self.transport.send(member, kind, message)
         if len(self._held) >= HELD_MAX:
-            self.transport.drop(member)  # a link that stays must not miss a message
+            self._dropping.add(member)
+            self._loop.call_soon(self._drop, member)
             return False
         self._held.append((member, kind, message))
         return True
+
+    def _drop(self, member: str) -> None:
+        self.transport.drop(member)
+        self._dropping.discard(member)
 
     def fatal(self, reason: str) -> None:
         if not self._closed:
@@ -618,10 +654,22 @@ class RaftMember:
 
     # ---- state images
 
-    async def _make_image(self, wanted: effects.MakeImage) -> None:
-        """A failure costs nothing but room (D28)."""
+    def _begin_image(self, wanted: effects.MakeImage) -> None:
+        """Take the state as it is; what is encoded of it is encoded in a thread (D28, D29)."""
         try:
-            await self.images.make(wanted)
+            encode_state = self._machine.snapshot()
+        except Exception as error:
+            logger.exception("snapshot raised index=%d", wanted.index)
+            self.engine.images.failed(str(error))
+            return
+        if self._writer is not None:
+            self._writer.rotate()
+        self._in_background(self._make_image(wanted, encode_state))
+
+    async def _make_image(self, wanted: effects.MakeImage, encode_state: Callable[[], bytes]) -> None:
+        """Encode and store an image; a failure costs nothing but room (D28)."""
+        try:
+            await self.images.make(wanted, encode_state)
         except Exception as error:
             if not isinstance(error, OSError):
                 logger.exception("snapshot failed index=%d", wanted.index)
@@ -640,8 +688,18 @@ class RaftMember:
                 logger.exception("snapshot not installed index=%d", wanted.index)
             self.engine.images.install_failed(str(error))
         else:
+            replace_state = self._replacing(replace_state)
             self.engine.images.installed(wanted.index, wanted.term, wanted.configuration, replace_state)
         self.perform()
+
+    def _replacing(self, replace_state: Callable[[], None]) -> Callable[[], None]:
+        """Return what replaces the state, and forgets an entry that is half applied: the image has it."""
+
+        def replace() -> None:
+            self._applier.replaced()
+            replace_state()
+
+        return replace
 
     async def restore(self, raw: bytes) -> None:
         """Make the snapshot file ``raw`` log and state.
@@ -663,7 +721,7 @@ class RaftMember:
         except OSError as error:
             raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
         else:
-            images.restored(index, term, configuration, replace_state)
+            images.restored(index, term, configuration, self._replacing(replace_state))
             self.perform()
         finally:
             images.restoring = False

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from routekeeper.nameserver.disk.files import FULL_ERRNOS
-from routekeeper.nameserver.raft.consensus.members import Standing
+from routekeeper.nameserver.raft.consensus.members import MemberState
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.storage.writer import FULL_RETRY_S
 from routekeeper.remoting.disk_threads import DiskThreads
@@ -58,7 +58,7 @@ class Promises:
         self._promised += 1
         self._save_soon()
 
-    def store_standing(self, standing: Standing) -> None:
+    def store_standing(self, standing: MemberState) -> None:
         if self.directory.become(standing):
             self._promised += 1
         self.save_standing()

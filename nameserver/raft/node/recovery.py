@@ -15,7 +15,7 @@ from routekeeper.nameserver.raft.consensus.members import (
     founding,
 )
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
-from routekeeper.nameserver.raft.storage.images import Image, Snapshots
+from routekeeper.nameserver.raft.storage.images import SnapshotFile, Snapshots
 from routekeeper.nameserver.raft.storage.journal import Journal, Replay
 from routekeeper.nameserver.raft.types import (
     RaftConfig,
@@ -137,7 +137,7 @@ class Storage:
         self.directory.close()
 
 
-def join(image: Image | None, replay: Replay) -> Recovered | None:
+def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
     """Put what the journal holds behind the image. Pure.
 
     The image may be newer than the journal's first entries (a crash before the journal was trimmed), or newer

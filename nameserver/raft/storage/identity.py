@@ -25,7 +25,7 @@ from routekeeper.nameserver.disk.directory import (
     lock_directory,
 )
 from routekeeper.nameserver.disk.files import DISK, File, Files, make_directories, replace_file
-from routekeeper.nameserver.raft.consensus.members import Standing, cluster_id
+from routekeeper.nameserver.raft.consensus.members import MemberState, cluster_id
 from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
 from routekeeper.remoting.lenient import UNREADABLE
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 1
 VOTE_FORMAT: Final = 1
 #: What a standing says, and what of it still holds in a life that finds no data.
-_STANDING: Final = tuple(field.name for field in fields(Standing))
+_STANDING: Final = tuple(field.name for field in fields(MemberState))
 _WITHOUT_DATA: Final = ("cluster", "removed")
 #: Room for what is known of some hundred members.
 _STANDING_SIZE: Final = 64 * 1024
@@ -54,7 +54,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State(Standing):
+class State(MemberState):
     """What this member is, and what became of its last life. Kept as JSON, by the names of the fields.
 
     Attributes:
@@ -290,8 +290,8 @@ class DataDirectory:
     # ---- standing
 
     @property
-    def standing(self) -> Standing:
-        return Standing(**{name: getattr(self.state, name) for name in _STANDING})
+    def standing(self) -> MemberState:
+        return MemberState(**{name: getattr(self.state, name) for name in _STANDING})
 
     def correct_founders(self) -> None:
         """Take other peers for the group that is yet to be founded; stored by :meth:`begin`.
@@ -305,7 +305,7 @@ class DataDirectory:
             logger.warning("peers corrected before the first start former=%s peers=%s", former, peers)
             self._change(members=members, cluster=cluster_id(members))
 
-    def become(self, standing: Standing) -> bool:
+    def become(self, standing: MemberState) -> bool:
         """Take another standing, which is durable once :meth:`standing_to_save` was; of a member without
         durable data only what concerns it in another life, too.
 
@@ -317,7 +317,7 @@ class DataDirectory:
         self._change(**{name: getattr(standing, name) for name in outlives})
         return self.state != before
 
-    def follow(self, members: tuple[str, ...]) -> None:
+    def remember_members(self, members: tuple[str, ...]) -> None:
         """Remember who takes part, for a member that has no log to tell it after a restart."""
         self._change(members=members)
 

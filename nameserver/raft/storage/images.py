@@ -44,7 +44,7 @@ _KEEP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class SnapshotFile:
     """Where an image is; ``size`` counts its bytes without the header, which holds ``configuration``."""
 
     index: int
@@ -64,11 +64,11 @@ class Snapshots:
     def __init__(self, directory: Path, files: Files = DISK) -> None:
         self._directory = directory
         self._files = files
-        self.newest: Image | None = None
+        self.newest: SnapshotFile | None = None
         # By index: a replaced image stays readable (D20); where the image begins in its file.
         self._open: dict[int, tuple[File, int]] = {}
 
-    def recover(self) -> tuple[Image, bytes] | None:
+    def recover(self) -> tuple[SnapshotFile, bytes] | None:
         """Read the newest image and remove unfinished ones.
 
         Raises:
@@ -104,7 +104,7 @@ class Snapshots:
         replace_file(self._files, path, (head + checksum + members, data))
         if self.newest is not None and self.newest.index >= index:
             return
-        self.newest = Image(index, term, len(data), path, configuration)
+        self.newest = SnapshotFile(index, term, len(data), path, configuration)
         for name in self._names()[:-_KEEP]:
             self._files.unlink(self._directory / name)
         for held in sorted(self._open)[:-_KEEP]:
@@ -131,7 +131,7 @@ def _image_at(raw: bytes) -> int:
     return _MEMBERS_AT + int.from_bytes(raw[_HEAD.size : _MEMBERS_AT], "big")
 
 
-def parse(raw: bytes, path: Path) -> tuple[Image, bytes]:
+def parse(raw: bytes, path: Path) -> tuple[SnapshotFile, bytes]:
     """Take a file apart: what its header says, and the image.
 
     Raises:
@@ -152,4 +152,4 @@ def parse(raw: bytes, path: Path) -> tuple[Image, bytes]:
         raise ValueError(f"{len(data)} bytes of image, {size} expected")
     if zlib.crc32(memoryview(raw)[_HEAD.size :], zlib.crc32(raw[:_CRC_AT])) != checksum:
         raise ValueError("bad checksum")
-    return Image(index, term, size, path, raw[_MEMBERS_AT:start]), data
+    return SnapshotFile(index, term, size, path, raw[_MEMBERS_AT:start]), data

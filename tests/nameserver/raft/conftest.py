@@ -21,12 +21,18 @@ import pytest
 from routekeeper.nameserver.raft.consensus import effects, messages
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.log import OP_RESET, Op
-from routekeeper.nameserver.raft.consensus.members import Standing, cluster_id, decode_configuration, founding
+from routekeeper.nameserver.raft.consensus.members import (
+    MemberState,
+    cluster_id,
+    decode_configuration,
+    founding,
+)
 from routekeeper.nameserver.raft.consensus.part import Shared
+from routekeeper.nameserver.raft.node.applier import Applier
 from routekeeper.nameserver.raft.node.recovery import join
-from routekeeper.nameserver.raft.storage.images import Image
+from routekeeper.nameserver.raft.storage.images import SnapshotFile
 from routekeeper.nameserver.raft.storage.journal import Replay
-from routekeeper.nameserver.raft.types import RaftConfig, Role
+from routekeeper.nameserver.raft.types import RaftConfig, Role, StopMember
 
 TIMEOUT_MS = 300
 TIMEOUT_S = TIMEOUT_MS / 1000
@@ -39,8 +45,8 @@ class Disk:
     frames: list[list[Op]] = field(default_factory=list)
     written: int = 0  # frames that are certainly there
     vote: tuple[int, str | None] = (0, None)
-    standing: Standing | None = None
-    images: list[tuple[Image, bytes]] = field(default_factory=list)
+    standing: MemberState | None = None
+    images: list[tuple[SnapshotFile, bytes]] = field(default_factory=list)
 
 
 class Machine:
@@ -104,7 +110,7 @@ class SimMember:
         self._waiting.clear()
         disk = self.disk
         if disk.standing is None or world.volatile:
-            disk.standing = Standing(instance=f"{self.name}.{self.life}", cluster=cluster_id(self.peers))
+            disk.standing = MemberState(instance=f"{self.name}.{self.life}", cluster=cluster_id(self.peers))
         replay = Replay()
         for op in itertools.chain.from_iterable(disk.frames):
             replay.apply(list(op))
@@ -130,16 +136,20 @@ class SimMember:
         )
         shared = Shared(
             config,
-            self.machine,
             held_image=self,
             clock=self.clock,
             rng=random.Random(world.rng.getrandbits(64)),
             standing=disk.standing,
             recovered=replace(joined, term=disk.vote[0], vote=disk.vote[1], configuration=configuration),
         )
-        self.engine = Engine(shared)
-        self._perform_after_each_call(self.engine)
-        self.engine.start()
+        self.engine = engine = Engine(shared)
+        self.applier = Applier(self.machine, self.clock)
+        self._perform_after_each_call(engine)
+        while entries := engine.replay():
+            engine.replayed(self.applier.apply(entries), within=self.applier.within)
+            if self.applier.failure:
+                raise StopMember(self.applier.failure)
+        engine.start()
         self.arm()
 
     def _perform_after_each_call(self, engine: Engine) -> None:
@@ -168,33 +178,41 @@ class SimMember:
                 setattr(part, name, performing(getattr(part, name)))
 
     def _perform(self, engine: Engine) -> None:
-        for effect in engine.take_effects():
-            match effect:
-                case effects.Send():
-                    self.send(effect.peer, messages.encode(effect.message))
-                case effects.Write():
-                    self.write(effect.position, effect.ops)
-                case effects.StoreVote():
-                    self.store_vote(effect.term, effect.vote)
-                case effects.StoreStanding():
-                    self.disk.standing = effect.standing
-                case effects.Apply():
-                    engine.apply_committed()
-                    self._perform(engine)
-                case effects.MakeImage():
-                    self.make_image(effect)
-                case effects.InstallImage():
-                    self.install_image(effect)
-                case effects.Leave():
-                    self.leave(effect.reason)
-                case effects.Fail():
-                    self.stopped = effect.reason
-                case effects.Wake():
-                    self.wake()
-                case effects.Changed():
-                    self.changed()
-                case effects.Trim() | effects.Follow():
-                    pass  # frames are kept, and everyone is linked to everyone here
+        while wanted := engine.take_effects():
+            for effect in wanted:
+                match effect:
+                    case effects.Send():
+                        self.send(effect.peer, messages.encode(effect.message))
+                    case effects.WriteJournal():
+                        self.write(effect.position, effect.ops)
+                    case effects.StoreVote():
+                        self.store_vote(effect.term, effect.vote)
+                    case effects.StoreStanding():
+                        self.disk.standing = effect.standing
+                    case effects.Apply():
+                        self.apply(engine, effect)
+                    case effects.MakeImage():
+                        self.make_image(effect)
+                    case effects.InstallImage():
+                        self.install_image(effect)
+                    case effects.Leave():
+                        self.leave(effect.reason)
+                    case effects.Fail():
+                        self.stopped = effect.reason
+                    case effects.Wake():
+                        self.wake()
+                    case effects.Changed():
+                        self.changed()
+                    case effects.Trim() | effects.KeepLinks():
+                        pass  # frames are kept, and everyone is linked to everyone here
+
+    def apply(self, engine: Engine, effect: effects.Apply) -> None:
+        began = self.clock()
+        done = self.applier.apply(effect.entries)
+        if self.applier.failure:
+            engine.apply_failed(done, self.applier.failure)
+        else:
+            engine.applied(done, within=self.applier.within, took=self.clock() - began)
 
     def kill(self) -> None:
         """As SIGKILL: what was being written is there up to some frame."""
@@ -284,17 +302,17 @@ class SimMember:
     def make_image(self, wanted: effects.MakeImage) -> None:
         self.world.stat["images"] += 1
         delay = self.world.rng.uniform(0.001, 0.3)
-        self.world.at(delay, self._image_made, self.life, wanted)
+        self.world.at(delay, self._image_made, self.life, wanted, self.machine.snapshot())
 
     def _store(self, index: int, term: int, configuration: bytes, data: bytes) -> None:
         if not self.disk.images or self.disk.images[-1][0].index < index:
-            image = Image(index, term, len(data), None, configuration)  # type: ignore[arg-type]
+            image = SnapshotFile(index, term, len(data), None, configuration)  # type: ignore[arg-type]
             self.disk.images.append((image, data))
             del self.disk.images[:-2]
 
-    def _image_made(self, life: int, wanted: effects.MakeImage) -> None:
+    def _image_made(self, life: int, wanted: effects.MakeImage, encode_state: Callable[[], bytes]) -> None:
         if life == self.life and self.engine is not None:
-            self._store(wanted.index, wanted.term, wanted.configuration, wanted.encode())
+            self._store(wanted.index, wanted.term, wanted.configuration, encode_state())
             self.engine.images.made(wanted.index)
 
     def install_image(self, wanted: effects.InstallImage) -> None:
@@ -308,7 +326,13 @@ class SimMember:
     def _installed(self, life: int, index: int, term: int, configuration: bytes, image: bytes) -> None:
         if life == self.life and self.engine is not None:
             self._store(index, term, configuration, image)
-            self.engine.images.installed(index, term, configuration, self.machine.prepare(image))
+            replace_state = self.machine.prepare(image)
+
+            def install() -> None:
+                self.applier.replaced()
+                replace_state()
+
+            self.engine.images.installed(index, term, configuration, install)
 
     def image(self) -> tuple[int, int, int, bytes] | None:
         if not self.disk.images:

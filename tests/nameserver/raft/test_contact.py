@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routekeeper.nameserver.raft.consensus.contact import Contact
+from routekeeper.nameserver.raft.consensus.contact import QuorumContact
 
 
 def test_a_leaders_contact_is_that_of_its_majority() -> None:
-    contact = Contact(5)
+    contact = QuorumContact(5)
     assert contact.majority_date(100.0) == -math.inf
     contact.accepted_by("b", clock=1.0, echo=90.0, voter=True)
     assert contact.majority_date(100.0) == -math.inf
@@ -24,18 +24,18 @@ def test_a_leaders_contact_is_that_of_its_majority() -> None:
 
 
 def test_the_only_member_is_always_in_contact_with_itself() -> None:
-    assert Contact(1).majority_date(5.0) == 5.0
+    assert QuorumContact(1).majority_date(5.0) == 5.0
 
 
 def test_a_learner_does_not_count_but_its_clock_is_echoed() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.accepted_by("b", clock=7.0, echo=90.0, voter=False)
     assert contact.majority_date(100.0) == -math.inf
     assert contact.echo_for("b") == 7.0
 
 
 def test_an_older_echo_does_not_move_the_date_back() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
     contact.accepted_by("b", clock=1.0, echo=50.0, voter=True)
     assert contact.member_date("b") == 90.0
@@ -43,7 +43,7 @@ def test_an_older_echo_does_not_move_the_date_back() -> None:
 
 
 def test_who_accepted_us_has_done_so_also_after_a_new_link() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
     contact.forget("b")
     assert contact.member_date("b") == -math.inf
@@ -59,7 +59,7 @@ def test_who_accepted_us_has_done_so_also_after_a_new_link() -> None:
 
 
 def test_echoes_of_a_former_term_do_not_count_and_are_not_returned() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
     contact.led(91.0, 1, 1)
     contact.new_term()
@@ -69,7 +69,7 @@ def test_echoes_of_a_former_term_do_not_count_and_are_not_returned() -> None:
 
 
 def test_a_followers_date_is_its_echo_minus_the_age_its_leader_states() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.stated_by_leader("a", clock=5.0, echo=70.0, age=2.5, commit=10)
     contact.applied(9)
     assert contact.date == -math.inf  # not applied here yet
@@ -79,7 +79,7 @@ def test_a_followers_date_is_its_echo_minus_the_age_its_leader_states() -> None:
 
 
 def test_a_statement_without_age_or_echo_says_nothing() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.stated_by_leader("a", clock=5.0, echo=None, age=1.0, commit=1)
     contact.stated_by_leader("a", clock=6.0, echo=70.0, age=None, commit=1)
     contact.applied(10)
@@ -88,7 +88,7 @@ def test_a_statement_without_age_or_echo_says_nothing() -> None:
 
 
 def test_each_statement_waits_for_its_own_commit_index() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     for commit, echo in ((10, 50.0), (20, 60.0), (30, 70.0)):
         contact.stated_by_leader("a", clock=5.0, echo=echo, age=0.0, commit=commit)
     contact.applied(25)
@@ -98,7 +98,7 @@ def test_each_statement_waits_for_its_own_commit_index() -> None:
 
 
 def test_statements_that_wait_are_bounded_and_the_newest_survives() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     for i in range(1000):
         contact.stated_by_leader("a", clock=float(i), echo=float(i), age=0.0, commit=i)
     contact.applied(999)
@@ -106,7 +106,7 @@ def test_statements_that_wait_are_bounded_and_the_newest_survives() -> None:
 
 
 def test_a_new_link_forgets_the_clock_of_the_former_process() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
     contact.forget("b")
     assert contact.echo_for("b") is None
@@ -127,7 +127,7 @@ EVENTS = st.one_of(
 )
 
 
-def tell(contact: Contact, event: tuple[Any, ...], now: float) -> None:
+def tell(contact: QuorumContact, event: tuple[Any, ...], now: float) -> None:
     match event:
         case "echo", peer, ago, voter:
             contact.accepted_by(peer, clock=now, echo=now - ago, voter=voter)
@@ -147,7 +147,7 @@ def tell(contact: Contact, event: tuple[Any, ...], now: float) -> None:
 def test_a_kept_yes_is_what_the_date_says_at_all_times(
     events: list[tuple[Any, ...]], members: int, now: float
 ) -> None:
-    asked, plain = Contact(members), Contact(members)  # plain keeps nothing: it is never asked
+    asked, plain = QuorumContact(members), QuorumContact(members)  # plain keeps nothing: it is never asked
     limit = 2.0
     for event in events:
         if event[0] == "wait":
@@ -163,7 +163,7 @@ def test_a_kept_yes_is_what_the_date_says_at_all_times(
 
 
 def test_a_yes_is_kept_until_the_date_is_too_old_the_limit_falls_or_the_term_ends() -> None:
-    contact = Contact(3)
+    contact = QuorumContact(3)
     contact.accepted_by("b", clock=1.0, echo=90.0, voter=True)
     contact.led(90.5, 1, 1)
     assert not contact.in_time(91.0, 2.0)  # nobody asked so far

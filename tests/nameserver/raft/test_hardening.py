@@ -17,15 +17,15 @@ import pytest
 from routekeeper.nameserver.raft import library, pysyncobj_seam
 from routekeeper.nameserver.raft.consensus import messages
 from routekeeper.nameserver.raft.consensus import part as part_module
-from routekeeper.nameserver.raft.consensus.contact import Contact
-from routekeeper.nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
+from routekeeper.nameserver.raft.consensus.contact import QuorumContact
+from routekeeper.nameserver.raft.consensus.effects import Committed, EffectQueue, InstallImage, MakeImage
 from routekeeper.nameserver.raft.consensus.elections import Elections
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.following import Following
 from routekeeper.nameserver.raft.consensus.greetings import Greetings
 from routekeeper.nameserver.raft.consensus.images import IMAGE_SIZE_MAX, INSTALL_RETRY_S, Images
 from routekeeper.nameserver.raft.consensus.leading import Leading
-from routekeeper.nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
+from routekeeper.nameserver.raft.consensus.log import CONFIGURATION, RaftLog
 from routekeeper.nameserver.raft.consensus.members import encode_configuration, quorum_index
 from routekeeper.nameserver.raft.consensus.membership import Membership
 from routekeeper.nameserver.raft.consensus.messages import (
@@ -48,6 +48,7 @@ from routekeeper.nameserver.raft.consensus.messages import (
 )
 from routekeeper.nameserver.raft.consensus.part import Shared
 from routekeeper.nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
+from routekeeper.nameserver.raft.node.applier import Applier
 from routekeeper.nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 from routekeeper.remoting.steps import Steps
 
@@ -984,7 +985,7 @@ def _d2_off(patch: pytest.MonkeyPatch) -> None:
     original = Images.on_part
 
     def on_part(images: Any, peer: str, m: SnapshotPart) -> None:
-        images._following.follow(peer, m.term, min(m.last, images._log.last_index))
+        images._following.accept_leader(peer, m.term, min(m.last, images._log.last_index))
         original(images, peer, m)
 
     patch.setattr(Images, "on_part", on_part)
@@ -1012,9 +1013,11 @@ def _d5_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d6_off(patch: pytest.MonkeyPatch) -> None:
-    original = Effects.send
+    original = EffectQueue.send
     patch.setattr(
-        Effects, "send", lambda effects, peer, m: None if isinstance(m, Stale) else original(effects, peer, m)
+        EffectQueue,
+        "send",
+        lambda effects, peer, m: None if isinstance(m, Stale) else original(effects, peer, m),
     )
 
 
@@ -1037,14 +1040,13 @@ def _d10_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d11_off(patch: pytest.MonkeyPatch) -> None:
-    def applying(engine: Any, index: int) -> Steps[None]:
-        term, command = engine._log.read(index, bytes_max=0)[0]
-        if command[:1] == REGULAR:
+    def applying(applier: Any, entry: Committed) -> Steps[None]:
+        if entry.payload is not None:
             with contextlib.suppress(Exception):
-                engine.shared.machine.apply(command[1:], index=index, term=term, live=True)
+                applier._machine.apply(entry.payload, index=entry.index, term=entry.term, live=True)
         yield from ()
 
-    patch.setattr(Engine, "_applying", applying)
+    patch.setattr(Applier, "_applying", applying)
 
 
 def _d12_off(patch: pytest.MonkeyPatch) -> None:
@@ -1053,7 +1055,7 @@ def _d12_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d16_off(patch: pytest.MonkeyPatch) -> None:
     def on_part(images: Any, peer: str, m: SnapshotPart) -> None:
-        images._following.follow(peer, m.term)
+        images._following.accept_leader(peer, m.term)
         images._effects.add(InstallImage(m.index, m.index_term, m.configuration, bytearray(m.data)))
 
     patch.setattr(Images, "on_part", on_part)
@@ -1103,9 +1105,9 @@ def _d25_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
-    original = Contact.accepted_by
+    original = QuorumContact.accepted_by
     patch.setattr(
-        Contact,
+        QuorumContact,
         "accepted_by",
         lambda contact, peer, *, clock, echo, voter: original(
             contact, peer, clock=clock, echo=echo, voter=True
@@ -1174,13 +1176,16 @@ def _d28_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d31_off(patch: pytest.MonkeyPatch) -> None:
-    original = Engine._applying
+    original = Engine._committed
 
-    def applying(engine: Any, index: int) -> Steps[None]:
-        if engine._log.read(index, bytes_max=0)[0][1][:1] in (NO_OP, REGULAR, CONFIGURATION):
-            yield from original(engine, index)
+    def committed(engine: Any) -> list[Committed]:
+        try:
+            return original(engine)
+        except StopMember:
+            engine._given = [Committed(engine.applied_index + 1, 0, None, live=True)]
+            return list(engine._given)
 
-    patch.setattr(Engine, "_applying", applying)
+    patch.setattr(Engine, "_committed", committed)
 
 
 def _d34_off(patch: pytest.MonkeyPatch) -> None:
@@ -1190,7 +1195,7 @@ def _d34_off(patch: pytest.MonkeyPatch) -> None:
 def _d35_off(patch: pytest.MonkeyPatch) -> None:
     def change(membership: Any, configuration: Any) -> int:
         index: int = membership._leading.add(CONFIGURATION + encode_configuration(configuration))
-        membership.follow()
+        membership.adopt_configuration()
         return index
 
     patch.setattr(Membership, "_change", change)
@@ -1198,9 +1203,9 @@ def _d35_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:
     """In force once it is applied."""
-    original = Shared.follow
+    original = Shared.adopt_configuration
 
-    def follow(shared: Any) -> None:
+    def adopt(shared: Any) -> None:
         held = shared.log._configurations
         if held[-1][0] <= shared.log.getRaftCommitIndex() or len(held) == 1:
             original(shared)
@@ -1210,7 +1215,7 @@ def _d36_off(patch: pytest.MonkeyPatch) -> None:
         original(shared)
         held.extend(later)
 
-    patch.setattr(Shared, "follow", follow)
+    patch.setattr(Shared, "adopt_configuration", adopt)
 
 
 SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from routekeeper.nameserver.disk.files import DISK
-from routekeeper.nameserver.raft.consensus.members import Standing
+from routekeeper.nameserver.raft.consensus.members import MemberState
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.storage.journal import Journal
 from routekeeper.nameserver.raft.storage.slots import Slots
@@ -104,7 +104,7 @@ def test_a_standing_that_was_written_in_another_order_is_read(config: RaftConfig
     slots.close()
     directory = DataDirectory(config)
     directory.close()
-    assert directory.standing == Standing(
+    assert directory.standing == MemberState(
         instance="i", founders={"a:1": "i", "b:1": "j"}, cluster="c", doubtful=True
     )
     assert (directory.state.members, directory.state.boot, directory.state.synced) == (

@@ -30,7 +30,7 @@ from routekeeper.nameserver.raft.consensus.log import (
 )
 from routekeeper.nameserver.raft.node.recovery import join
 from routekeeper.nameserver.raft.storage import journal as journal_module
-from routekeeper.nameserver.raft.storage.images import Image, Snapshots
+from routekeeper.nameserver.raft.storage.images import SnapshotFile, Snapshots
 from routekeeper.nameserver.raft.storage.journal import (
     Corrupt,
     Journal,
@@ -267,12 +267,12 @@ def test_d30_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path:
     journal, replay = _open(tmp_path)
     journal.close()
     assert [index for _, index, _ in replay.entries] == [13]
-    joined = join(Image(12, 1, 0, tmp_path), replay)
+    joined = join(SnapshotFile(12, 1, 0, tmp_path), replay)
     assert joined is not None
     assert not joined.replaced
     assert joined.base_index == 12
     assert [index for _, index, _ in joined.entries] == [13]
-    assert join(Image(11, 1, 0, tmp_path), replay) is None  # 12 is missing
+    assert join(SnapshotFile(11, 1, 0, tmp_path), replay) is None  # 12 is missing
 
 
 def test_a_missing_segment_or_a_damaged_earlier_one_is_refused(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def _replay(*ops: Op) -> Replay:
 def test_d14_image_and_journal_make_one_log(
     image: tuple[int, int] | None, ops: tuple[Op, ...], base: tuple[int, int], kept: list[int], replaced: bool
 ) -> None:
-    found = Image(*image, 0, Path()) if image else None
+    found = SnapshotFile(*image, 0, Path()) if image else None
     joined = join(found, _replay(*ops))
     assert joined is not None
     assert (joined.base_index, joined.base_term) == base
@@ -541,7 +541,7 @@ def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
         if number < durable_from:
             assert set(range(2, 10)) <= held
         else:
-            joined = join(Image(9, 1, 0, tmp_path), replay)
+            joined = join(SnapshotFile(9, 1, 0, tmp_path), replay)
             assert joined is not None
             assert set(range(10, 16)) <= {index for _, index, _ in joined.entries}
 
@@ -561,7 +561,7 @@ def _d15_off(patch: pytest.MonkeyPatch) -> None:
     """What cannot be read is as good as not there."""
     original = Snapshots.recover
 
-    def recover(snapshots: Snapshots) -> tuple[Image, bytes] | None:
+    def recover(snapshots: Snapshots) -> tuple[SnapshotFile, bytes] | None:
         try:
             return original(snapshots)
         except RaftStartError:

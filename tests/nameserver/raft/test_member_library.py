@@ -151,7 +151,7 @@ def _d14_off(patch: pytest.MonkeyPatch) -> None:
 def _d29_off(patch: pytest.MonkeyPatch) -> None:
     """The library's own writer of dumps, with its defaults."""
 
-    async def make(member: RaftMember, wanted: MakeImage) -> None:
+    async def make(member: RaftMember, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
         file = str(member.config.data_dir / "dump")
         Serializer(file, 1 << 16, True, None, None, None).serialize(None, wanted.index)
 

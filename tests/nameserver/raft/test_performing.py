@@ -13,7 +13,6 @@ from tests.nameserver.raft.test_member_disks import Still
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="the link is dropped at once, and its end reaches the engine")
 def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
