@@ -78,3 +78,23 @@ def test_names_of_many_connections_are_bounded_together(monkeypatch: pytest.Monk
         check(liveness)
     over = [number for number in range(1, 10) if liveness.carries_broker(ConnectionId(number))]
     assert over == [7, 8, 9]
+
+
+@pytest.mark.xfail(strict=True, reason="every open connection of a broker with a record is remembered")
+def test_older_connections_of_brokers_with_a_record_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stranger registers what is listed over each of its connections."""
+    monkeypatch.setattr(liveness_module, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(liveness_module, "SPARE_MAX", 3, raising=False)
+    liveness = Liveness()
+    for number in range(1, 10):
+        liveness.registering(A, ConnectionId(number))
+        liveness.registered(A, ConnectionId(number), revision=number)
+        check(liveness)
+    for number in range(1, 4):  # over an older one, too
+        liveness.registering(A, ConnectionId(number))
+        liveness.registered(A, ConnectionId(number), revision=number + 9)
+        check(liveness)
+    over = [number for number in range(1, 10) if liveness.carries_broker(ConnectionId(number))]
+    assert over == [1, 2, 3, 9], "the youngest, and three that registered last"
