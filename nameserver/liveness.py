@@ -46,9 +46,9 @@ LEASE_DEFAULT_S: Final = LEASE_MS / 1000
 CLOSED_MAX: Final = 10_000
 """Brokers without a connection of which something is remembered; of more, the longest unchanged go."""
 
-UNPROVEN_MAX: Final = 10_000
-"""Pairs of a connection and a broker that registered over it and has no record by that; of more, the oldest
-are forgotten. A stranger has no end of names."""
+SPARE_MAX: Final = 10_000
+"""Pairs of an open connection and a broker that registered over it, but for the youngest connection of each
+broker with a record; above that the oldest is forgotten. A stranger has no end of names."""
 
 REPEATED_AFTER_S: Final = 5.0
 """A contained version that comes again after this time is the broker's own. Copies that lay in one socket
@@ -125,9 +125,9 @@ class Liveness:
         self._unconnected: dict[BrokerKey, None] = {}  # of the contacts, in the order of their last change
         # Open connections only; the value is the revision of the last registration that succeeded over it.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
-        # Of those pairs the ones without a record, the oldest first: no registration has succeeded yet, or
-        # its record is gone since.
-        self._unproven: dict[tuple[ConnectionId, BrokerKey], None] = {}
+        # Of those pairs all but the owners of brokers with a record, the oldest first: no registration has
+        # succeeded yet, the record is gone since, or a younger connection owns the broker.
+        self._spare: dict[tuple[ConnectionId, BrokerKey], None] = {}
         # One for a record at most; it goes with the record.
         self._contained: dict[BrokerKey, _Contained] = {}
 
@@ -146,18 +146,21 @@ class Liveness:
 
         The broker belongs to this connection from here on, unless a younger one has it.
         """
-        unproven = self._registered_over.setdefault(origin, {}).setdefault(broker, None) is None
+        is_spare = self._registered_over.setdefault(origin, {}).setdefault(broker, None) is None
         before = self._contacts.get(broker)
         if before is not None and before.owner is not None and origin < before.owner:
             self._put(broker, replace(before, heard_at=self.clock))
+            is_spare = True
         else:
             known = before is not None and before.owner == origin and before.confirmed
             self._put(
                 broker,
                 Contact(heard_at=self.clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known),
             )
-        if unproven:
-            self._add_unproven(origin, broker)
+            if before is not None and before.owner is not None and before.owner != origin:
+                self._add_spare(before.owner, broker)
+        if is_spare:
+            self._add_spare(origin, broker)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note that a registration over ``origin`` succeeded and left the record at ``revision``.
@@ -165,10 +168,13 @@ class Liveness:
         It may come after the close of that connection, when the change had to travel: the evidence of the
         close then speaks of this revision.
         """
+        contact = self._contacts.get(broker)
         if origin in self._registered_over:
             self._registered_over[origin][broker] = revision
-            self._unproven.pop((origin, broker), None)
-        contact = self._contacts.get(broker)
+            if contact is not None and contact.owner == origin:
+                self._spare.pop((origin, broker), None)
+            else:
+                self._add_spare(origin, broker)
         if contact is None or contact.owner is None:
             return
         if origin != contact.owner:
@@ -234,7 +240,7 @@ class Liveness:
         """
         gone = []
         for broker, revision in self._registered_over.pop(origin, {}).items():
-            self._unproven.pop((origin, broker), None)
+            self._spare.pop((origin, broker), None)
             contact = self._contacts.get(broker)
             if contact is None:
                 continue
@@ -268,7 +274,7 @@ class Liveness:
         for origin, brokers in self._registered_over.items():
             if broker in brokers:
                 del brokers[broker]
-                self._unproven.pop((origin, broker), None)
+                self._spare.pop((origin, broker), None)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that the record is gone, by whatever change: what was heard before says nothing of a next one.
@@ -280,7 +286,7 @@ class Liveness:
         if contact is not None:
             self._put(broker, replace(contact, heard_at=NEVER))
         for origin in [origin for origin, brokers in self._registered_over.items() if broker in brokers]:
-            self._add_unproven(origin, broker)
+            self._add_spare(origin, broker)
 
     def table_replaced(self) -> None:
         """Forget what speaks of records: others may be listed now."""
@@ -351,17 +357,19 @@ class Liveness:
         self._put(broker, replace(contact, closing=replace(closing, at=self.clock, revision=revision)))
         return True
 
-    def _add_unproven(self, origin: ConnectionId, broker: BrokerKey) -> None:
-        """Note a pair of connection and broker without a record, and forget the oldest one above the bound.
+    def _add_spare(self, origin: ConnectionId, broker: BrokerKey) -> None:
+        """Count a pair as spare if its connection is open, and forget the oldest one above the bound.
 
-        To others its connection then counts as closed by us, which is no evidence.
+        To others the connection of a broker that is forgotten counts as closed by us, which is no evidence.
         """
-        self._unproven.pop((origin, broker), None)
-        self._unproven[origin, broker] = None
-        if len(self._unproven) <= UNPROVEN_MAX:
+        if broker not in self._registered_over.get(origin, ()):
             return
-        oldest = next(iter(self._unproven))
-        del self._unproven[oldest]
+        self._spare.pop((origin, broker), None)
+        self._spare[origin, broker] = None
+        if len(self._spare) <= SPARE_MAX:
+            return
+        oldest = next(iter(self._spare))
+        del self._spare[oldest]
         origin, broker = oldest
         brokers = self._registered_over[origin]
         del brokers[broker]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -33,6 +33,12 @@ HEARINGS_BYTES: Final = 1024 * 1024
 
 FORGET_S: Final = 10 * LEASE_DEFAULT_S
 """How long a leader remembers a hearing of a broker that has no record and no connection."""
+
+UNLISTED_MAX: Final = 20_000
+"""Brokers without a record that a leader remembers, of its own and of each member's evidence. Those heard
+longest ago are forgotten first. No member knows more of them."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,16 +195,18 @@ class FailureDetector:
         self._hearings.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
-        """Forget brokers without a record that nobody has been connected with or heard for long."""
+        """Forget brokers without a record that are silent without a connection for long, or too many."""
 
         def stays(broker: BrokerKey, heard_at: float) -> bool:
             return clock - heard_at <= FORGET_S or is_listed(broker)
 
         self._judged = {b: revision for b, revision in self._judged.items() if is_listed(b)}
         self._hearings = {b: heard for b, heard in self._hearings.items() if stays(b, heard[0])}
+        _forget_oldest(self._hearings, is_listed, lambda heard: heard[0])
         for member in self.members.values():
             known = member.contacts
             member.contacts = {b: c for b, c in known.items() if c.connected or stays(b, c.heard_at)}
+            _forget_oldest(member.contacts, is_listed, lambda contact: contact.heard_at)
 
     def note(self, broker: BrokerKey, at: float) -> None:
         """Note that a broker was heard, or its record made: silent it cannot have been for longer than that.
@@ -253,6 +261,17 @@ def judge(
     if clock - heard_at > lease_s:
         return LeaveReason.LEASE_EXPIRED
     return None
+
+
+def _forget_oldest(
+    known: dict[BrokerKey, _T], is_listed: Callable[[BrokerKey], bool], heard_at: Callable[[_T], float]
+) -> None:
+    if len(known) <= UNLISTED_MAX:
+        return
+    unlisted = [broker for broker in known if not is_listed(broker)]
+    unlisted.sort(key=lambda broker: heard_at(known[broker]))
+    for broker in unlisted[: max(0, len(unlisted) - UNLISTED_MAX)]:
+        del known[broker]
 
 
 def _shifted(contact: BrokerContact, offset: float) -> BrokerContact:

@@ -28,7 +28,7 @@ def connected(liveness: Liveness) -> set[BrokerKey]:
 
 
 def test_of_names_without_a_record_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness_module, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     liveness.registering(A, ONE)
     liveness.registered(A, ONE, revision=1)
@@ -42,7 +42,7 @@ def test_of_names_without_a_record_the_newest_are_remembered(monkeypatch: pytest
 
 
 def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness_module, "UNPROVEN_MAX", 1)
+    monkeypatch.setattr(liveness_module, "SPARE_MAX", 1)
     liveness = Liveness()
     first, second = names(2)
     liveness.registering(first, ONE)
@@ -58,7 +58,7 @@ def test_names_whose_records_are_gone_count_as_names_without_a_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stranger registers names and takes them away again, one after the other."""
-    monkeypatch.setattr(liveness_module, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     keys = names(6)
     for revision, key in enumerate(keys):
@@ -71,10 +71,28 @@ def test_names_whose_records_are_gone_count_as_names_without_a_record(
 
 
 def test_names_of_many_connections_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness_module, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     for number in range(9):
         liveness.registering(A, ConnectionId(number + 1))
         check(liveness)
     over = [number for number in range(1, 10) if liveness.carries_broker(ConnectionId(number))]
     assert over == [7, 8, 9]
+
+
+def test_older_connections_of_brokers_with_a_record_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stranger registers what is listed over each of its connections."""
+    monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
+    liveness = Liveness()
+    for number in range(1, 10):
+        liveness.registering(A, ConnectionId(number))
+        liveness.registered(A, ConnectionId(number), revision=number)
+        check(liveness)
+    for number in range(1, 4):  # over an older one, too
+        liveness.registering(A, ConnectionId(number))
+        liveness.registered(A, ConnectionId(number), revision=number + 9)
+        check(liveness)
+    over = [number for number in range(1, 10) if liveness.carries_broker(ConnectionId(number))]
+    assert over == [1, 2, 3, 9], "the youngest, and three that registered last"

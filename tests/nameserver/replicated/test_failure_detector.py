@@ -904,9 +904,6 @@ def test_many_hearings_come_with_several_acknowledgements(
     assert process.reporter.hearings.keys() == set(MANY)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a leader remembers brokers without a record for 20 minutes, however many"
-)
 def test_of_brokers_without_a_record_those_heard_last_are_remembered(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:

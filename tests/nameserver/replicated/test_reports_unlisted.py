@@ -24,7 +24,7 @@ def address(number: int) -> str:
 def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connection_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "UNPROVEN_MAX", REMEMBERED, raising=False)  # that are connected
+    monkeypatch.setattr(liveness, "SPARE_MAX", REMEMBERED)  # that are connected
     monkeypatch.setattr(liveness, "CLOSED_MAX", REMEMBERED)  # and as many that are not
 
     async def body() -> None:
