@@ -7,6 +7,7 @@ Lengths are in characters.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 #: Longest name of a topic. The longest real one has 390: the pop retry topic (5.x) of a group of 255
@@ -40,20 +41,13 @@ ARGUMENTS_MAX: Final = 128
 # Also IPv6 without brackets, as Java's brokers spell it.
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Za-z:.%_-]++\]|[0-9A-Za-z:.%_-]+):([0-9]{1,5})", re.ASCII)
 
-#: What :func:`is_address` has found good lately: the same addresses come again and again, and looking here
-#: calls nothing.
-addresses_seen: Final[set[str]] = set()
-_SEEN_MAX: Final = 4096
-
 
 def is_address(text: str) -> bool:
     """Say whether a text has the form of an address that one could dial."""
-    if text in addresses_seen:
-        return True
-    match = _ADDRESS.fullmatch(text) if len(text) <= ADDR_MAX else None
-    if match is None or not 1 <= int(match[1]) <= PORT_MAX:
-        return False
-    if len(addresses_seen) >= _SEEN_MAX:
-        addresses_seen.clear()
-    addresses_seen.add(text)
-    return True
+    return len(text) <= ADDR_MAX and _has_form(text)
+
+
+@lru_cache(maxsize=4096)  # the same addresses come again and again
+def _has_form(text: str) -> bool:
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 1 <= int(match[1]) <= PORT_MAX

@@ -66,7 +66,8 @@ class RemotingServer:
         self._intake: Intake[Connection] = Intake(bytes_max=self.limits.large_frames_max, host=host)
         self._intake_look: asyncio.TimerHandle | None = None  # while somebody waits for a place
         self._lines = LineLimit()
-        self._parked: dict[int, list[Connection]] = {}
+        #: Connections that wait, by the numbers that they wait for.
+        self.parked: dict[int, list[Connection]] = {}
         self._parking = 0  # what was waited for last
         self._parked_last: list[Connection] = []  # who waits for it
         self.connections: dict[int, Connection] = {}
@@ -138,13 +139,13 @@ class RemotingServer:
             self._intake_look.cancel()
         if self._server is not None:
             await stop_accepting(self._server)
-        if self._parked:
+        if self.parked:
             self._unparked = asyncio.Event()
             try:
                 async with asyncio.timeout(drain_s):
                     await self._unparked.wait()
             except TimeoutError:
-                log.warning("reads abandoned connections=%s", sum(map(len, self._parked.values())))
+                log.warning("reads abandoned connections=%s", sum(map(len, self.parked.values())))
         until = self._loop.time() + drain_s
         if self.turns.waiting:
             self._looked_at = asyncio.Event()
@@ -223,7 +224,7 @@ class RemotingServer:
         """Note who is to be looked at when ``number`` has passed."""
         if number != self._parking:
             self._parking = number
-            self._parked_last = self._parked.setdefault(number, [])
+            self._parked_last = self.parked.setdefault(number, [])
         self._parked_last.append(connection)
 
     def unpark(self, number: int) -> None:
@@ -231,9 +232,9 @@ class RemotingServer:
         if number == self._parking:
             self._parking = 0
         self.turns.renew()
-        for connection in self._parked.pop(number, ()):
+        for connection in self.parked.pop(number, ()):
             connection.unpark(number)
-        if self._unparked is not None and not self._parked:
+        if self._unparked is not None and not self.parked:
             self._unparked.set()
 
     def begin_large(self, connection: Connection, size: int) -> bool:

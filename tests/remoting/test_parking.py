@@ -112,9 +112,9 @@ async def parked(server: RemotingServer, numbers: set[int], size: int | None = N
     """Return once connections wait for exactly these numbers, with so many bytes on the first of them."""
 
     def there() -> bool:
-        connections = [c for waiting in server._parked.values() for c in waiting]
-        bytes_ = sum(c._inbox.size for c in connections[:1])
-        return set(server._parked) == numbers and (size is None or bytes_ >= size)
+        connections = [c for waiting in server.parked.values() for c in waiting]
+        bytes_ = sum(c.size for c in connections[:1])
+        return set(server.parked) == numbers and (size is None or bytes_ >= size)
 
     await until(there)
 
@@ -212,8 +212,8 @@ def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None
         peer.send(*((WAITS, n) for n in range(1, count + 1)))
         await parked(server, {1}, size=64 * 1024)
         await asyncio.sleep(0.05)  # whatever more it takes, it took by now
-        (connection,) = server._parked[1]
-        held = connection._inbox.size
+        (connection,) = server.parked[1]
+        held = connection.size
         assert held < 2 * 1024 * 1024
         gate.number = 0
         server.unpark(1)
@@ -231,7 +231,7 @@ def test_a_peer_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
         await peer.close()
         await until(lambda: not server.connections)
         gate.open(server, 1)
-        assert not server._parked
+        assert not server.parked
 
     run(body)
 

@@ -362,7 +362,6 @@ def test_lines_about_bad_frames_are_few_and_short_and_the_rest_is_counted(
             assert 0 < len(lines) <= 30
             assert max(map(len, lines)) < 400
             assert server.stats.lines_suppressed == count - len(lines)
-            assert server._lines.turn(asyncio.get_running_loop().time() + 61.0) == count - len(lines)
 
     asyncio.run(main())
 

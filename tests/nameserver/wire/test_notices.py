@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import select
 import socket
@@ -112,47 +113,65 @@ def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path
 @pytest.mark.parametrize(
     ("host", "addr", "dialled"),
     [
-        ("10.0.0.1", "10.0.0.1:10911", True),
-        ("10.0.0.1", "10.0.0.2:10911", False),
-        ("10.0.0.1", "", False),
-        pytest.param("10.0.0.1", "10.0.0.1:" + "1" * 1_000_000, False, id="much text, no port"),
+        ("127.0.0.1", "127.0.0.1:10911", True),
+        ("127.0.0.1", "127.0.0.2:10911", False),
+        ("127.0.0.1", "", False),
+        pytest.param("127.0.0.1", "127.0.0.1:" + "1" * 1_000_000, False, id="much text, no port"),
     ],
 )
-def test_address_counts_if_its_connection_comes_from_there(host: str, addr: str, dialled: bool) -> None:
-    notices = Notices.__new__(Notices)
-    notices._registered = {}
-    notices.registered(ConnectionId(1), host, addr)
-    assert (notices._registered == {ConnectionId(1): {addr}}) is dialled
-    notices.closed(ConnectionId(1))
-    assert not notices._registered
+def test_address_counts_if_its_connection_comes_from_there(
+    host: str, addr: str, dialled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert refused([addr], host, [addr], caplog) == (0 if dialled else 1)
 
 
 @pytest.mark.parametrize("addr", ["[0:0:0:0:0:0:0:1]:10911", "::1:10911", "0:0:0:0:0:0:0:1:10911"])
-def test_address_counts_however_it_is_spelt(addr: str) -> None:
-    notices = Notices.__new__(Notices)
-    notices._registered = {}
-    notices.registered(ConnectionId(1), "[::1]", addr)
-    assert notices._registered == {ConnectionId(1): {addr}}
+def test_address_counts_however_it_is_spelt(addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert refused([addr], "[::1]", [addr], caplog) == 0
 
 
-def test_one_connection_has_a_bounded_number_of_addresses_dialled() -> None:
-    notices = Notices.__new__(Notices)
-    notices._registered = {}
-    for port in range(1, 1000):
-        notices.registered(ConnectionId(1), "10.0.0.1", f"10.0.0.1:{port}")
-    assert len(notices._registered[ConnectionId(1)]) == 64
+def test_one_connection_has_a_bounded_number_of_addresses_dialled(caplog: pytest.LogCaptureFixture) -> None:
+    addrs = [f"127.0.0.1:{port}" for port in range(1, 101)]
+    assert refused(addrs, "127.0.0.1", addrs, caplog) == 100 - 64
 
 
-def told(count: int) -> tuple[MinBrokerChange, list[str]]:
-    addrs = [f"10.0.0.1:{port}" for port in range(1, count + 1)]
-    change = MinBrokerChange(
+def test_addresses_of_a_closed_connection_are_not_dialled(caplog: pytest.LogCaptureFixture) -> None:
+    assert refused(["127.0.0.1:10911"], "127.0.0.1", ["127.0.0.1:10911"], caplog, closed=True) == 1
+
+
+def refused(
+    registered: list[str],
+    host: str,
+    tell: list[str],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    closed: bool = False,
+) -> int:
+    """Return how many addresses are not dialled after a connection from ``host`` registered some."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            notices = Notices(group)
+            for addr in registered:
+                notices.registered(ConnectionId(1), host, addr)
+            if closed:
+                notices.closed(ConnectionId(1))
+            notices.send(change(tell))
+            await notices.close()
+
+    caplog.set_level(logging.INFO, "routekeeper.nameserver.wire.notices")
+    asyncio.run(main())
+    return sum("reason=registered elsewhere" in message for message in caplog.messages)
+
+
+def change(addrs: list[str]) -> MinBrokerChange:
+    return MinBrokerChange(
         min_broker_id=0,
         min_broker_addr=BrokerAddr("10.0.0.1:1"),
         offline_addr=None,
         ha_addr=None,
         tell=tuple(map(BrokerAddr, addrs)),
     )
-    return change, addrs
 
 
 def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
@@ -166,11 +185,9 @@ def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
     async def main() -> None:
         async with asyncio.TaskGroup() as group:  # the one that everything else of the process is in
             notices = Notices(group)
-            change, addrs = told(1)
-            notices.registered(ConnectionId(1), "10.0.0.1", addrs[0])
-            notices.send(change)
-            while notices._tasks:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.001)
+            notices.registered(ConnectionId(1), "10.0.0.1", "10.0.0.1:1")
+            notices.send(change(["10.0.0.1:1"]))
+            await asyncio.sleep(0)  # its task begins, and fails
             await notices.close()
 
     asyncio.run(main())
@@ -189,10 +206,10 @@ def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
             notices = Notices(group)
-            change, addrs = told(NOTICES_MAX + 50)
+            addrs = [f"10.0.0.1:{port}" for port in range(1, NOTICES_MAX + 51)]
             for number, addr in enumerate(addrs):
                 notices.registered(ConnectionId(number), "10.0.0.1", addr)
-            notices.send(change)
+            notices.send(change(addrs))
             await asyncio.sleep(0)
             assert len(dialled) == NOTICES_MAX
             await notices.close()
