@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -47,7 +48,7 @@ _VERSION_MIN: Final = 28
 #: Queues that are looked at before others have their turn.
 TURN: Final = 64
 #: Queues of all groups together that one answer lists at most; with more it would not fit a frame.
-_QUEUES_MAX: Final = 50_000
+QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -84,7 +85,8 @@ def reset_offset(state: BrokerState, call: Call) -> Stepwise:
             ResponseCode.INVALID_PARAMETER,
             f"queueId={fields.queue_id} is outside 0..{config.read_queue_nums - 1}, or -1 for all",
         )
-    return Stepwise(_reset(state, call, fields, config.read_queue_nums, about), asked=call.request)
+    work = _reset(state, call, fields, config.read_queue_nums, about)
+    return Stepwise(work, asked=call.request, queues=config.read_queue_nums)
 
 
 def _reset(
@@ -109,7 +111,7 @@ def _reset(
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
         offsets[_queue(state, fields.topic, queue_id)] = wanted
-    body = QueueOffsets(offsets=offsets).encode()
+    body: bytes = yield QueueOffsets(offsets=offsets).encode
     reply = call.request.reply(body=body)
     online = state.clients.consumer_group(fields.group)
     by_queue = {queue.queue_id: offset for queue, offset in offsets.items()}
@@ -200,7 +202,8 @@ def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
     """
     fields = TopicGroupFields.parse(call.request.ext_fields)
     config = _topic(state, fields.topic)
-    return Stepwise(_time_span(state, call, fields, config.write_queue_nums), asked=call.request)
+    work = _time_span(state, call, fields, config.write_queue_nums)
+    return Stepwise(work, asked=call.request, queues=config.write_queue_nums)
 
 
 def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_nums: int) -> Work:
@@ -232,7 +235,8 @@ def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_n
             ):
                 span |= {name: wall_ms, f"{name}Str": _time_text(wall_ms)}
             spans.append(span)
-    return call.request.reply(body=orjson.dumps({"consumeTimeSpanSet": spans}))
+    body: bytes = yield partial(orjson.dumps, {"consumeTimeSpanSet": spans})
+    return call.request.reply(body=body)
 
 
 def _time_text(wall_ms: int) -> str:
@@ -304,7 +308,8 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
 def broker_consume_stats(state: BrokerState, call: Call) -> Stepwise:
     """Serve 317: how far each group is in each of its topics."""
     fields = BrokerConsumeStatsFields.parse(call.request.ext_fields)
-    return Stepwise(_all_consume_stats(state, call, is_order=fields.is_order), asked=call.request)
+    work = _all_consume_stats(state, call, is_order=fields.is_order)
+    return Stepwise(work, asked=call.request, queues=QUEUES_MAX)
 
 
 def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Work:
@@ -317,15 +322,16 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
             if config is None or (is_order and not config.order):
                 continue
             seen += config.write_queue_nums
-            if seen > _QUEUES_MAX:
+            if seen > QUEUES_MAX:
                 return call.request.reply(
                     ResponseCode.SYSTEM_ERROR,
-                    remark=f"the groups have more than {_QUEUES_MAX} queues together: ask group by group",
+                    remark=f"the groups have more than {QUEUES_MAX} queues together: ask group by group",
                 )
             offsets = yield from consume_offsets(state, group, topic, config.write_queue_nums)
             lag += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
             tps = state.stats.consume_tps(topic, group)
-            listed.append(ConsumeStats(offsets=offsets, consume_tps=tps).encode())
+            encoded: bytes = yield ConsumeStats(offsets=offsets, consume_tps=tps).encode
+            listed.append(encoded)
         if listed:
             groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
         yield no_work

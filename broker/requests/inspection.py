@@ -20,7 +20,7 @@ from routekeeper.remoting.command import RemotingCommand
 #: Queue entries in one answer at most.
 ENTRIES_MAX: Final = 1024
 #: Producers in one answer at most; with more it would not fit a frame.
-_PRODUCERS_MAX: Final = 50_000
+PRODUCERS_MAX: Final = 50_000
 
 
 def broker_stats(state: BrokerState, call: Call) -> RemotingCommand:
@@ -88,9 +88,9 @@ def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
     """
     groups = state.clients.producer_groups()
     count = sum(map(len, groups.values()))
-    if count > _PRODUCERS_MAX:
+    if count > PRODUCERS_MAX:
         raise Refusal(
-            ResponseCode.SYSTEM_ERROR, f"{count} producers are above {_PRODUCERS_MAX}: ask group by group"
+            ResponseCode.SYSTEM_ERROR, f"{count} producers are above {PRODUCERS_MAX}: ask group by group"
         )
     table = {
         group: [

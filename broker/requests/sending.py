@@ -61,7 +61,7 @@ _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 #: What all messages of a producer to one queue have in common, and what makes them another kind.
 _KIND: Final = itemgetter(*"abcdefhjkm")
 #: Kinds that are remembered, and how many characters one may have: strangers choose both.
-_KNOWN_MAX: Final = 4096
+KNOWN_MAX: Final = 4096
 _KIND_LENGTH_MAX: Final = 1024
 _DIGITS_MAX: Final = 18
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -176,7 +176,7 @@ def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
     assert topic is not None
     if sum([len(text) for text in kind if text is not None]) > _KIND_LENGTH_MAX:
         return
-    if len(state.known_sends) >= _KNOWN_MAX:
+    if len(state.known_sends) >= KNOWN_MAX:
         state.known_sends.clear()
     state.known_sends[kind] = KnownSend(
         topic, state.config, draft.queue_id, draft.flag, draft.sys_flag, draft.reconsume_times

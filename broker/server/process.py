@@ -54,9 +54,11 @@ audit_logger = logging.getLogger("routekeeper.broker.audit")
 T = TypeVar("T")
 
 #: Longest wait for a client's answer to what is handed on to it. Source: callConsumer, RocketMQ 4.9.
-_CLIENT_WAIT_S: Final = 10.0
+CLIENT_WAIT_S: Final = 10.0
 #: Queries by key under way at once; each reads files in a thread.
-_STEPWISE_MAX: Final = 32
+STEPWISE_MAX: Final = 32
+#: Queues that these list, one request apart: each takes half a kilobyte until the answer is sent.
+LISTED_QUEUES_MAX: Final = 200_000
 #: Threads for what reads files for a request.
 _READERS: Final = 4
 #: Groups that one log line names.
@@ -177,6 +179,7 @@ class BrokerServer:
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
         self._working = 0
+        self._listed = 0
         self._readers = DiskThreads("reader", count=_READERS)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
@@ -452,11 +455,11 @@ class BrokerServer:
         try:
             if connection is None:
                 raise ConnectionLost("its connection is closed", sent=False)
-            answer = await connection.invoke(forward.request, timeout_s=_CLIENT_WAIT_S)
+            answer = await connection.invoke(forward.request, timeout_s=CLIENT_WAIT_S)
         except RequestTimeout:
             return asked.reply(
                 ResponseCode.CONSUME_MSG_TIMEOUT,
-                remark=f"consumer <{forward.client_id}> gave no answer within {_CLIENT_WAIT_S:g} s",
+                remark=f"consumer <{forward.client_id}> gave no answer within {CLIENT_WAIT_S:g} s",
             )
         except RemotingError as error:
             return asked.reply(
@@ -474,7 +477,7 @@ class BrokerServer:
             try:
                 if connection is None:
                     return None
-                return await connection.invoke(ask.request, timeout_s=_CLIENT_WAIT_S)
+                return await connection.invoke(ask.request, timeout_s=CLIENT_WAIT_S)
             except RemotingError:
                 return None
 
@@ -483,17 +486,20 @@ class BrokerServer:
         return ask.combine(ask.asked, given)
 
     async def _work_out(self, stepwise: Stepwise) -> RemotingCommand | None:
-        if self._working >= _STEPWISE_MAX:
+        queues = stepwise.queues
+        if self._working >= STEPWISE_MAX or (self._working and self._listed + queues > LISTED_QUEUES_MAX):
             stepwise.work.close()
             return stepwise.asked.reply(
                 ResponseCode.SYSTEM_BUSY,
-                remark=f"[OVERLOAD]system busy, {self._working} queries are under way",
+                remark=f"[OVERLOAD]system busy, {self._working} queries of {self._listed} queues are under way",
             )
         self._working += 1
+        self._listed += queues
         try:
             outcome = await in_threads(stepwise.work, self._readers)
         finally:
             self._working -= 1
+            self._listed -= queues
         self._apply_effects()
         if not isinstance(outcome, Later):
             return outcome

@@ -130,10 +130,12 @@ class Stepwise:
 
     Attributes:
         asked: The request that it answers.
+        queues: Queues that the answer lists at most; they take memory until it is sent.
     """
 
     work: Work
     asked: RemotingCommand
+    queues: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

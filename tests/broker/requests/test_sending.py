@@ -144,7 +144,7 @@ def test_what_is_known_of_a_kind_ends_with_its_topic_and_the_settings(make_state
 def test_kinds_that_are_remembered_are_bounded(
     make_state: MakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("routekeeper.broker.requests.sending._KNOWN_MAX", 3)
+    monkeypatch.setattr("routekeeper.broker.requests.sending.KNOWN_MAX", 3)
     state = make_state()
     for number in range(10):
         assert sent(state, arguments(a=f"P{number}"))[0].code == 0
