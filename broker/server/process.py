@@ -491,7 +491,8 @@ class BrokerServer:
             stepwise.work.close()
             return stepwise.asked.reply(
                 ResponseCode.SYSTEM_BUSY,
-                remark=f"[OVERLOAD]system busy, {self._working} queries of {self._listed} queues are under way",
+                remark=f"[OVERLOAD]system busy, {self._working} queries are under way, they list"
+                f" {self._listed} queues",
             )
         self._working += 1
         self._listed += queues
