@@ -53,7 +53,7 @@ def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
     """
     fields = QueryConsumeQueueFields.parse(call.request.ext_fields)
     topic, queue_id = fields.topic, fields.queue_id
-    if queue_id not in state.store.queues_of(topic):
+    if state.store.bounds(topic, queue_id)[1] == 0:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
     if not 1 <= fields.count <= ENTRIES_MAX:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"count={fields.count} is outside 1..{ENTRIES_MAX}")
