@@ -185,9 +185,7 @@ def topic_stats(state: BrokerState, call: Call) -> Stepwise:
         Refusal: If the topic is unknown.
     """
     topic = TopicFields.parse(call.request.ext_fields).topic
-    config = state.topics.get(topic)
-    if config is None:
-        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    config = state.require_topic(topic)
     queue_nums = max(config.read_queue_nums, config.write_queue_nums)
     return Stepwise(_topic_stats(state, call, topic, queue_nums), asked=call.request, queues=queue_nums)
 
@@ -200,7 +198,7 @@ def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) ->
         places = [(queue_id, high - 1) for queue_id, (_, high) in zip(some, bounds, strict=True)]
         times: list[int | None] = yield state.store.stored_times(topic, places)
         for queue_id, (low, high), stored in zip(some, bounds, times, strict=True):
-            offsets[_queue(state, topic, queue_id)] = TopicOffset(
+            offsets[state.queue(topic, queue_id)] = TopicOffset(
                 min_offset=low, max_offset=high, last_update_timestamp=stored or 0
             )
     body: bytes = yield TopicStats(offsets=offsets).encode
@@ -407,7 +405,3 @@ def _duration(ms: int) -> str:
     hours, rest = divmod(rest, 3600)
     minutes, seconds = divmod(rest, 60)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
-def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
-    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

@@ -41,7 +41,6 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ResetOffsetFields
 from routekeeper.remoting.inspection import ConsumerStatus
 from routekeeper.remoting.names import GROUP_LENGTH_MAX
-from routekeeper.remoting.route import TopicConfig
 
 #: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
 _VERSION_MIN: Final = 28
@@ -68,7 +67,7 @@ def reset_offset(state: BrokerState, call: Call) -> Stepwise:
     if fields.queue_id >= 0:
         about["queue"] = str(fields.queue_id)
     about["force"] = str(fields.is_force).lower()
-    config = _topic(state, fields.topic)
+    config = state.require_topic(fields.topic)
     if state.groups.get(fields.group) is None:
         raise Refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{fields.group}] does not exist"
@@ -110,7 +109,7 @@ def _reset(
         consumed = state.offsets.get(fields.topic, fields.group, queue_id)
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
-        offsets[_queue(state, fields.topic, queue_id)] = wanted
+        offsets[state.queue(fields.topic, queue_id)] = wanted
     body: bytes = yield QueueOffsets(offsets=offsets).encode
     reply = call.request.reply(body=body)
     online = state.clients.consumer_group(fields.group)
@@ -201,7 +200,7 @@ def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
         Refusal: If the topic is unknown.
     """
     fields = TopicGroupFields.parse(call.request.ext_fields)
-    config = _topic(state, fields.topic)
+    config = state.require_topic(fields.topic)
     work = _time_span(state, call, fields, config.write_queue_nums)
     return Stepwise(work, asked=call.request, queues=config.write_queue_nums)
 
@@ -225,7 +224,7 @@ def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_n
             some, consumed_of, waiting, zip(known, known, known, known, strict=True), strict=True
         ):
             span: dict[str, Any] = {
-                "messageQueue": _queue(state, topic, queue_id).to_json(),
+                "messageQueue": state.queue(topic, queue_id).to_json(),
                 "delayTime": call.now_ms - next_ if waits and next_ >= 0 else 0,
             }
             for name, wall_ms in (
@@ -286,7 +285,7 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {fields.dest_group!r}: {fault}")
     if fields.topic:
-        _topic(state, fields.topic)
+        state.require_topic(fields.topic)
         _note_offsets(
             about,
             state.offsets.queues(fields.topic, fields.dest_group),
@@ -364,7 +363,7 @@ def consume_offsets(
         places = [(queue_id, offset - 1) for queue_id, offset in zip(some, consumed, strict=True)]
         times: list[int | None] = yield state.store.stored_times(topic, places)
         for queue_id, end, offset, stored in zip(some, ends, consumed, times, strict=True):
-            found[_queue(state, topic, queue_id)] = ConsumeOffset(
+            found[state.queue(topic, queue_id)] = ConsumeOffset(
                 broker_offset=end,
                 consumer_offset=offset,
                 pull_offset=offset,  # what was pulled and not yet consumed is known to consumers only
@@ -402,14 +401,3 @@ def group_config(state: BrokerState, call: Call) -> RemotingCommand:
     if found is None:
         raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group}")
     return call.request.reply(body=found.encode())
-
-
-def _topic(state: BrokerState, topic: str) -> TopicConfig:
-    config = state.topics.get(topic)
-    if config is None:
-        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-    return config
-
-
-def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
-    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

@@ -97,11 +97,11 @@ def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
             {
                 "clientId": client.client_id,
                 "language": (client.to_connection().to_json())["language"],
-                "lastUpdateTimestamp": call.now_ms - int((call.now - heard) * 1000),
+                "lastUpdateTimestamp": call.now_ms - int((call.now - seen) * 1000),
                 "remoteIP": f"/{client.client_addr}",
                 "version": client.version,
             }
-            for client, heard in members
+            for client, seen in members
         ]
         for group, members in groups.items()
     }
