@@ -10,10 +10,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
@@ -57,6 +57,10 @@ T = TypeVar("T")
 CLIENT_WAIT_S: Final = 10.0
 #: Queries by key under way at once; each reads files in a thread.
 STEPWISE_MAX: Final = 32
+#: Clients that are asked for their state at a time, by all requests together. A message that goes along is
+#: held until the client answers, so each 64 KiB of it count as a client.
+ASKED_MAX: Final = 1024
+_ASKED_BYTES: Final = 64 * 1024
 #: Queues that these list, one request apart: each takes half a kilobyte until the answer is sent.
 LISTED_QUEUES_MAX: Final = 200_000
 #: Threads for what reads files for a request.
@@ -180,6 +184,7 @@ class BrokerServer:
         self._audit: AuditLog
         self._working = 0
         self._listed = 0
+        self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
@@ -390,9 +395,10 @@ class BrokerServer:
                 return time_over(self._state, pull)
             return None
         if isinstance(outcome, Forward):
-            return self._ask_client(outcome)
+            count = 1 + len(outcome.request.body) // _ASKED_BYTES
+            return self._asking(outcome.asked, count, self._ask_client(outcome))
         if isinstance(outcome, AskAll):
-            return self._ask_all(outcome)
+            return self._asking(outcome.asked, len(outcome.clients), self._ask_all(outcome))
         if isinstance(outcome, Stepwise):
             return self._work_out(outcome)
         if outcome.log_offset and outcome.only_synced:
@@ -448,6 +454,27 @@ class BrokerServer:
             lambda failure: deferred.send(reply if failure is None else _unsynced(reply)),
         )
         return deferred
+
+    async def _asking(
+        self, asked: RemotingCommand, count: int, work: Coroutine[Any, Any, RemotingCommand]
+    ) -> RemotingCommand:
+        """Ask clients, unless as many are asked as may be.
+
+        Args:
+            count: Clients that are asked.
+        """
+        if self._asked and self._asked + count > ASKED_MAX:
+            work.close()
+            return asked.reply(
+                ResponseCode.SYSTEM_BUSY,
+                remark=f"[OVERLOAD]system busy, {self._asked} clients are asked for their state, allowed are"
+                f" {ASKED_MAX}",
+            )
+        self._asked += count
+        try:
+            return await work
+        finally:
+            self._asked -= count
 
     async def _ask_client(self, forward: Forward) -> RemotingCommand:
         asked = forward.asked

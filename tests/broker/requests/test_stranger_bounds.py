@@ -34,7 +34,6 @@ def send_batch(wire: Wire, count: int) -> RemotingCommand:
     return wire.call(320, BATCH, encode_batch([BatchItem(body=b"", properties="", flag=0)] * count))
 
 
-@pytest.mark.xfail(strict=True, reason="a batch may have as many messages as bytes allow")
 def test_batch_with_too_many_messages_is_refused_as_a_whole(start_broker: StartBroker) -> None:
     wire = start_broker().wire()
     assert send_batch(wire, 1000).code == 0
@@ -45,7 +44,6 @@ def test_batch_with_too_many_messages_is_refused_as_a_whole(start_broker: StartB
     assert wire.call(30, {"topic": "Batches", "queueId": "0"}).ext_fields["offset"] == "1000"
 
 
-@pytest.mark.xfail(strict=True, reason="consumers are asked without a bound")
 def test_requests_that_consumers_have_to_answer_have_a_bound(
     shared_broker: BrokerProcess, wire: Wire
 ) -> None:
