@@ -31,7 +31,6 @@ def test_loopback_is_told_from_its_text(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["LocalHost", "localhost.", "A.LOCALHOST"])
-@pytest.mark.xfail(strict=True, reason="only one spelling of loopback's name is known")
 def test_loopback_is_told_however_its_name_is_spelled(host: str) -> None:
     assert is_loopback(host)
 
