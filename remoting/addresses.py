@@ -77,10 +77,11 @@ def plain_host(host: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Say whether only this machine can reach a host, with or without brackets, as far as its text tells."""
+    host = canonical_host(host)
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: never another machine
         return True
     try:
-        return ipaddress.ip_address(canonical_host(host)).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

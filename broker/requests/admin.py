@@ -12,7 +12,7 @@ import orjson
 from routekeeper.broker.config import LIVE_KEYS, apply_properties
 from routekeeper.broker.errors import Refusal, SettingError
 from routekeeper.broker.requests.audited import NAMED_MAX, settings_text, topic_text
-from routekeeper.broker.requests.group_requests import TURN, consume_offsets
+from routekeeper.broker.requests.group_requests import QUEUES_MAX, TURN, consume_offsets
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, TopicChange, name_fault
 from routekeeper.remoting.bodies import (
@@ -185,11 +185,9 @@ def topic_stats(state: BrokerState, call: Call) -> Stepwise:
         Refusal: If the topic is unknown.
     """
     topic = TopicFields.parse(call.request.ext_fields).topic
-    config = state.topics.get(topic)
-    if config is None:
-        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    config = state.require_topic(topic)
     queue_nums = max(config.read_queue_nums, config.write_queue_nums)
-    return Stepwise(_topic_stats(state, call, topic, queue_nums), asked=call.request)
+    return Stepwise(_topic_stats(state, call, topic, queue_nums), asked=call.request, queues=queue_nums)
 
 
 def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) -> Work:
@@ -200,14 +198,19 @@ def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) ->
         places = [(queue_id, high - 1) for queue_id, (_, high) in zip(some, bounds, strict=True)]
         times: list[int | None] = yield state.store.stored_times(topic, places)
         for queue_id, (low, high), stored in zip(some, bounds, times, strict=True):
-            offsets[_queue(state, topic, queue_id)] = TopicOffset(
+            offsets[state.queue(topic, queue_id)] = TopicOffset(
                 min_offset=low, max_offset=high, last_update_timestamp=stored or 0
             )
-    return call.request.reply(body=TopicStats(offsets=offsets).encode())
+    body: bytes = yield TopicStats(offsets=offsets).encode
+    return call.request.reply(body=body)
 
 
 def consume_stats(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 208: how far a group is in the topics it has offsets for or subscribes to."""
+    """Serve 208: how far a group is in the topics it has offsets for or subscribes to.
+
+    Raises:
+        Refusal: If no topic is named, and the group's topics have too many queues for one answer.
+    """
     fields = ConsumeStatsFields.parse(call.request.ext_fields)
     group = fields.consumer_group
     online = state.clients.consumer_group(group)
@@ -216,7 +219,14 @@ def consume_stats(state: BrokerState, call: Call) -> Stepwise:
     else:
         subscribed = tuple(online.subscriptions) if online is not None else ()
         topics = tuple(dict.fromkeys(state.offsets.topics_of(group) + subscribed))
-    return Stepwise(_consume_stats(state, call, group, topics), asked=call.request)
+    configs = [config for topic in topics if (config := state.topics.get(topic)) is not None]
+    queues = sum(config.read_queue_nums for config in configs)
+    if not fields.topic and queues > QUEUES_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"the group has {queues} queues, {QUEUES_MAX} at most are listed: ask topic by topic",
+        )
+    return Stepwise(_consume_stats(state, call, group, topics), asked=call.request, queues=queues)
 
 
 def _consume_stats(state: BrokerState, call: Call, group: str, topics: tuple[str, ...]) -> Work:
@@ -227,7 +237,8 @@ def _consume_stats(state: BrokerState, call: Call, group: str, topics: tuple[str
         if config is not None:
             offsets |= yield from consume_offsets(state, group, topic, config.read_queue_nums)
             tps += state.stats.consume_tps(topic, group)
-    return call.request.reply(body=ConsumeStats(offsets=offsets, consume_tps=tps).encode())
+    body: bytes = yield ConsumeStats(offsets=offsets, consume_tps=tps).encode
+    return call.request.reply(body=body)
 
 
 def topic_consumers(state: BrokerState, call: Call) -> RemotingCommand:
@@ -400,7 +411,3 @@ def _duration(ms: int) -> str:
     hours, rest = divmod(rest, 3600)
     minutes, seconds = divmod(rest, 60)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
-def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
-    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

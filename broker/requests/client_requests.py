@@ -24,6 +24,7 @@ from routekeeper.remoting.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from routekeeper.remoting.bounds import NAME_MAX
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import (
@@ -110,8 +111,17 @@ def consumer_list(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def lock_queues(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 41."""
+    """Serve 41.
+
+    Raises:
+        Refusal: If a queue names a broker that none can have.
+    """
     asked = LockBatch.decode(call.request.body)
+    longest = max((len(queue.broker_name) for queue in asked.queues), default=0)
+    if longest > NAME_MAX:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER, f"brokerName of {longest} characters: allowed are {NAME_MAX}"
+        )
     host = charged_host(call.peer.ip)
     locked = state.locks.lock(asked.consumer_group, asked.client_id, asked.queues, now=call.now, host=host)
     return call.request.reply(body=LockBatchResponse(locked=locked).encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -40,14 +41,13 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ResetOffsetFields
 from routekeeper.remoting.inspection import ConsumerStatus
 from routekeeper.remoting.names import GROUP_LENGTH_MAX
-from routekeeper.remoting.route import TopicConfig
 
 #: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
 _VERSION_MIN: Final = 28
 #: Queues that are looked at before others have their turn.
 TURN: Final = 64
 #: Queues of all groups together that one answer lists at most; with more it would not fit a frame.
-_QUEUES_MAX: Final = 50_000
+QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -67,7 +67,7 @@ def reset_offset(state: BrokerState, call: Call) -> Stepwise:
     if fields.queue_id >= 0:
         about["queue"] = str(fields.queue_id)
     about["force"] = str(fields.is_force).lower()
-    config = _topic(state, fields.topic)
+    config = state.require_topic(fields.topic)
     if state.groups.get(fields.group) is None:
         raise Refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{fields.group}] does not exist"
@@ -84,7 +84,8 @@ def reset_offset(state: BrokerState, call: Call) -> Stepwise:
             ResponseCode.INVALID_PARAMETER,
             f"queueId={fields.queue_id} is outside 0..{config.read_queue_nums - 1}, or -1 for all",
         )
-    return Stepwise(_reset(state, call, fields, config.read_queue_nums, about), asked=call.request)
+    work = _reset(state, call, fields, config.read_queue_nums, about)
+    return Stepwise(work, asked=call.request, queues=config.read_queue_nums)
 
 
 def _reset(
@@ -108,8 +109,8 @@ def _reset(
         consumed = state.offsets.get(fields.topic, fields.group, queue_id)
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
-        offsets[_queue(state, fields.topic, queue_id)] = wanted
-    body = QueueOffsets(offsets=offsets).encode()
+        offsets[state.queue(fields.topic, queue_id)] = wanted
+    body: bytes = yield QueueOffsets(offsets=offsets).encode
     reply = call.request.reply(body=body)
     online = state.clients.consumer_group(fields.group)
     by_queue = {queue.queue_id: offset for queue, offset in offsets.items()}
@@ -199,8 +200,9 @@ def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
         Refusal: If the topic is unknown.
     """
     fields = TopicGroupFields.parse(call.request.ext_fields)
-    config = _topic(state, fields.topic)
-    return Stepwise(_time_span(state, call, fields, config.write_queue_nums), asked=call.request)
+    config = state.require_topic(fields.topic)
+    work = _time_span(state, call, fields, config.write_queue_nums)
+    return Stepwise(work, asked=call.request, queues=config.write_queue_nums)
 
 
 def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_nums: int) -> Work:
@@ -222,7 +224,7 @@ def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_n
             some, consumed_of, waiting, zip(known, known, known, known, strict=True), strict=True
         ):
             span: dict[str, Any] = {
-                "messageQueue": _queue(state, topic, queue_id).to_json(),
+                "messageQueue": state.queue(topic, queue_id).to_json(),
                 "delayTime": call.now_ms - next_ if waits and next_ >= 0 else 0,
             }
             for name, wall_ms in (
@@ -232,7 +234,8 @@ def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_n
             ):
                 span |= {name: wall_ms, f"{name}Str": _time_text(wall_ms)}
             spans.append(span)
-    return call.request.reply(body=orjson.dumps({"consumeTimeSpanSet": spans}))
+    body: bytes = yield partial(orjson.dumps, {"consumeTimeSpanSet": spans})
+    return call.request.reply(body=body)
 
 
 def _time_text(wall_ms: int) -> str:
@@ -282,7 +285,7 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {fields.dest_group!r}: {fault}")
     if fields.topic:
-        _topic(state, fields.topic)
+        state.require_topic(fields.topic)
         _note_offsets(
             about,
             state.offsets.queues(fields.topic, fields.dest_group),
@@ -304,7 +307,8 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
 def broker_consume_stats(state: BrokerState, call: Call) -> Stepwise:
     """Serve 317: how far each group is in each of its topics."""
     fields = BrokerConsumeStatsFields.parse(call.request.ext_fields)
-    return Stepwise(_all_consume_stats(state, call, is_order=fields.is_order), asked=call.request)
+    work = _all_consume_stats(state, call, is_order=fields.is_order)
+    return Stepwise(work, asked=call.request, queues=QUEUES_MAX)
 
 
 def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Work:
@@ -317,15 +321,16 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
             if config is None or (is_order and not config.order):
                 continue
             seen += config.write_queue_nums
-            if seen > _QUEUES_MAX:
+            if seen > QUEUES_MAX:
                 return call.request.reply(
                     ResponseCode.SYSTEM_ERROR,
-                    remark=f"the groups have more than {_QUEUES_MAX} queues together: ask group by group",
+                    remark=f"the groups have more than {QUEUES_MAX} queues together: ask group by group",
                 )
             offsets = yield from consume_offsets(state, group, topic, config.write_queue_nums)
             lag += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
             tps = state.stats.consume_tps(topic, group)
-            listed.append(ConsumeStats(offsets=offsets, consume_tps=tps).encode())
+            encoded: bytes = yield ConsumeStats(offsets=offsets, consume_tps=tps).encode
+            listed.append(encoded)
         if listed:
             groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
         yield no_work
@@ -358,7 +363,7 @@ def consume_offsets(
         places = [(queue_id, offset - 1) for queue_id, offset in zip(some, consumed, strict=True)]
         times: list[int | None] = yield state.store.stored_times(topic, places)
         for queue_id, end, offset, stored in zip(some, ends, consumed, times, strict=True):
-            found[_queue(state, topic, queue_id)] = ConsumeOffset(
+            found[state.queue(topic, queue_id)] = ConsumeOffset(
                 broker_offset=end,
                 consumer_offset=offset,
                 pull_offset=offset,  # what was pulled and not yet consumed is known to consumers only
@@ -396,14 +401,3 @@ def group_config(state: BrokerState, call: Call) -> RemotingCommand:
     if found is None:
         raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group}")
     return call.request.reply(body=found.encode())
-
-
-def _topic(state: BrokerState, topic: str) -> TopicConfig:
-    config = state.topics.get(topic)
-    if config is None:
-        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-    return config
-
-
-def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
-    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

@@ -20,7 +20,7 @@ from routekeeper.remoting.command import RemotingCommand
 #: Queue entries in one answer at most.
 ENTRIES_MAX: Final = 1024
 #: Producers in one answer at most; with more it would not fit a frame.
-_PRODUCERS_MAX: Final = 50_000
+PRODUCERS_MAX: Final = 50_000
 
 
 def broker_stats(state: BrokerState, call: Call) -> RemotingCommand:
@@ -53,7 +53,7 @@ def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
     """
     fields = QueryConsumeQueueFields.parse(call.request.ext_fields)
     topic, queue_id = fields.topic, fields.queue_id
-    if queue_id not in state.store.queues_of(topic):
+    if state.store.bounds(topic, queue_id)[1] == 0:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
     if not 1 <= fields.count <= ENTRIES_MAX:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"count={fields.count} is outside 1..{ENTRIES_MAX}")
@@ -88,20 +88,20 @@ def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
     """
     groups = state.clients.producer_groups()
     count = sum(map(len, groups.values()))
-    if count > _PRODUCERS_MAX:
+    if count > PRODUCERS_MAX:
         raise Refusal(
-            ResponseCode.SYSTEM_ERROR, f"{count} producers are above {_PRODUCERS_MAX}: ask group by group"
+            ResponseCode.SYSTEM_ERROR, f"{count} producers are above {PRODUCERS_MAX}: ask group by group"
         )
     table = {
         group: [
             {
                 "clientId": client.client_id,
                 "language": (client.to_connection().to_json())["language"],
-                "lastUpdateTimestamp": call.now_ms - int((call.now - heard) * 1000),
+                "lastUpdateTimestamp": call.now_ms - int((call.now - seen) * 1000),
                 "remoteIP": f"/{client.client_addr}",
                 "version": client.version,
             }
-            for client, heard in members
+            for client, seen in members
         ]
         for group, members in groups.items()
     }

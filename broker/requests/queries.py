@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from routekeeper.broker.errors import Refusal
-from routekeeper.broker.store.message_index import FOUND_MAX, Found, keys_of
+from routekeeper.broker.store.message_index import FOUND_MAX, IndexEntry, keys_of
 from routekeeper.broker.store.steps import no_work
 from routekeeper.broker.tables.state import BrokerState, Call, Stepwise, Work
 from routekeeper.remoting.codes import ResponseCode
@@ -50,7 +50,7 @@ def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: in
     for look in index.search(
         fields.topic, fields.key, begin_ms=fields.begin_timestamp, end_ms=fields.end_timestamp
     ):
-        found: list[Found] = yield look
+        found: list[IndexEntry] = yield look
         for entry in found:
             if read and read % _TURN == 0:
                 yield no_work
@@ -82,7 +82,7 @@ def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: in
     return call.request.reply(ext_fields=header.to_ext(), body=b"".join(map(encode_message, results)))
 
 
-def _wanted(state: BrokerState, fields: QueryMessageFields, entry: Found) -> StoredMessage | None:
+def _wanted(state: BrokerState, fields: QueryMessageFields, entry: IndexEntry) -> StoredMessage | None:
     message = state.store.message_at(entry.offset)
     if message is None or message.topic != fields.topic or fields.key not in keys_of(message.properties):
         return None  # gone since, or another key with the same hash

@@ -5,6 +5,7 @@ Source: SendMessageProcessor and AbstractSendMessageProcessor, RocketMQ 4.9 and 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -61,9 +62,12 @@ _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 #: What all messages of a producer to one queue have in common, and what makes them another kind.
 _KIND: Final = itemgetter(*"abcdefhjkm")
 #: Kinds that are remembered, and how many characters one may have: strangers choose both.
-_KNOWN_MAX: Final = 4096
+KNOWN_MAX: Final = 4096
 _KIND_LENGTH_MAX: Final = 1024
 _DIGITS_MAX: Final = 18
+#: Messages of one batch: storing so many holds the loop for a tenth of a second.
+BATCH_MAX: Final = 10_000
+_ITEM_SIZE: Final = struct.Struct(">i")
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 _DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -176,7 +180,7 @@ def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
     assert topic is not None
     if sum([len(text) for text in kind if text is not None]) > _KIND_LENGTH_MAX:
         return
-    if len(state.known_sends) >= _KNOWN_MAX:
+    if len(state.known_sends) >= KNOWN_MAX:
         state.known_sends.clear()
     state.known_sends[kind] = KnownSend(
         topic, state.config, draft.queue_id, draft.flag, draft.sys_flag, draft.reconsume_times
@@ -334,6 +338,7 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
         )
     if PROPERTY_DELAY in properties:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support delayed messages")
+    _check_count(call.request.body)
     try:
         items = decode_batch(call.request.body)
     except RemoteProtocolError as error:
@@ -355,6 +360,26 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
             )
         )
     return drafts
+
+
+def _check_count(batch: bytes) -> None:
+    """Check that a batch has no more messages than may be stored in one turn of the loop.
+
+    Raises:
+        Refusal: If it has more; they are counted no further than to the bound.
+    """
+    count = position = 0
+    while position + _ITEM_SIZE.size <= len(batch):
+        (size,) = _ITEM_SIZE.unpack_from(batch, position)
+        if size <= 0:
+            return  # it is malformed: the decoder says how
+        position += size
+        count += 1
+        if count > BATCH_MAX:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch request holds more messages than are taken at once, allowed are {BATCH_MAX}",
+            )
 
 
 def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:

@@ -10,10 +10,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
@@ -54,9 +54,15 @@ audit_logger = logging.getLogger("routekeeper.broker.audit")
 T = TypeVar("T")
 
 #: Longest wait for a client's answer to what is handed on to it. Source: callConsumer, RocketMQ 4.9.
-_CLIENT_WAIT_S: Final = 10.0
+CLIENT_WAIT_S: Final = 10.0
 #: Queries by key under way at once; each reads files in a thread.
-_STEPWISE_MAX: Final = 32
+STEPWISE_MAX: Final = 32
+#: Clients that are asked for their state at a time, by all requests together. A message that goes along is
+#: held until the client answers, so each 64 KiB of it count as a client.
+ASKED_MAX: Final = 1024
+_ASKED_BYTES: Final = 64 * 1024
+#: Queues that these list, one request apart: each takes half a kilobyte until the answer is sent.
+LISTED_QUEUES_MAX: Final = 200_000
 #: Threads for what reads files for a request.
 _READERS: Final = 4
 #: Groups that one log line names.
@@ -177,6 +183,8 @@ class BrokerServer:
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
         self._working = 0
+        self._listed = 0
+        self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
@@ -387,9 +395,10 @@ class BrokerServer:
                 return time_over(self._state, pull)
             return None
         if isinstance(outcome, Forward):
-            return self._ask_client(outcome)
+            count = 1 + len(outcome.request.body) // _ASKED_BYTES
+            return self._asking(outcome.asked, count, self._ask_client(outcome))
         if isinstance(outcome, AskAll):
-            return self._ask_all(outcome)
+            return self._asking(outcome.asked, len(outcome.clients), self._ask_all(outcome))
         if isinstance(outcome, Stepwise):
             return self._work_out(outcome)
         if outcome.log_offset and outcome.only_synced:
@@ -446,17 +455,38 @@ class BrokerServer:
         )
         return deferred
 
+    async def _asking(
+        self, asked: RemotingCommand, count: int, work: Coroutine[Any, Any, RemotingCommand]
+    ) -> RemotingCommand:
+        """Ask clients, unless as many are asked as may be.
+
+        Args:
+            count: Clients that are asked.
+        """
+        if self._asked and self._asked + count > ASKED_MAX:
+            work.close()
+            return asked.reply(
+                ResponseCode.SYSTEM_BUSY,
+                remark=f"[OVERLOAD]system busy, {self._asked} clients are asked for their state, allowed are"
+                f" {ASKED_MAX}",
+            )
+        self._asked += count
+        try:
+            return await work
+        finally:
+            self._asked -= count
+
     async def _ask_client(self, forward: Forward) -> RemotingCommand:
         asked = forward.asked
         connection = self._server.connections.get(forward.connection)
         try:
             if connection is None:
                 raise ConnectionLost("its connection is closed", sent=False)
-            answer = await connection.invoke(forward.request, timeout_s=_CLIENT_WAIT_S)
+            answer = await connection.invoke(forward.request, timeout_s=CLIENT_WAIT_S)
         except RequestTimeout:
             return asked.reply(
                 ResponseCode.CONSUME_MSG_TIMEOUT,
-                remark=f"consumer <{forward.client_id}> gave no answer within {_CLIENT_WAIT_S:g} s",
+                remark=f"consumer <{forward.client_id}> gave no answer within {CLIENT_WAIT_S:g} s",
             )
         except RemotingError as error:
             return asked.reply(
@@ -474,7 +504,7 @@ class BrokerServer:
             try:
                 if connection is None:
                     return None
-                return await connection.invoke(ask.request, timeout_s=_CLIENT_WAIT_S)
+                return await connection.invoke(ask.request, timeout_s=CLIENT_WAIT_S)
             except RemotingError:
                 return None
 
@@ -483,17 +513,21 @@ class BrokerServer:
         return ask.combine(ask.asked, given)
 
     async def _work_out(self, stepwise: Stepwise) -> RemotingCommand | None:
-        if self._working >= _STEPWISE_MAX:
+        queues = stepwise.queues
+        if self._working >= STEPWISE_MAX or (self._working and self._listed + queues > LISTED_QUEUES_MAX):
             stepwise.work.close()
             return stepwise.asked.reply(
                 ResponseCode.SYSTEM_BUSY,
-                remark=f"[OVERLOAD]system busy, {self._working} queries are under way",
+                remark=f"[OVERLOAD]system busy, {self._working} queries are under way, they list"
+                f" {self._listed} queues",
             )
         self._working += 1
+        self._listed += queues
         try:
             outcome = await in_threads(stepwise.work, self._readers)
         finally:
             self._working -= 1
+            self._listed -= queues
         self._apply_effects()
         if not isinstance(outcome, Later):
             return outcome

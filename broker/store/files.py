@@ -203,7 +203,15 @@ class StateStorage:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self.link, self.rename, self.sync_directory = disk.link, disk.rename, disk.sync_directory
+
+    def link(self, path: Path, new: Path) -> None:
+        self._disk.link(path, new)
+
+    def rename(self, path: Path, new: Path) -> None:
+        self._disk.rename(path, new)
+
+    def sync_directory(self, path: Path) -> None:
+        self._disk.sync_directory(path)
 
     def content(self, path: Path) -> bytes:
         return read_whole(self._disk, path)

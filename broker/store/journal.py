@@ -35,7 +35,7 @@ CHANGES_MAX: Final = 10_000
 _NAME: Final = re.compile(r"-(-?[0-9]{1,19})\.journal")
 
 
-class Entry(Protocol):
+class Row(Protocol):
     """One row of a table."""
 
     def to_json(self) -> dict[str, Any]: ...
@@ -46,13 +46,13 @@ class Change:
     """One version of a table, by what differs from the one before.
 
     Attributes:
-        put: Entries that are new or have changed.
+        put: Rows that are new or have changed.
         delete: Names of those that are gone.
         more: Members that only one kind of table has.
     """
 
     version: DataVersion
-    put: tuple[Entry, ...] = ()
+    put: tuple[Row, ...] = ()
     delete: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -107,7 +107,7 @@ class Table(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JournalsRead:
     """Outcome of reading the journals of a table.
 
     Attributes:
@@ -179,7 +179,7 @@ def journals_of(disk: Disk, path: Path) -> list[Path]:
     return [journal for _, journal in sorted(found)]
 
 
-def read_journals(disk: Disk, path: Path, table: Table) -> Found:
+def read_journals(disk: Disk, path: Path, table: Table) -> JournalsRead:
     """Bring a table that was loaded from ``path`` up to date; log what is missing or damaged.
 
     Raises:
@@ -208,7 +208,7 @@ def read_journals(disk: Disk, path: Path, table: Table) -> Found:
             damaged.add(journal.name)
             lacks = True
         lacks |= not all(follows)
-    return Found(is_used=bool(journals) or lacks, lacks=lacks, damaged=frozenset(damaged))
+    return JournalsRead(is_used=bool(journals) or lacks, lacks=lacks, damaged=frozenset(damaged))
 
 
 class Journal:

@@ -46,7 +46,7 @@ _FILE_LOG_BYTES: Final = 64 << 20
 _SLICE_MESSAGES: Final = 256
 _SLICE_BYTES: Final = 256 << 10
 #: Messages noted for the index at most; what is beyond is read from the log later.
-_NOTED_MAX: Final = 100_000
+NOTED_MAX: Final = 100_000
 #: Files' worth of messages that searches may add to memory while none can be written.
 _UNWRITTEN_FILES: Final = 4
 #: Files that one step of a search looks into.
@@ -75,8 +75,8 @@ class Noted(NamedTuple):
     store_ms: int
 
 
-class Found(NamedTuple):
-    """An entry."""
+class IndexEntry(NamedTuple):
+    """An entry: when its message was stored, and where."""
 
     store_ms: int
     offset: int
@@ -143,10 +143,10 @@ class MessageIndex:
         self._file_messages = file_messages
         self._unwritten_max = _UNWRITTEN_FILES * file_messages
         self._noted: deque[Noted] = deque()
-        self._recent: dict[int, list[Found]] = {}
+        self._recent: dict[int, list[IndexEntry]] = {}
         self._recent_count = 0
         self._recent_ms = (0, 0)
-        self._sealing: dict[int, list[Found]] = {}
+        self._sealing: dict[int, list[IndexEntry]] = {}
         self._checked: set[Path] = set()  # files whose entries are what was written
         self._unsound: set[Path] = set()  # files to be made again
         make_directories(disk, directory)
@@ -158,11 +158,16 @@ class MessageIndex:
         """Log offset below which messages are found."""
         return self._position
 
+    @property
+    def noted(self) -> int:
+        """Messages that were noted and are not indexed yet."""
+        return len(self._noted)
+
     def note(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
         """Take a message that was appended to the log just now; at once, if all before it are indexed."""
         if offset == self._position and not self._noted and self._recent_count < self._unwritten_max:
             self._add(topic, properties, offset, end, store_ms)
-        elif len(self._noted) < _NOTED_MAX:
+        elif len(self._noted) < NOTED_MAX:
             self._noted.append(Noted(topic, properties, offset, end, store_ms))
 
     # Following the log -----------------------------------------------------------------------------
@@ -263,13 +268,13 @@ class MessageIndex:
     def _add(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
         self._position = end
         for key in keys_of(properties):
-            self._recent.setdefault(key_hash(topic, key), []).append(Found(store_ms, offset))
+            self._recent.setdefault(key_hash(topic, key), []).append(IndexEntry(store_ms, offset))
         self._recent_count += 1
         if not self._recent_ms[0] <= store_ms <= self._recent_ms[1]:
             self._recent_ms = _span(self._recent_ms, (store_ms, store_ms))
 
     def _write(
-        self, begin: int, end: int, entries: dict[int, list[Found]], times: tuple[int, int]
+        self, begin: int, end: int, entries: dict[int, list[IndexEntry]], times: tuple[int, int]
     ) -> IndexFile:
         places = sorted([(value, *found) for value, several in entries.items() for found in several])
         path = self._directory / f"{begin:020d}"
@@ -283,7 +288,7 @@ class MessageIndex:
 
     def search(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int
-    ) -> Iterator[Callable[[], list[Found]]]:
+    ) -> Iterator[Callable[[], list[IndexEntry]]]:
         """Yield steps that may run in any thread: each finds entries, the youngest come first.
 
         An entry may be another key's, or a message's that is gone: whoever reads the message has to look.
@@ -303,8 +308,8 @@ class MessageIndex:
             for file in [file for file in some if file.path in self._unsound]:
                 yield from self._make_again(file, wanted, begin_ms, end_ms)
 
-    def _look(self, files: list[IndexFile], low: _Place, high: _Place) -> list[Found]:
-        found: list[Found] = []
+    def _look(self, files: list[IndexFile], low: _Place, high: _Place) -> list[IndexEntry]:
+        found: list[IndexEntry] = []
         for file in files:
             try:
                 fd = self._disk.open(file.path)
@@ -329,9 +334,9 @@ class MessageIndex:
 
     def _make_again(
         self, file: IndexFile, wanted: int, begin_ms: int, end_ms: int
-    ) -> Iterator[Callable[[], list[Found]]]:
+    ) -> Iterator[Callable[[], list[IndexEntry]]]:
         """Write a damaged file again from its stretch of the log, and find what it should have had."""
-        entries: dict[int, list[Found]] = {}
+        entries: dict[int, list[IndexEntry]] = {}
         times, position = (0, 0), file.begin
         while position < file.end and position < self._log.max_offset:
             records, position = self._next_records(position)
@@ -340,7 +345,9 @@ class MessageIndex:
                     store_ms = record.store_timestamp
                     times = _span(times, (store_ms, store_ms))
                     for key in keys_of(record.properties):
-                        entries.setdefault(key_hash(record.topic, key), []).append(Found(store_ms, start))
+                        entries.setdefault(key_hash(record.topic, key), []).append(
+                            IndexEntry(store_ms, start)
+                        )
             yield list
         found = [each for each in entries.get(wanted, ()) if begin_ms <= each.store_ms <= end_ms]
         if file.path in self._unsound:  # else another search was first
@@ -348,7 +355,7 @@ class MessageIndex:
             self.damaged += 1
             logger.error("index file damaged, made again from the log file=%s", file.path.name)
 
-            def write() -> list[Found]:
+            def write() -> list[IndexEntry]:
                 self._write(file.begin, file.end, entries, times)
                 return []
 
@@ -399,7 +406,7 @@ class MessageIndex:
         return IndexFile(path, begin, end, first_ms, last_ms, count, checksum)
 
 
-def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list[Found]:
+def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list[IndexEntry]:
     """Return the youngest entries between two places of a file, the youngest first."""
 
     def place(index: int) -> _Place:
@@ -413,7 +420,7 @@ def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list
     end = bisect_left(range(count), high, lo=first, key=place)
     first = max(first, end - FOUND_MAX)
     data = disk.read(fd, (end - first) * _ENTRY.size, _HEAD.size + first * _ENTRY.size)
-    return [Found(store_ms, offset) for _, store_ms, offset in _ENTRY.iter_unpack(data)][::-1]
+    return [IndexEntry(store_ms, offset) for _, store_ms, offset in _ENTRY.iter_unpack(data)][::-1]
 
 
 def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

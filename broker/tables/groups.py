@@ -19,7 +19,7 @@ from routekeeper.remoting.bodies import (
 )
 from routekeeper.remoting.codes import LanguageCode
 
-#: A client not heard for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
+#: A client not seen for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
 CLIENT_EXPIRY_S: Final = 120.0
 #: How often to look. Source: ClientHousekeepingService.
 SCAN_INTERVAL_S: Final = 10.0
@@ -84,7 +84,7 @@ class ConsumerGroup:
         self.message_model = "CLUSTERING"
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
         self.members: dict[int, Client] = {}
-        self.heard: dict[int, float] = {}
+        self.last_seen: dict[int, float] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.size = 0
         self.host = ""
@@ -114,7 +114,7 @@ class ConsumerGroup:
         old = self.members.get(client.connection)
         changed = old is None or old.client_id != client.client_id
         self.members[client.connection] = client
-        self.heard[client.connection] = now
+        self.last_seen[client.connection] = now
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
@@ -140,7 +140,7 @@ class ConsumerGroup:
         return max(_size_of(named.values()) - self.size, 0)
 
     def remove(self, connection: int) -> bool:
-        self.heard.pop(connection, None)
+        self.last_seen.pop(connection, None)
         return self.members.pop(connection, None) is not None
 
 
@@ -169,7 +169,7 @@ class ClientTable:
         return tuple(client for client, _ in self._producers.get(group, {}).values())
 
     def producer_groups(self) -> Mapping[str, tuple[tuple[Client, float], ...]]:
-        """Return the producers of each group, each with when it was heard last."""
+        """Return the producers of each group, each with when it was last seen."""
         return {group: tuple(members.values()) for group, members in self._producers.items()}
 
     def consumers_of(self, topic: str) -> tuple[str, ...]:
@@ -235,18 +235,20 @@ class ClientTable:
         return tuple(group for group in groups if self._drop_consumer(group, connection))
 
     def expire(self, now: float) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Drop clients not heard for long; return their connections, to be closed, and the changed groups."""
+        """Drop clients not seen for long; return their connections, to be closed, and the changed groups."""
         silent: set[int] = set()
         changed = []
         for group in list(self._consumers.values()):
-            gone = [connection for connection, heard in group.heard.items() if now - heard > CLIENT_EXPIRY_S]
+            gone = [
+                connection for connection, seen in group.last_seen.items() if now - seen > CLIENT_EXPIRY_S
+            ]
             if gone:
                 changed.append(group.name)
                 silent.update(gone)
             for connection in gone:
                 self._drop_consumer(group.name, connection)
         for name, members in list(self._producers.items()):
-            gone = [connection for connection, (_, heard) in members.items() if now - heard > CLIENT_EXPIRY_S]
+            gone = [connection for connection, (_, seen) in members.items() if now - seen > CLIENT_EXPIRY_S]
             silent.update(gone)
             for connection in gone:
                 self._drop_producer(name, connection)

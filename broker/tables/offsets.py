@@ -19,7 +19,8 @@ _OFFSET_BYTES = 23
 class ConsumerOffsets:
     """Next offset to consume, per topic, group and queue.
 
-    Each pair of topic and group is kept encoded, too: 700,000 offsets at once would take half a second.
+    Each pair of topic and group is kept encoded, too: 700,000 offsets at once would take half a second. Pairs
+    are listed by topic and by group, because a look through all of them takes some ms.
     ``changed`` counts modifications, so that a writer knows whether there is anything to store.
 
     Attributes:
@@ -29,6 +30,8 @@ class ConsumerOffsets:
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._encoded: dict[tuple[str, str], bytes] = {}
+        self._groups: dict[str, dict[str, None]] = {}  # by topic, in order
+        self._topics: dict[str, dict[str, None]] = {}  # by group, in order
         self._stale: dict[tuple[str, str], None] = {}  # pairs that changed since they were encoded, in order
         self.changed = 0
         self.size = 0
@@ -43,7 +46,10 @@ class ConsumerOffsets:
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Store an offset; a lower one than before is accepted, as resets need it."""
         self.size += self.growth(topic, group, queue_id)
-        queues = self._table.setdefault((topic, group), {})
+        queues = self._table.get((topic, group))
+        if queues is None:
+            queues = self._table[topic, group] = {}
+            self._list(topic, group)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._stale[topic, group] = None
@@ -60,10 +66,10 @@ class ConsumerOffsets:
         return self._table.get((topic, group), {})
 
     def topics_of(self, group: str) -> tuple[str, ...]:
-        return tuple(topic for topic, owner in self._table if owner == group)
+        return tuple(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> tuple[str, ...]:
-        return tuple(group for name, group in self._table if name == topic)
+        return tuple(self._groups.get(topic, ()))
 
     def keep_within(self, ends: Callable[[str, int], int | None]) -> None:
         """Bring offsets back to where the queues end; forget those of topics that do not exist.
@@ -82,19 +88,27 @@ class ConsumerOffsets:
                 self.commit(topic, group, queue_id, min(offset, ends(topic, queue_id) or 0))
 
     def drop_topic(self, topic: str) -> None:
-        self._drop([key for key in self._table if key[0] == topic])
+        self._drop([(topic, group) for group in self.groups_of(topic)])
 
     def drop_group(self, group: str) -> None:
-        self._drop([key for key in self._table if key[1] == group])
+        self._drop([(topic, group) for topic in self.topics_of(group)])
 
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for topic, group in keys:
             queues = self._table.pop((topic, group))
+            for listed, name, other in ((self._groups, topic, group), (self._topics, group, topic)):
+                del listed[name][other]
+                if not listed[name]:
+                    del listed[name]
             self._encoded.pop((topic, group), None)
             self._stale.pop((topic, group), None)
             self.size -= len(topic) + len(group) + _PAIR_BYTES
             self.size -= sum(len(str(queue_id)) + _OFFSET_BYTES for queue_id in queues)
             self.changed += 1
+
+    def _list(self, topic: str, group: str) -> None:
+        self._groups.setdefault(topic, {})[group] = None
+        self._topics.setdefault(group, {})[topic] = None
 
     def to_json(self) -> bytes:
         """Return the answer to request 43."""
@@ -127,6 +141,9 @@ class ConsumerOffsets:
                 raise ValueError(f"consumerOffset.json: entry {key!r} is not topic@group")
             table[topic, group] = dict(queues)
         self._table = table
+        self._groups, self._topics = {}, {}
+        for topic, group in table:
+            self._list(topic, group)
         self._encoded, self._stale = {}, dict.fromkeys(table)
         self.size = sum(
             len(topic)

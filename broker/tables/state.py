@@ -19,7 +19,7 @@ from routekeeper.broker.tables.long_polling import HOST_PERCENT
 from routekeeper.broker.tables.offsets import ConsumerOffsets
 from routekeeper.broker.tables.stats import Stats
 from routekeeper.broker.tables.topics import TopicConfigs, name_fault
-from routekeeper.remoting.bodies import HeartbeatData, SubscriptionGroupConfig
+from routekeeper.remoting.bodies import HeartbeatData, MessageQueue, SubscriptionGroupConfig
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import Host, offset_message_id
@@ -130,10 +130,12 @@ class Stepwise:
 
     Attributes:
         asked: The request that it answers.
+        queues: Queues that the answer lists at most; they take memory until it is sent.
     """
 
     work: Work
     asked: RemotingCommand
+    queues: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,6 +180,21 @@ class BrokerState:
     def message_id(self, physical_offset: int) -> str:
         """Return the id of a message stored here."""
         return f"{self.id_prefix}{physical_offset:016X}"
+
+    def queue(self, topic: str, queue_id: int) -> MessageQueue:
+        """Return a queue of this broker as clients name it."""
+        return MessageQueue(topic=topic, broker_name=self.config.broker_name, queue_id=queue_id)
+
+    def require_topic(self, topic: str) -> TopicConfig:
+        """Return a topic's configuration, for what operators ask.
+
+        Raises:
+            Refusal: If it is unknown.
+        """
+        config = self.topics.get(topic)
+        if config is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
 
     def pick_queue(self, queue_nums: int) -> int:
         """Return the next of ``queue_nums`` queues in turn, where RocketMQ takes a random one."""

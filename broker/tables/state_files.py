@@ -53,6 +53,8 @@ class StateFile:
         saved: Called as a write begins; its result is called when that write is on disk.
 
     Attributes:
+        path: Of the file.
+        before: See above.
         failure: Why the last write failed.
     """
 
@@ -69,10 +71,10 @@ class StateFile:
         self.name = path.name
         self.failure: Failure = None
         self._disk = disk
-        self._path = path
+        self.path = path
         self._version = version
         self._snapshot = snapshot
-        self._before = before
+        self.before = before
         self._saved = saved
         self._on_disk: object = None
         self._waiting: list[Done] = []
@@ -117,8 +119,8 @@ class StateFile:
         encode = self._snapshot()
 
         def write() -> None:
-            self._before()
-            write_state(self._disk, self._path, encode())
+            self.before()
+            write_state(self._disk, self.path, encode())
 
         return write
 
@@ -130,6 +132,9 @@ class JournaledFile(StateFile):
 
     Args:
         damaged: Names of journals that were found damaged; they are set aside.
+
+    Attributes:
+        journal: Where changes go; None if the next write is of the whole table.
     """
 
     def __init__(
@@ -144,35 +149,35 @@ class JournaledFile(StateFile):
         super().__init__(disk, path, version=lambda: table.data_version, snapshot=table.snapshot, saved=saved)
         self._table = table
         self._damaged = damaged
-        self._journal: Journal | None = None
+        self.journal: Journal | None = None
 
     @property
     def _has_journal(self) -> bool:
-        return self._journal is not None
+        return self.journal is not None
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
-        changes, journal = self._table.changes.take(), self._journal
-        self._journal = None  # until this is written nobody knows where it ends
+        changes, journal = self._table.changes.take(), self.journal
+        self.journal = None  # until this is written nobody knows where it ends
         if journal is not None and changes is not None and not whole and not journal.is_full:
             return partial(self._append, journal, changes)
         counter = None if whole else self._table.data_version.counter
-        return partial(self._rewrite, self._table.snapshot(journaled=not whole), counter)
+        return partial(self.rewrite, self._table.snapshot(journaled=not whole), counter)
 
     def _append(self, journal: Journal, changes: tuple[Change, ...]) -> None:
         journal.append(encode_line(changes))
-        self._journal = journal
+        self.journal = journal
 
-    def _rewrite(self, encode: Callable[[], bytes], counter: int | None) -> None:
+    def rewrite(self, encode: Callable[[], bytes], counter: int | None) -> None:
         """Write the whole table, with an empty journal if ``counter`` says of which version."""
         data = encode()
-        make_directories(self._disk, self._path.parent)
-        path = None if counter is None else journal_of(self._path, counter)
+        make_directories(self._disk, self.path.parent)
+        path = None if counter is None else journal_of(self.path, counter)
         if path is not None:
             # Before the file, which says that there is one. An earlier one of that name has no line.
             begin_journal(self._disk, path)
-        write_state(self._disk, self._path, data, backup_too=True)
-        clear_journals(self._disk, self._path, keep=path, damaged=self._damaged)
-        self._journal = None if path is None else Journal(self._disk, path, size_max=len(data))
+        write_state(self._disk, self.path, data, backup_too=True)
+        clear_journals(self._disk, self.path, keep=path, damaged=self._damaged)
+        self.journal = None if path is None else Journal(self._disk, path, size_max=len(data))
 
 
 class LogFlush:

@@ -130,6 +130,7 @@ class TopicConfigs:
     millisecond therefore still differ, and a version never repeats within one store.
 
     Attributes:
+        known_until: Where the log ended when the table was written: it knows all topics of before.
         unknown_from: Log offset from which on messages count whose topic the table lacks; None if none do.
         changes: Those since the file or its journal was last written.
         is_journaled: Whether the file that was loaded has a journal.
@@ -140,7 +141,7 @@ class TopicConfigs:
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
         self._deaths: dict[str, int] = {}  # of topics that a journal deletes
-        self._known_until = 0
+        self.known_until = 0
         self._lacks_changes = False
         self.changes = Changes()
         self.is_journaled = False
@@ -183,7 +184,7 @@ class TopicConfigs:
         Args:
             trusted: The table is older than the log, but as it was written: what it lacked then was deleted.
         """
-        self.unknown_from = self._known_until if trusted else 0
+        self.unknown_from = self.known_until if trusted else 0
 
     def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
         """Date births by this log from now on; return whether the table was corrected, and must be saved.
@@ -195,7 +196,7 @@ class TopicConfigs:
         """
         self._log_end = log_end
         births = {topic: min(born, log_end()) for topic, born in self._births.items()}
-        corrected = births != self._births or self._known_until > log_end()
+        corrected = births != self._births or self.known_until > log_end()
         self._births = births
         if self.unknown_from is not None:
             self._take_found(queue_counts, now_ms=now_ms)
@@ -379,7 +380,7 @@ class TopicConfigs:
             stored.pop(DEFAULT_TOPIC, None)
         self._configs = self._start | stored
         self._births = {name: offset for name, offset in births.items() if name in self._configs}
-        self._known_until = known_until
+        self.known_until = known_until
         self._version = version
         self.is_journaled = journaled
 
@@ -412,7 +413,7 @@ class TopicConfigs:
             self._deaths[name] = log_end
         self._lacks_changes |= not follows
         if not self._lacks_changes:
-            self._known_until = log_end
+            self.known_until = log_end
         self._version = version
         return follows
 

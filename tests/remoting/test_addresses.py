@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routekeeper.remoting.addresses import charged_host
+from routekeeper.remoting.addresses import charged_host, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,18 @@ from routekeeper.remoting.addresses import charged_host
 )
 def test_host_that_is_charged(peer: str, charged: str) -> None:
     assert charged_host(peer) == charged
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.1.2.3", "::1", "[::1]", "a.localhost"])
+def test_loopback_is_told_from_its_text(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["LocalHost", "localhost.", "A.LOCALHOST"])
+def test_loopback_is_told_however_its_name_is_spelled(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "localhost.example", "notlocalhost", ""])
+def test_other_hosts_are_not_loopback(host: str) -> None:
+    assert not is_loopback(host)

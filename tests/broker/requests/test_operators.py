@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from routekeeper.broker.requests.group_requests import _QUEUES_MAX
+from routekeeper.broker.requests.group_requests import QUEUES_MAX
 from routekeeper.broker.requests.inspection import ENTRIES_MAX
 from routekeeper.broker.tables.stats import GROUP_GET_NUMS, ITEMS_MAX, TOPIC_PUT_NUMS, Stats
 from routekeeper.remoting.bodies import (
@@ -201,11 +201,11 @@ def test_consume_stats_of_all_groups(wire: Wire) -> None:
 
 def test_more_consume_stats_than_fit_are_refused(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Wide1", "Wide2"):
-        create(wire, name, _QUEUES_MAX // 2 + 1)
+        create(wire, name, QUEUES_MAX // 2 + 1)
         create_group(wire, "WideGroup")
         commit(wire, "WideGroup", name, 0)
     answer = wire.call(317, {"isOrder": "false"})
-    assert (answer.code, str(_QUEUES_MAX) in str(answer.remark)) == (1, True)
+    assert (answer.code, str(QUEUES_MAX) in str(answer.remark)) == (1, True)
     for name in ("Wide1", "Wide2"):
         assert wire.call(215, {"topic": name}).code == 0
 

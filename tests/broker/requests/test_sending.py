@@ -111,18 +111,17 @@ def test_message_of_a_known_kind_is_stored_as_any_other(
         assert stored == as_first
 
 
-def test_usual_messages_are_read_by_their_kind(
-    make_state: MakeState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_usual_messages_are_read_by_their_kind(make_state: MakeState) -> None:
     state = make_state()
     assert sent(state, arguments())[0].code == 0
-    monkeypatch.setattr("routekeeper.broker.requests.sending._drafts", None)
+    ((kind, known),) = state.known_sends.items()
+    state.known_sends[kind] = msgspec.structs.replace(known, flag=77)
     answer, stored = sent(
         state, arguments(i="UNIQ_KEY\x01two\x02WAIT\x01false\x02TAGS\x01A\x02", g="18"), b"two"
     )
     assert (answer.code, answer.ext_fields["transactionId"]) == (0, "two")
     (message,) = decode_messages(stored)
-    assert (message.body, message.flag, message.queue_id, message.born_timestamp) == (b"two", 5, 1, 18)
+    assert (message.body, message.flag, message.queue_id, message.born_timestamp) == (b"two", 77, 1, 18)
     assert message.properties == "UNIQ_KEY\x01two\x02TAGS\x01A\x02CLUSTER\x01DefaultCluster\x02"
     assert state.store.entries("T", 1, 1, 1)[0].tags_code == tags_code("TAGS\x01A\x02") != 0
 
@@ -144,7 +143,7 @@ def test_what_is_known_of_a_kind_ends_with_its_topic_and_the_settings(make_state
 def test_kinds_that_are_remembered_are_bounded(
     make_state: MakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("routekeeper.broker.requests.sending._KNOWN_MAX", 3)
+    monkeypatch.setattr("routekeeper.broker.requests.sending.KNOWN_MAX", 3)
     state = make_state()
     for number in range(10):
         assert sent(state, arguments(a=f"P{number}"))[0].code == 0

@@ -20,7 +20,6 @@ def create(wire: Wire, topic: str, queues: int) -> None:
     assert wire.call(17, ext).code == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the answer to 208 lists queues without a bound")
 def test_progress_in_more_queues_than_fit_is_asked_for_topic_by_topic(wire: Wire) -> None:
     topics = ("Broad1", "Broad2")
     for topic in topics:
@@ -34,7 +33,6 @@ def test_progress_in_more_queues_than_fit_is_asked_for_topic_by_topic(wire: Wire
         assert wire.call(215, {"topic": topic}).code == 0
 
 
-@pytest.mark.xfail(strict=True, reason="32 such requests are under way, however many queues each has")
 def test_queues_that_requests_under_way_list_have_a_bound(wire: Wire) -> None:
     create(wire, "Wide", QUEUE_NUMS_MAX)
     for _ in range(8):
@@ -46,7 +44,6 @@ def test_queues_that_requests_under_way_list_have_a_bound(wire: Wire) -> None:
     assert wire.call(215, {"topic": "Wide"}).code == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the broker's name in a lock may be as long as a request")
 def test_long_name_of_a_broker_in_a_lock_is_refused(wire: Wire) -> None:
     queue = {"topic": "T", "brokerName": "b" * 256, "queueId": 0}
     body = {"consumerGroup": "G", "clientId": "c", "mqSet": [queue]}

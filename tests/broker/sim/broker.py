@@ -550,8 +550,8 @@ class Simulation:
         self.count["messages judged"] += len(self.truth.stored)
         run_here(self.state.store.index.follow())
         self._judge_query(self.truth.stored)
-        for (topic, group), queues in self.state.offsets._table.items():
-            for queue_id, offset in queues.items():
+        for topic, group in self.state.offsets.pairs():
+            for queue_id, offset in self.state.offsets.queues(topic, group).items():
                 if offset > self.state.store.bounds(topic, queue_id)[1]:
                     raise Broken(f"group {group} is behind the end of {topic} {queue_id}: {offset}")
         config = self.state.groups.get("H")
@@ -595,7 +595,7 @@ class Simulation:
         end = self.state.store.log.max_offset
         births = [(life, at) for (name, at), life in self.truth.births.items() if name == topic]
         exact = [life for life, at in births if min(at, end) == born]
-        if not exact or (self._damaged and born == self.state.topics._known_until):
+        if not exact or (self._damaged and born == self.state.topics.known_until):
             later = [life for life, at in births if at >= born]
             # A deletion that came into no table did not happen: the lives on both sides of it are one.
             self.truth.joined |= {(topic, life) for life in lives} - self.truth.dead

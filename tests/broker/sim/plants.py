@@ -31,11 +31,11 @@ SYNCS: dict[str, Forgets] = {
 
 
 def _delays_before_the_log(simulation: Simulation) -> None:
-    simulation.files.delays._before = lambda: None
+    simulation.files.delays.before = lambda: None
 
 
 def _deletions_before_the_table(simulation: Simulation) -> None:
-    simulation.state.store._confirmed = 1 << 30
+    simulation.state.store.confirm_topics(0, 1 << 30)
 
 
 def _rewrite(simulation: Simulation, *, backup_too: bool, journal_first: bool) -> None:
@@ -43,17 +43,17 @@ def _rewrite(simulation: Simulation, *, backup_too: bool, journal_first: bool) -
     file, disk = simulation.files.topics, simulation.disk
 
     def rewrite(encode: Callable[[], bytes], counter: int | None) -> None:
-        path = None if counter is None else journal_of(file._path, counter)
+        path = None if counter is None else journal_of(file.path, counter)
         if path is not None:
             begin_journal(disk, path)
         if journal_first:
-            clear_journals(disk, file._path, keep=path, damaged=frozenset())
+            clear_journals(disk, file.path, keep=path, damaged=frozenset())
         data = encode()
-        write_state(disk, file._path, data, backup_too=backup_too)
-        clear_journals(disk, file._path, keep=path, damaged=frozenset())
-        file._journal = None if path is None else Journal(disk, path, size_max=len(data))
+        write_state(disk, file.path, data, backup_too=backup_too)
+        clear_journals(disk, file.path, keep=path, damaged=frozenset())
+        file.journal = None if path is None else Journal(disk, path, size_max=len(data))
 
-    file._rewrite = rewrite  # type: ignore[method-assign]
+    file.rewrite = rewrite  # type: ignore[method-assign]
 
 
 def _backup_without_journal(simulation: Simulation) -> None:

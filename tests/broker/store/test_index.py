@@ -150,10 +150,10 @@ def test_index_files_go_with_the_log(stores: Stores) -> None:
 def test_a_flood_of_messages_is_read_from_the_log_instead_of_kept(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("routekeeper.broker.store.message_index._NOTED_MAX", 3)
+    monkeypatch.setattr("routekeeper.broker.store.message_index.NOTED_MAX", 3)
     store = stores.open()
     offsets = [put(store, "all") for _ in range(20)]
-    assert len(store.index._noted) == 3
+    assert store.index.noted == 3
     assert find(store, "all") == offsets[::-1]
 
 

@@ -16,7 +16,7 @@ from routekeeper.broker.errors import StoreDamaged, StoreUnavailable
 from routekeeper.broker.requests.tags import subscription_codes, tags_code, tags_of
 from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.commit_log import CommitLog
-from routekeeper.broker.store.consume_queue import ConsumeQueue, Entry, write_entries
+from routekeeper.broker.store.consume_queue import ENTRY, ConsumeQueue, Entry, write_entries
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.log_scan import Record, read_indexed, read_record
 from routekeeper.broker.store.messages import Draft, GetStatus, MessageStore
@@ -232,12 +232,15 @@ def test_reader_behind_reads_on_from_what_was_read_for_it(
     assert bodies(store) == numbers(800)
 
 
-def test_pull_steps_over_many_lost_entries_at_once(open_store: OpenStore) -> None:
-    store = open_store()
-    put(store, 1)
-    queue = store._queues["T", 0]
-    for _ in range(500):
-        queue.append(store.log.max_offset, 0, 0)
+def test_pull_steps_over_many_lost_entries_at_once(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store(queue_file=20_000)
+    put(store, 501)
+    store.close()
+    (file,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
+    entries = list(ENTRY.iter_unpack(file.read_bytes()))
+    lost = [ENTRY.pack(log_offset, 0, 0) for log_offset, _, _ in entries[1:]]
+    file.write_bytes(ENTRY.pack(*entries[0]) + b"".join(lost))
+    store = open_store(queue_file=20_000)
     batch = store.get("T", 0, 1, count_max=32, bytes_max=1 << 20)
     assert (batch.status, batch.next_begin) == (GetStatus.NO_MATCHED_MESSAGE, 501)
 
