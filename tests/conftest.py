@@ -37,6 +37,12 @@ APART: Final = tuple(
 )
 
 
+#: Files that take a minute or more: one that begins last keeps a worker busy while the others have nothing.
+LONGEST: Final = tuple(
+    f"tests/bench/test_{name}.py" for name in ("every_scenario", "real", "session", "attached")
+)
+
+
 def shared_by(nodeid: str) -> str | None:
     """Return a name for the expensive servers or session that a test shares with others, or None.
 
@@ -51,13 +57,13 @@ def shared_by(nodeid: str) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that share servers first where several workers run: one group needs minutes.
+    """Put tests that share servers, and the longest files, first where several workers run.
 
     A single process keeps the order: what runs Apache's programs comes last, since they use the machine until
     the end (tests/interop/conftest.py).
     """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: shared_by(item.nodeid) is None)
+        items.sort(key=lambda item: shared_by(item.nodeid) is None and item.location[0] not in LONGEST)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
