@@ -72,8 +72,9 @@ one_core: $(VENV)/.test
 alone: $(VENV)/.test
 	$(BIN)/python -m pytest -m "alone and not $(RUNS)" $(PYTEST_ARGS)
 
+# Two workers, because tests that compute outlast those that measure; a limit for two that share idle processor time.
 computes: $(VENV)/.test
-	$(BIN)/python -m pytest -m "computes and not $(RUNS)" -p no:cacheprovider $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "computes and not $(RUNS)" -n $(WORKERS) --timeout 600 -p no:cacheprovider $(PYTEST_ARGS)
 
 # The same three kinds of tests, of the benchmark itself.
 benchmark: $(VENV)/.test

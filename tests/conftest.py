@@ -1,7 +1,7 @@
 """Settings for every test."""
 
 import os
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,39 +25,55 @@ settings.register_profile(
 )
 settings.load_profile("routekeeper")
 
-#: Directories whose tests share what is dear to start (Apache's programs, a Spark session).
-TOGETHER = ("tests/interop", "tests/bench/report")
-#: Files in them that start what they need for themselves, and may be anybody's.
-APART = tuple(
+#: Files of tests/interop whose tests share our nameservers; those of the other files share Apache's.
+OURS: Final = tuple(
+    f"tests/interop/test_{name}.py"
+    for name in ("apache_brokers", "apache_mqadmin", "java_messages", "masters_and_slaves")
+)
+#: Files there that start what they need for themselves, and may be anybody's.
+APART: Final = tuple(
     f"tests/interop/test_{name}.py"
     for name in ("apache_alone", "losing_a_nameserver", "replacing_apache", "secured", "watchdog")
 )
 
 
-def shared_by(file: str) -> str | None:
-    """Return the directory whose tests have to stay with this file's, or None."""
-    return None if file in APART else next((each for each in TOGETHER if file.startswith(f"{each}/")), None)
+#: Files that take a minute or more: one that begins last keeps a worker busy while the others have nothing.
+LONGEST: Final = tuple(
+    f"tests/bench/test_{name}.py" for name in ("every_scenario", "real", "session", "attached")
+)
+
+
+def shared_by(nodeid: str) -> str | None:
+    """Return a name for the expensive servers or session that a test shares with others, or None.
+
+    In a file that uses both kinds of deployment, the parameter says which one a test asks for.
+    """
+    file, _, test = nodeid.partition("::")
+    if file.startswith("tests/bench/report/"):
+        return "Spark"
+    if not file.startswith("tests/interop/") or file in APART:
+        return None
+    return "our nameservers" if file in OURS or "[independent" in test or "[raft" in test else "Apache's"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put directories of TOGETHER first where several workers run: one of them needs minutes for the longest.
+    """Put tests that share servers, and the longest files, first where several workers run.
 
     A single process keeps the order: what runs Apache's programs comes last, since they use the machine until
     the end (tests/interop/conftest.py).
     """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: shared_by(item.location[0]) is None)
+        items.sort(key=lambda item: shared_by(item.nodeid) is None and item.location[0] not in LONGEST)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Keep tests together that share fixtures, when several workers run: by file, or by directory."""
+    """Keep tests together that share fixtures, when several workers run: by file, or by shared servers."""
     config.option.loadscopereorder = False  # what comes first stays first
     return ByFile(config, log)
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist publishes no types
-    """Gives a worker whole files, or whole directories of TOGETHER."""
+    """Gives a worker whole files, or all tests that share servers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return shared_by(file) or file
+        return shared_by(nodeid) or nodeid.partition("::")[0]

@@ -53,11 +53,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=1000)
     given = parser.parse_args(argv)
-    print(interpreter.said(), flush=True)
     if not (1 <= given.rounds <= 1000 and 1 <= given.blocks <= 100_000):
         parser.error("--rounds must be 1 to 1000, --blocks 1 to 100000")
     if given.folder is not None and not given.folder.is_dir():
         parser.error(f"--folder: {given.folder} is no folder")
+    print(interpreter.said(), flush=True)
     found = defaultdict(list)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for _ in range(given.rounds):

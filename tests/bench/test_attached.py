@@ -176,7 +176,7 @@ def test_arm_that_the_cluster_contradicts_is_not_measured(tmp_path: Path) -> Non
             attached(tmp_path, given).run()
 
 
-def attached(out: Path, given: Given, progress: Callable[[str], object] = print) -> Session:
+def attached(out: Path, given: Given, progress: Callable[[str], None] = print) -> Session:
     plan = plan_for(short_plan(), given)
     turn = a_turn(out / "out", plan, given.arm, profile="attached", seed=1)
     return Session(turn, progress, partial(AttachedCluster, cluster=given))

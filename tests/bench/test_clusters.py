@@ -11,7 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow.parquet as pq
 import pyspark
@@ -85,15 +85,8 @@ def alive_workers(port: int) -> int:
         return 0
 
 
-@contextlib.contextmanager
-def local_cluster(folder: Path) -> Iterator[str]:
-    """Executors are programs of their own, their workers live in the driver's."""
-    yield "local-cluster[2,1,1024]"
-
-
-@pytest.mark.parametrize("cluster", [local_cluster, standalone])
 def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
-    runs: Path, local: Path, tmp_path: Path, cluster: Any
+    runs: Path, local: Path, tmp_path: Path
 ) -> None:
     """Executors have nothing of ours and no Python: whatever needs one there would fail."""
     ensure_java()
@@ -119,7 +112,7 @@ def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": "/bin/false",
     }
-    with cluster(tmp_path) as master:
+    with standalone(tmp_path) as master:
         command = [str(SPARK / "spark-submit"), "--master", master]
         for key, value in settings.items():
             command += ["--conf", f"{key}={value}"]

@@ -57,6 +57,7 @@ def test_page_is_opened_only_if_it_was_asked_for_and_made(
     assert shown == ([f"file://{out}/report.html"] if opened else [])
 
 
+@pytest.mark.spark
 def test_nothing_is_opened_where_there_is_no_run(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

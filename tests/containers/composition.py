@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
-from .engine import COMMAND_S, COMPOSE, Engine, say, until
+from .engine import COMMAND_S, COMPOSE, Engine, say
 
 NAMESRVS: Final = ("namesrv-1", "namesrv-2", "namesrv-3")
 BROKERS: Final = ("broker-1", "broker-2")
@@ -77,7 +78,7 @@ class Composition:
 
     def wait_healthy(self, *services: str) -> None:
         for service in services:
-            until(partial(self.healthy, service), f"{service} is healthy")
+            wait_until(partial(self.healthy, service), f"{service} is healthy")
 
     def log(self, service: str) -> str:
         done = self.engine.attempt("podman", "logs", self.container(service))

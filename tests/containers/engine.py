@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,17 +63,6 @@ additionalimagestores = [{others}]
 """
 
 _T = TypeVar("_T")
-
-
-def until(condition: Callable[[], _T], what: str, *, within_s: float = CONDITION_S) -> _T:
-    """Return the first true value of a condition; each try starts programs, so a pause between tries."""
-    deadline = time.monotonic() + within_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.2)
 
 
 def say(line: str) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
+
 from .composition import WIRE, Composition, running
-from .engine import Engine, say, until
+from .engine import Engine, say
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]
 
@@ -54,7 +56,7 @@ def drive_by_page(cluster: Composition) -> None:
     cluster.compose("--profile", "bench", "up", "--detach", "--no-build", "locust")
     page = f"http://127.0.0.1:{cluster.variables['LOCUST_PORT']}"
     try:
-        shown = until(lambda: get(f"{page}/"), "Locust's page answers")
+        shown = wait_until(lambda: get(f"{page}/"), "Locust's page answers")
         for name in ("RegistrarUser", WIRE):
             assert name in shown
         form = {
@@ -70,7 +72,7 @@ def drive_by_page(cluster: Composition) -> None:
             kinds = {(row["method"], row["name"]) for row in found.get("stats", ())}
             return found if kinds >= KINDS else {}
 
-        found = until(stats, "every kind of request is made")
+        found = wait_until(stats, "every kind of request is made")
         assert found["errors"] == []
         assert json.loads(get(f"{page}/stop", {}))["success"]
     except AssertionError as error:

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
+
 from .composition import BROKERS, HTTP, NAMESRVS, USER, WIRE, Composition, running, start
-from .engine import Engine, say, until
+from .engine import Engine, say
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
@@ -30,13 +32,13 @@ def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
     def created() -> bool:
         return cluster.attempt(asked, *command).stdout.count("success") == len(BROKERS)
 
-    until(created, f"{topic} is created in every broker")
+    wait_until(created, f"{topic} is created in every broker")
 
     def routed() -> bool:
         route = cluster.attempt(asked, "mqadmin", "topicRoute", "-n", f"{asked}:9876", "-t", topic)
         return route.returncode == 0 and all(f'"{broker}"' in route.stdout for broker in BROKERS)
 
-    until(routed, f"{asked} routes {topic} to every broker")
+    wait_until(routed, f"{asked} routes {topic} to every broker")
 
 
 def topics(cluster: Composition, namesrv: str) -> set[str]:
@@ -46,13 +48,15 @@ def topics(cluster: Composition, namesrv: str) -> set[str]:
         done = cluster.attempt(namesrv, "mqadmin", "topicList", "-n", f"{namesrv}:9876")
         return [set(done.stdout.split())] if done.returncode == 0 else []
 
-    return until(listed, f"{namesrv} lists its topics")[0]
+    return wait_until(listed, f"{namesrv} lists its topics")[0]
 
 
 def wait_topics(cluster: Composition, wanted: set[str]) -> None:
     """Wait until every nameserver lists these topics: brokers tell an independent one."""
     for namesrv in NAMESRVS:
-        until(partial(lambda name: wanted <= topics(cluster, name), namesrv), f"{namesrv} lists {wanted}")
+        wait_until(
+            partial(lambda name: wanted <= topics(cluster, name), namesrv), f"{namesrv} lists {wanted}"
+        )
 
 
 def wait_equal(cluster: Composition) -> str:
@@ -66,7 +70,7 @@ def wait_equal(cluster: Composition) -> str:
         assert len(found) == 1, done.stdout
         return found
 
-    return until(digests, "the route tables are equal").pop()
+    return wait_until(digests, "the route tables are equal").pop()
 
 
 def leader(cluster: Composition, asked: str) -> str:
@@ -77,7 +81,7 @@ def leader(cluster: Composition, asked: str) -> str:
         rows: list[dict[str, Any]] = json.loads(done.stdout or "[]")
         return {row["term"]: row["me"].partition(":")[0] for row in rows if row.get("role") == "leader"}
 
-    found = until(leaders, "somebody leads")
+    found = wait_until(leaders, "somebody leads")
     return found[max(found)]
 
 
@@ -139,7 +143,7 @@ class Traffic:
             later = Counter((row["did"], row["outcome"]) for row in self.rows()[before:])
             return min(later["read", "ok"], later["send", "ok"]) >= rounds
 
-        until(flowing, f"traffic flows\n{self.path.read_text()[-2000:]}")
+        wait_until(flowing, f"traffic flows\n{self.path.read_text()[-2000:]}")
 
     def stop(self) -> None:
         assert self.process is not None
@@ -261,7 +265,7 @@ def play_raft(engine: Engine) -> None:
 
             (cut,) = {*alive} - {successor}
             cluster.cut_off(cut)
-            until(lambda: not cluster.healthy(cut), f"{cut} refuses reads")
+            wait_until(lambda: not cluster.healthy(cut), f"{cut} refuses reads")
             create_topic(cluster, "WhileCut", asked=successor)
             traffic.pass_by()
             cluster.connect(cut)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .engine import ROOT, Engine, mounts_below, processes_of, until
+from tests.waiting import wait_until
+
+from .engine import ROOT, Engine, mounts_below, processes_of
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
@@ -63,7 +65,7 @@ def test_nothing_is_left_behind(
             if said in line:
                 break
         (root,) = tmp_path.glob("rk-containers-*")
-        until(lambda: processes_of(root), "commands run for it")
+        wait_until(lambda: processes_of(root), "commands run for it")
         end(make)
         rest = make.communicate(timeout=240)[0]
     finally:

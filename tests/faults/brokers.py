@@ -26,8 +26,9 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import history
 from tests.linearizability import check
+from tests.waiting import wait_until
 
-from .cluster import CONDITION_S, Cluster, Member, elapsed, until
+from .cluster import CONDITION_S, Cluster, Member, elapsed
 
 #: Every request is answered within this time: clients give up then. Servers aim at 2.5 s.
 ANSWER_S = 3.0
@@ -111,7 +112,9 @@ def is_applied(client: BlockingClient, addr: str, request: RemotingCommand) -> b
 
 def register(client: BlockingClient, member: Member, request: RemotingCommand) -> None:
     """Register as a broker does: again, as long as the answer is that nobody leads."""
-    until(lambda: is_applied(client, member.listen, request), f"member {member.number} takes a registration")
+    wait_until(
+        lambda: is_applied(client, member.listen, request), f"member {member.number} takes a registration"
+    )
 
 
 # -- one topic a registration -------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ class Writers:
         """
         since = time.monotonic() if since is None else since
         for member in members:
-            until(
+            wait_until(
                 partial(self._acknowledged, member, since),
                 f"registrations succeed at member {member.number}",
             )
@@ -290,7 +293,7 @@ class Writers:
         """Wait until registrations flow at all of these members, and enough of them to lose some."""
         self.wait_for_progress(members)
         begun = len(self.calls)
-        until(
+        wait_until(
             lambda: (
                 self._threads.errors or sum(call.outcome == "applied" for call in self.calls[begun:]) >= calls
             ),

@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 CONDITION_S = 60.0
 
@@ -44,17 +45,6 @@ def chooser() -> random.Random:
 
 
 _T = TypeVar("_T")
-
-
-def until(condition: Callable[[], _T], what: str, *, within_s: float = CONDITION_S) -> _T:
-    """Return the first true value of a condition."""
-    deadline = time.monotonic() + within_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.01)
 
 
 class _Standstill:
@@ -258,10 +248,10 @@ class Member:
             topics = self.topics()
             return [] if topics is None else [topics]
 
-        return until(answered, f"member {self.number} answers a default read")[0]
+        return wait_until(answered, f"member {self.number} answers a default read")[0]
 
     def wait_topics(self, wanted: set[str], *, consistency: str = "default") -> None:
-        until(
+        wait_until(
             lambda: self.topics(consistency) == wanted,
             f"member {self.number} has exactly the topics {wanted}",
         )
@@ -293,7 +283,7 @@ class Cluster:
 
     def wait_ready(self) -> None:
         for member in self.members:
-            until(member.ready, f"member {member.number} is ready")
+            wait_until(member.ready, f"member {member.number} is ready")
 
     def leader(self, among: Iterable[Member] | None = None) -> Member:
         """The running member that leads, the one of the greatest term if an old one has not noticed yet."""
@@ -303,7 +293,7 @@ class Cluster:
             found = [(number, member.status()) for number, member in enumerate(asked)]
             return [(status["term"], number) for number, status in found if status.get("role") == "leader"]
 
-        return asked[max(until(leading, "somebody leads"))[1]]
+        return asked[max(wait_until(leading, "somebody leads"))[1]]
 
     def others(self, *but: Member) -> list[Member]:
         return [member for member in self.members if member not in but]
@@ -324,7 +314,7 @@ class Cluster:
             assert len({index for index, _, _ in found}) == len(found), f"diverged: {sorted(found)}"
             return found if len(found) == 1 else set()
 
-        return next(iter(until(digests, "all members are equal")))[1]
+        return next(iter(wait_until(digests, "all members are equal")))[1]
 
 
 def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) -> list[Member]:

@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import CONDITION_S, Cluster, Member, make_members, running, split, until
+from tests.waiting import wait_until
+
+from .cluster import (
+    CONDITION_S,
+    Cluster,
+    Member,
+    make_members,
+    running,
+    split,
+)
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest.mark.timeout(180)]
 
@@ -97,11 +106,11 @@ def test_a_process_without_descriptors_goes_on_once_there_are_some(
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # what is open stays open
             try:
                 assert save_snapshot(connection) != 200
-                until(lambda: "journal full" in member.log(), "it says that there is no room")
+                wait_until(lambda: "journal full" in member.log(), "it says that there is no room")
                 assert member.process.poll() is None
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-            until(lambda: save_snapshot(connection) == 200, "a snapshot is saved")
+            wait_until(lambda: save_snapshot(connection) == 200, "a snapshot is saved")
         assert len(os.listdir(member.data / "raft")) > 0
         assert member.process.poll() is None

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import Member, make_members, until
+from tests.waiting import wait_until
+
+from .cluster import Member, make_members
 from .disks import enlarge, small_disks
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
@@ -52,7 +54,7 @@ def test_a_file_size_limit_at_the_first_start_is_one_line(tmp_path: Path) -> Non
 def starts(member: Member) -> None:
     try:
         member.start()
-        until(member.ready, "it leads itself")
+        wait_until(member.ready, "it leads itself")
     finally:
         member.kill()
         member.reap()

@@ -15,9 +15,10 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RequestTimeout
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.waiting import wait_until
 
 from .altered import RUNS, altered
-from .cluster import make_members, until
+from .cluster import make_members
 
 pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
 
@@ -96,17 +97,17 @@ def test_a_member_ends_while_its_kv_file_hangs(tmp_path: Path) -> None:
     hanging = altered(member, SYNCS_HANG)
     try:
         hanging.start()
-        until(hanging.ready, "it leads itself")
+        wait_until(hanging.ready, "it leads itself")
         with BlockingClient() as client:
             assert client.invoke(member.listen, put("k")).code == 0, "the log has it"
-            until((tmp_path / "hangs").exists, "the export of the file hangs")
+            wait_until((tmp_path / "hangs").exists, "the export of the file hangs")
             assert client.invoke(member.listen, put("l")).code == 0
         assert hanging.process is not None
         ends_in_time(hanging.process, member.log_path)
         hanging.reap()
         assert not (member.data / "kvConfig.json").exists()
         member.start()
-        until(lambda: (member.data / "kvConfig.json").exists(), "what was acknowledged is exported")
+        wait_until(lambda: (member.data / "kvConfig.json").exists(), "what was acknowledged is exported")
     finally:
         for started in (hanging, member):
             if started.process is not None:

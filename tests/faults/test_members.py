@@ -15,8 +15,17 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
+
 from .brokers import Call, Writers, judge
-from .cluster import CONDITION_S, Cluster, Member, elapsed, make_members, running, until
+from .cluster import (
+    CONDITION_S,
+    Cluster,
+    Member,
+    elapsed,
+    make_members,
+    running,
+)
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -64,7 +73,7 @@ def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes
         assert retry or code == 200, (code, answer)
         return None if retry else answer
 
-    return until(asked, f"{method} {path}")
+    return wait_until(asked, f"{method} {path}")
 
 
 def _join(cluster: Cluster, newcomer: Member) -> None:
@@ -165,7 +174,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 # Leadership goes where it is sent, the newcomer included; others only say who leads.
                 assert _done(cluster, "POST", "transfer", {"to": fourth.raft}) == {"leader": fourth.raft}
                 assert cluster.leader() is fourth
-                until(lambda: rest[0].status().get("leader") == fourth.raft, "the others know it")
+                wait_until(lambda: rest[0].status().get("leader") == fourth.raft, "the others know it")
                 code, problem = _admin(rest[0], "POST", "transfer", {})
                 assert (code, problem["leader"]) == (421, fourth.raft)
                 writers.wait_for_load(rest)
@@ -174,7 +183,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 with _Reader(cluster.members) as reader:
                     for member in list(cluster.members):
                         _restart(cluster, member)
-                    until(lambda: reader.reads > 200, "enough was read")
+                    wait_until(lambda: reader.reads > 200, "enough was read")
                 assert reader.failed == []
 
                 # A leader that is to go hands over first.
@@ -183,7 +192,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert code == 421
                 successor = next(m for m in cluster.members if m.raft == problem["leader"])
                 assert successor is not leader
-                until(lambda: cluster.leader() is not leader, "somebody else leads")
+                wait_until(lambda: cluster.leader() is not leader, "somebody else leads")
                 _done(cluster, "DELETE", f"members/{leader.raft}")
                 assert leader.process is not None
                 assert leader.process.wait(CONDITION_S) == 3, leader.log()
@@ -206,7 +215,7 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         for member in lost:
             member.kill()
             member.reap()
-        until(lambda: survivor.get("/readyz")[0] == 503, "the survivor knows that it is alone")
+        wait_until(lambda: survivor.get("/readyz")[0] == 503, "the survivor knows that it is alone")
         survivor.kill()
         survivor.reap()
         cluster.members[:] = [survivor]
@@ -222,7 +231,7 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         term, said = survivor.status()["term"], survivor.log_size()
         stranger = lost[0]
         stranger.start()
-        until(lambda: "is no member" in survivor.log() + stranger.log(), "they are strangers")
+        wait_until(lambda: "is no member" in survivor.log() + stranger.log(), "they are strangers")
         assert stranger.get("/readyz")[0] == 503
         stranger.kill()
         stranger.reap()

@@ -16,9 +16,10 @@ from routekeeper.remoting.errors import ConnectionLost
 from routekeeper.remoting.registration import body_crc32
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.waiting import wait_until
 
 from .brokers import register, registration
-from .cluster import Cluster, make_members, running, until
+from .cluster import Cluster, make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
@@ -63,7 +64,7 @@ def refused(cluster: Cluster) -> None:
         with pytest.raises(ConnectionLost):
             client.invoke(leader.listen, seven_mb, timeout_s=20.0)
     reason = rf"reason=header of \d+ bytes is above the limit of {REQUEST_HEADER_MAX}"
-    until(lambda: re.search(reason, leader.log(said[leader.number])), "the log says why it was cut off")
+    wait_until(lambda: re.search(reason, leader.log(said[leader.number])), "the log says why it was cut off")
     assert cluster.wait_equal() == before
     assert (cluster.leader().number, leader.status()["term"]) == (leader.number, term)
     for member, size in zip(cluster.members, said, strict=True):

@@ -19,6 +19,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import history
+from tests.waiting import wait_until
 
 from .brokers import (
     Call,
@@ -32,7 +33,7 @@ from .brokers import (
     route_query,
     route_value,
 )
-from .cluster import CONDITION_S, Cluster, chooser, elapsed, split, until
+from .cluster import CONDITION_S, Cluster, chooser, elapsed, split
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300)]
 
@@ -195,7 +196,7 @@ def test_dead_nameserver_keeps_no_dead_broker_alive(cluster: Cluster) -> None:
         dead.kill()
         dead.reap()
         for member in alive:
-            until(member.ready, "the others go on")
+            wait_until(member.ready, "the others go on")
             topics = member.served_topics()
             assert topics == {"T", "U"}, "the broker is there as long as it is connected with one"
     for member in alive:
@@ -212,7 +213,9 @@ def test_paused_leader_neither_stops_the_others_nor_answers_from_the_past(cluste
             leader.signal(signal.SIGSTOP)
             try:
                 drop = RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
-                until(partial(is_applied, client, others[0].listen, drop), "the others go on", within_s=5.0)
+                wait_until(
+                    partial(is_applied, client, others[0].listen, drop), "the others go on", within_s=5.0
+                )
                 for member in others:
                     member.wait_topics({"U"})
                 # Waits in the paused process's buffer and is read before anything newer.

@@ -13,9 +13,19 @@ from pathlib import Path
 import pytest
 
 from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS
+from tests.waiting import wait_until
 
 from .brokers import Registers, Writers
-from .cluster import Cluster, Member, chooser, cycles, elapsed, hold, make_members, running, until
+from .cluster import (
+    Cluster,
+    Member,
+    chooser,
+    cycles,
+    elapsed,
+    hold,
+    make_members,
+    running,
+)
 from .disks import filled, freezable_disks, frozen, small_disks
 
 ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
@@ -42,7 +52,7 @@ def test_file_size_limit_of_one_loses_no_acknowledged_registration(cluster: Clus
 
 
 def wait_for_line(member: Member, text: str, since: int) -> None:
-    until(lambda: text in member.log(since), f"member {member.number} says {text!r}")
+    wait_until(lambda: text in member.log(since), f"member {member.number} says {text!r}")
 
 
 def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractContextManager[None]]) -> None:

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 from .brokers import Writers
-from .cluster import CONDITION_S, Cluster, Member, make_members, running, until
+from .cluster import CONDITION_S, Cluster, Member, make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -49,12 +50,14 @@ def wipe(member: Member) -> None:
 
 def wait_for_voter(member: Member) -> None:
     """Wait until an emptied member has caught up and counts again."""
-    until(lambda: member.status().get("role") in ("follower", "leader"), f"member {member.number} is a voter")
+    wait_until(
+        lambda: member.status().get("role") in ("follower", "leader"), f"member {member.number} is a voter"
+    )
 
 
 def _says_that_its_tail_was_torn(member: Member) -> bool:
     return "journal torn tail cut" in member.log()
-    until(member.ready, f"member {member.number} is ready")
+    wait_until(member.ready, f"member {member.number} is ready")
 
 
 def test_torn_journals_of_all_lose_nothing_acknowledged(cluster: Cluster) -> None:
@@ -71,7 +74,7 @@ def test_torn_journals_of_all_lose_nothing_acknowledged(cluster: Cluster) -> Non
                 file.write(last[: (3, len(last) // 2, len(last) - 1)[number]])
         cluster.start()
         for member in cluster.members:
-            until(partial(_says_that_its_tail_was_torn, member), "its log says so")
+            wait_until(partial(_says_that_its_tail_was_torn, member), "its log says so")
         writers.wait_for_progress(cluster.members)
         print(writers.check())
 
@@ -103,7 +106,7 @@ def test_truncated_snapshot_is_refused_until_it_is_restored_or_the_directory_emp
     with Writers(cluster) as writers:
         writers.wait_for_load(cluster.members)
         member = cluster.leader()
-        saved = until(lambda: change(member, "snapshot"), f"member {member.number} saves a snapshot")
+        saved = wait_until(lambda: change(member, "snapshot"), f"member {member.number} saves a snapshot")
         snapshot = Path(saved["path"])
         writers.wait_for_load(cluster.members)
         stop(member)
@@ -140,7 +143,7 @@ def test_directory_in_use_of_another_member_or_of_another_mode_is_refused(cluste
         data=one.data,
     )
     assert "in use by another process" in second.refuse_to_start()
-    until(one.ready, "the first one goes on")
+    wait_until(one.ready, "the first one goes on")
     assert one.process is not None
     assert one.process.poll() is None
     stop(one)
@@ -193,7 +196,7 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
         for member in cluster.members:
             member.start()
         linked = {member.raft for member in emptied}
-        until(
+        wait_until(
             lambda: set(survivor.raft_status().get("linked", ())) == linked,
             "the survivor is linked with the empty ones",
         )
@@ -213,13 +216,13 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
             stop(member)
         survivor.arguments += ("--force-new-cluster",)
         survivor.start()
-        until(survivor.ready, "the survivor leads itself")
+        wait_until(survivor.ready, "the survivor leads itself")
         assert survivor.served_topics() == topics
         for member in emptied:
             wipe(member)
             member.start()
             address = {"address": member.raft}
-            until(partial(change, survivor, "members", address), "the member is added")
+            wait_until(partial(change, survivor, "members", address), "the member is added")
         cluster.wait_ready()
         cluster.wait_equal()
         assert all(member.served_topics() == topics for member in cluster.members)

@@ -17,9 +17,10 @@ from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.waiting import wait_until
 
 from .brokers import PATIENCE_S, Writers, ask, registration, route_query
-from .cluster import Cluster, Member, cycles, hold, until
+from .cluster import Cluster, Member, cycles, hold
 from .proxy import running_behind_proxy
 
 ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
@@ -96,11 +97,11 @@ class Probe:
         return answer.code == ResponseCode.SUCCESS
 
     def wait_until_granted(self) -> None:
-        until(lambda: self.granted or self.error, f"{self.what} granted at member {self.member.number}")
+        wait_until(lambda: self.granted or self.error, f"{self.what} granted at member {self.member.number}")
 
     def check(self, cut_at: float) -> float:
         """Wait until it is refused; return how long after the cut something granted had been sent."""
-        until(
+        wait_until(
             lambda: self.error or (self.refused and self.refused[-1] > cut_at),
             f"{self.what} refused at member {self.member.number}",
         )
@@ -110,7 +111,7 @@ class Probe:
 
 
 def wait_for_topic(member: Member, topic: str) -> None:
-    until(lambda: topic in (member.topics() or ()), f"member {member.number} has {topic}")
+    wait_until(lambda: topic in (member.topics() or ()), f"member {member.number} has {topic}")
 
 
 WHAT = ("change", "no change", "read", "http read")

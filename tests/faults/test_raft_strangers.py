@@ -21,8 +21,10 @@ import msgspec
 import psutil
 import pytest
 
+from tests.waiting import wait_until
+
 from .brokers import Writers
-from .cluster import CONDITION_S, Cluster, Member, elapsed, split, until
+from .cluster import CONDITION_S, Cluster, Member, elapsed, split
 from .proxy import Network, Recording, running_behind_proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -69,7 +71,9 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         writers.stop()
         cluster.wait_equal()
         # Between followers hardly more than a sign of life a second passes.
-        until(lambda: len({(r.dialler, r.acceptor) for r in useful(network)}) == 3, "each link is recorded")
+        wait_until(
+            lambda: len({(r.dialler, r.acceptor) for r in useful(network)}) == 3, "each link is recorded"
+        )
         recordings = useful(network)
         yield Site(cluster, network, recordings)
 
@@ -177,7 +181,7 @@ def frames(data: bytes) -> list[bytes]:
 
 def wait_until_linked(site: Site, member: Member) -> None:
     others = {other.raft for other in site.cluster.others(member)}
-    until(
+    wait_until(
         lambda: set(member.raft_status().get("linked", ())) == others,
         f"member {member.number} is linked with all",
     )
@@ -253,12 +257,12 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
     for thread in threads:
         thread.start()
     try:
-        until(lambda: sent[0] > 300, "the flood comes")
+        wait_until(lambda: sent[0] > 300, "the flood comes")
         # Meanwhile every link ends: members find each other through the flood.
         site.network.cut_between(*2 * [[m.raft for m in site.cluster.members]])
         site.network.heal(reset=True)
         enough = sent[0] + 300
-        until(lambda: sent[0] > enough, "the flood goes on")
+        wait_until(lambda: sent[0] > enough, "the flood goes on")
         wait_until_linked(site, member)
     finally:
         stop.set()
@@ -311,7 +315,7 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
             # Not by the log: a peer that is linked again and again soon has no more lines there.
             links = len(site.network.recordings)
             assert site.network.inject(data) > 0
-            until(lambda n=links: len(site.network.recordings) > n, "a session ends and another begins")  # type: ignore[misc]
+            wait_until(lambda n=links: len(site.network.recordings) > n, "a session ends and another begins")  # type: ignore[misc]
             for member in site.cluster.members:
                 wait_until_linked(site, member)
             assert elapsed(begun) < 10.0

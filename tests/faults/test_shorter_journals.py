@@ -12,9 +12,10 @@ import pytest
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.waiting import wait_until
 
 from .brokers import ask
-from .cluster import Member, make_members, running, until
+from .cluster import Member, make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest.mark.timeout(300)]
 
@@ -30,7 +31,7 @@ def put_values(member: Member) -> None:
         for key, value in VALUES.items():
             fields = {"namespace": NAMESPACE, "key": key, "value": value}
             request = RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields)
-            until(lambda r=request: ask(client, member.listen, r) == "applied", f"{key} is acknowledged")  # type: ignore[misc]
+            wait_until(lambda r=request: ask(client, member.listen, r) == "applied", f"{key} is acknowledged")  # type: ignore[misc]
 
 
 def values(member: Member) -> dict[str, str] | None:
@@ -80,4 +81,4 @@ def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
         cluster.wait_equal()
         for member in cluster.members:
             assert values(member) == VALUES
-        until(lambda: "it returns as a learner" in cut.log(), "its log says so")
+        wait_until(lambda: "it returns as a learner" in cut.log(), "its log says so")

@@ -11,11 +11,10 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,18 +27,12 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
 from tests.ports import free_port_with
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
 MIB = 1024 * 1024
 DEADLINE_S = 60.0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
-        time.sleep(0.01)
 
 
 @dataclass(kw_only=True)
@@ -193,6 +186,7 @@ def test_bad_frame_costs_its_connection_only_and_one_log_line(server: Server, na
         good.sendall(RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO).encode())
         assert read_answer(good).code == ResponseCode.SUCCESS
     server.check_healthy()
+    wait_until(lambda: "bad frame" in server.log_text(), "a thread of its own writes the log line")
     lines = [line for line in server.log_text().splitlines() if "bad frame" in line]
     assert len(lines) == 1, server.log_text()
     assert "Traceback" not in server.log_text()

@@ -17,9 +17,10 @@ from routekeeper.remoting.bodies import TopicList
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.waiting import wait_until
 
 from .brokers import register, registration
-from .cluster import make_members, running, until
+from .cluster import make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.slow]
 
@@ -112,7 +113,7 @@ def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path)
         leader = cluster.leader()
         follower = cluster.others(leader)[0]
         register(client, leader, registration("a", "10.0.0.1:10911", names(40), counter=1))
-        until(lambda: len(topics_at(client, follower.listen)) == 40, "the topics are there")
+        wait_until(lambda: len(topics_at(client, follower.listen)) == 40, "the topics are there")
         fill(client, follower.listen)
         cluster.wait_equal()
 

@@ -57,32 +57,37 @@ def apaches(apache_4: Apache, apache_5: Apache) -> dict[str, Apache]:
 
 
 @pytest.fixture(scope="session")
-def fleet(
-    apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Fleet]:
-    """All deployments; those that the collected tests will ask for begin to start with the first."""
+def fleet(apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """All deployments; each starts when a test first asks for it, or for another one of its kind."""
     fleet = Fleet(apaches, tmp_path_factory.mktemp("fleet"), FULL)
     try:
-        for item in request.session.items:
-            callspec = getattr(item, "callspec", None)
-            for argument, names in (("deployment", MODES), ("apache_deployment", RELEASES)):
-                name = callspec.params.get(argument) if callspec else None
-                if name in names and item.path.is_relative_to(HERE):
-                    fleet.begin(name)
         yield fleet
     finally:
         fleet.close()
 
 
+def begin(fleet: Fleet, request: pytest.FixtureRequest, argument: str) -> None:
+    """Begin to start every deployment that the collected tests ask for by this argument.
+
+    Another worker has the tests of the other kind.
+    """
+    for item in request.session.items:
+        callspec = getattr(item, "callspec", None)
+        if callspec and argument in callspec.params and item.path.is_relative_to(HERE):
+            fleet.begin(callspec.params[argument])
+
+
 @pytest.fixture(params=MODES)
 def deployment(fleet: Fleet, request: pytest.FixtureRequest) -> OurDeployment:
     """Our three nameservers in each mode, with brokers."""
+    begin(fleet, request, "deployment")
     return fleet.ours(request.param)
 
 
 @pytest.fixture(params=RELEASES)
 def apache_deployment(fleet: Fleet, request: pytest.FixtureRequest) -> ApacheDeployment:
     """Apache's nameserver and broker of each release, with our broker."""
+    begin(fleet, request, "apache_deployment")
     return fleet.apache(request.param)
 
 

@@ -39,6 +39,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.history import Call, Operation, Outcome
 from tests.linearizability import check
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)]
 
@@ -48,13 +49,6 @@ ROUNDS = 300
 #: A request is answered within 2.5 s, whatever happens; the rest is for a busy machine.
 REFUSED_WITHIN_S = 4.0
 NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + CONDITION_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
-        time.sleep(0.01)
 
 
 @dataclass(kw_only=True)
@@ -167,13 +161,13 @@ class Cluster:
             self._register(member)
 
     def _register(self, member: Member) -> None:
-        until(
+        wait_until(
             lambda: self._broker.invoke(member.listen, registration(), timeout_s=CONDITION_S).code == 0,
             "the broker is registered",
         )
 
     def wait_ready(self) -> None:
-        until(lambda: all(m.get("/readyz")[0] == 200 for m in self.members), "all are ready")
+        wait_until(lambda: all(m.get("/readyz")[0] == 200 for m in self.members), "all are ready")
 
     def close(self) -> None:
         self._broker.close()
@@ -181,7 +175,7 @@ class Cluster:
             member.stop()
 
     def leader(self) -> Member:
-        until(lambda: sum(m.leads() for m in self.members) == 1, "one leads")
+        wait_until(lambda: sum(m.leads() for m in self.members) == 1, "one leads")
         return next(m for m in self.members if m.leads())
 
 
@@ -249,7 +243,7 @@ def write(client: BlockingClient, member: Member, topic: str, value: int) -> Non
             return False  # sent over a connection that a refusal had closed
         return answer.code == ResponseCode.SUCCESS
 
-    until(acknowledged, f"{value} is acknowledged at {member.number}")
+    wait_until(acknowledged, f"{value} is acknowledged at {member.number}")
 
 
 def read(client: BlockingClient, member: Member, topic: str) -> int | None:
@@ -263,7 +257,7 @@ def read(client: BlockingClient, member: Member, topic: str) -> int | None:
             return False  # sent over a connection that a refusal had closed
         return not refused(answers[-1])
 
-    until(granted, f"a read is granted at {member.number}")
+    wait_until(granted, f"a read is granted at {member.number}")
     return value_of(answers[-1])
 
 
@@ -484,14 +478,14 @@ def test_a_concurrent_history_with_killed_leaders_is_linearizable(cluster: Clust
     try:
         for _ in range(2):
             wanted = recorder.done(Operation.READ) + 200
-            until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "reads go on")  # type: ignore[misc]
+            wait_until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "reads go on")  # type: ignore[misc]
             leader = cluster.leader()
             leader.stop()
             wanted = recorder.done(Operation.READ) + 100
-            until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "reads go on without it")  # type: ignore[misc]
+            wait_until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "they go on then")  # type: ignore[misc]
             leader.start()
             cluster.wait_ready()
-        until(lambda: recorder.done(Operation.WRITE) > 100, "enough was written")
+        wait_until(lambda: recorder.done(Operation.WRITE) > 100, "enough was written")
     finally:
         recorder.finish()
     violations = check(recorder.calls)

@@ -16,6 +16,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import Connection, RemotingServer, ServerLimits
+from tests.waiting import until
 
 MIB = 1024 * 1024
 CONDITION_S = 30.0
@@ -66,12 +67,6 @@ class Peer:
             size = await self._reader.readexactly(LENGTH.size)
             (found,) = FrameDecoder().feed(size + await self._reader.readexactly(*LENGTH.unpack(size)))
             return decode_command(found)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(CONDITION_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.001)
 
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]

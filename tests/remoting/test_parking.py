@@ -12,6 +12,7 @@ from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.server import Connection, RemotingServer
+from tests.waiting import until
 
 WAITS, OTHER = 105, 106
 CONDITION_S = 10.0
@@ -117,14 +118,6 @@ async def parked(server: RemotingServer, numbers: set[int], size: int | None = N
         return set(server.parked) == numbers and (size is None or bytes_ >= size)
 
     await until(there)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + CONDITION_S
-    while not condition():
-        assert loop.time() < deadline
-        await asyncio.sleep(0.001)
 
 
 def test_what_waits_is_answered_once_its_number_has_passed() -> None:

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ from routekeeper.remoting.transport.server import (
     ServerLimits,
     fit_descriptors,
 )
+from tests.waiting import until
 
 
 def request(code: int, body: bytes = b"", *, oneway: bool = False) -> RemotingCommand:
@@ -130,12 +131,6 @@ def echo(connection: Connection, command: RemotingCommand) -> RemotingCommand:
 async def slow_echo(command: RemotingCommand, seconds: float = 0.05) -> RemotingCommand:
     await asyncio.sleep(seconds)
     return command.reply(body=command.body)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.005)
 
 
 async def read_answers(reader: asyncio.StreamReader, count: int) -> list[RemotingCommand]:

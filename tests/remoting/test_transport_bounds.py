@@ -19,6 +19,7 @@ from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import Connection, Handler, RemotingServer, ServerLimits
 from routekeeper.remoting.transport.turns import TURN_S
+from tests.waiting import until
 
 MIB = 1024 * 1024
 CONDITION_S = 30.0
@@ -95,12 +96,6 @@ class Peer:
         data = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 20)
         assert data, "closed"
         self.found += map(decode_command, self._decoder.feed(data))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(CONDITION_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])

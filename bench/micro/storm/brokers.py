@@ -258,7 +258,7 @@ class JuteLane(Lane):
         super().__init__(given, broker, server)
         self._session = Session()
         self._missing = 0
-        self._rest: Iterator[bytes] = iter(())
+        self._rest: Iterator[Encoded] = iter(())
 
     def wire(self) -> Session:
         old = self._session

@@ -84,7 +84,7 @@ def reply(xid: int, *errors: int) -> bytes:
     """Return the answer to a request for many nodes: done, or with these errors."""
     parts = [struct.pack(">i?i", -1, False, error) + struct.pack(">i", error) for error in errors]
     body = b"".join(parts) or struct.pack(">i?i", 1, False, 0) + text(b"/a")
-    return text(struct.pack(">iqi", xid, 5, 0) + body + struct.pack(">i?i", -1, True, -1))
+    return bytes(text(struct.pack(">iqi", xid, 5, 0) + body + struct.pack(">i?i", -1, True, -1)))
 
 
 @pytest.mark.parametrize(

@@ -433,6 +433,7 @@ def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp
     assert "not told: runs of ZooKeeper filled the machine" in whole
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.computes
 @pytest.mark.timeout(600)
@@ -461,6 +462,7 @@ def test_what_an_arm_used_is_judged_on_a_full_machine_too(tmp_path: Path) -> Non
     assert row.differs
 
 
+@pytest.mark.spark
 @pytest.mark.computes
 @pytest.mark.timeout(600)
 def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: Gold, spark: Any) -> None:

@@ -30,6 +30,7 @@ from routekeeper.nameserver.types import ConnectionId, Request
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.codes import RequestCode
 from tests.ports import free_addresses
+from tests.waiting import until
 
 TOKEN = "a-token-of-the-operators"
 CONDITION_S = 60.0
@@ -87,14 +88,6 @@ def check_answer(method: str, path: str, status: int, content_type: str, body: A
     if status >= 400:
         assert body["status"] == status
         assert body["instance"] == path.partition("?")[0]
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + CONDITION_S
-    while not condition():
-        assert loop.time() < deadline, f"not within {CONDITION_S} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

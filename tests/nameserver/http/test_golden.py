@@ -42,6 +42,7 @@ from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.aio import RemotingClient
 from tests.nameserver.http.test_metrics import text_of
 from tests.ports import free_addresses
+from tests.waiting import until
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 TOKEN: Final = "a-token-of-the-operators"
@@ -186,12 +187,6 @@ class Session:
 
     async def ready(self) -> None:
         await until(lambda: self.mode.status().writes_ready and self.mode.status().reads_ready)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(CONDITION_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

@@ -14,8 +14,9 @@ from aiohttp import web
 
 from routekeeper.remoting.http.listener import HttpConnections
 from tests.nameserver.http.test_admin import TOKEN, node
-from tests.nameserver.http.test_server_http import running, until
+from tests.nameserver.http.test_server_http import running
 from tests.ports import free_addresses
+from tests.waiting import until
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-More: "
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -36,6 +36,7 @@ from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_r
 from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.aio import RemotingClient
+from tests.waiting import until
 
 
 class LeaderLost(Independent):
@@ -116,12 +117,6 @@ async def running(tmp_path: Path, **changes: Any) -> AsyncIterator[Running]:
             await http.close()
             await server.close(drain_s=2.0)
             await mode.close()
-
-
-async def until(condition: Any, seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.005)
 
 
 def test_registered_topic_is_routed_and_vanishes_with_its_connection(tmp_path: Path) -> None:
