@@ -21,7 +21,7 @@ from routekeeper.remoting.bounds import LEASE_MS, LEASE_MS_MAX
 from routekeeper.remoting.errors import FieldError, RemoteProtocolError
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.lenient import canonical
-from routekeeper.remoting.registration import TopicNumbers, body_crc32, reading_registration
+from routekeeper.remoting.registration import TopicNumbers, reading_registration, summing_crc32
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps, finish, in_chunks
 
@@ -81,7 +81,7 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
         return refusal(
             f"argument heartbeatTimeoutMillis is {lease_ms}, allowed: at most {LEASE_MS_MAX} (a day)"
         )
-    if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
+    if fields.body_crc32 and (yield from summing_crc32(request.body)) != fields.body_crc32:
         return refusal("crc32 not match")
     try:
         body = yield from reading_registration(
