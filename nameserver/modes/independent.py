@@ -139,7 +139,8 @@ class Independent(Local):
             answer, revision = decision.answer, decision.record.revision
             self._repeats.remember(request, decoded, decision, origin, table, settings)
         else:
-            verdict = yield from self._applying(decision)
+            verdict = yield from self._table.applying(decision)
+            self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
             if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
                 revision = table.present("record", decoded.broker)
@@ -250,10 +251,14 @@ class Independent(Local):
             self._effects.close_connection(origin)
 
     def _applying(self, command: Command) -> Steps[Verdict]:
-        """Apply a command, and do what it then asks for outside the table."""
         verdict = yield from self._table.applying(command)
+        self._follow(command, verdict)
+        return verdict
+
+    def _follow(self, command: Command, verdict: Verdict) -> None:
+        """Do what a command asks for outside the table once it is applied."""
         if not isinstance(verdict, Applied):
-            return verdict
+            return
         if not isinstance(command, Update):  # by which nobody comes or goes
             note_change(self._history, command, verdict)
             for gone in verdict.left:
@@ -263,7 +268,6 @@ class Independent(Local):
                 for change in verdict.min_changes:
                     self._effects.notify_min_broker(change)
         self._waiters.follow(verdict)
-        return verdict
 
 
 def _no_matter(_: object) -> None:
