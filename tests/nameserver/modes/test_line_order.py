@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.settings.changes import LiveSettings
@@ -51,9 +49,6 @@ class Server:
             take(answer)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="registrations wait in the order in which they came, whoever sent them"
-)
 def test_one_who_sends_many_large_registrations_holds_nobody_up_for_more_than_one(tmp_path: Path) -> None:
     async def main() -> None:
         server = Server(tmp_path)
