@@ -145,16 +145,8 @@ class Liveness:
             self._put(broker, replace(before, heard_at=self.clock))
             return
         known = before is not None and before.owner == origin and before.confirmed
-        self.version += 1
-        contact = Contact(
-            heard_at=self.clock,
-            lease_s=lease_s,
-            owner=origin,
-            connected=True,
-            confirmed=known,
-            version=self.version,
-        )
-        self._keep(broker, contact)
+        contact = Contact(heard_at=self.clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known)
+        self._put(broker, contact)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note that a registration over ``origin`` succeeded and left the record at ``revision``.
@@ -344,11 +336,8 @@ class Liveness:
 
     def _put(self, broker: BrokerKey, contact: Contact) -> None:
         self.version += 1
-        self._keep(broker, replace(contact, version=self.version))
-
-    def _keep(self, broker: BrokerKey, contact: Contact) -> None:
         self._contacts.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
-        self._contacts[broker] = contact
+        self._contacts[broker] = replace(contact, version=self.version)
         self._unconnected.pop(broker, None)
         if not contact.connected:
             self._unconnected[broker] = None
