@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,9 +21,18 @@ from routekeeper.remoting.bounds import LEASE_MS, LEASE_MS_MAX
 from routekeeper.remoting.errors import FieldError, RemoteProtocolError
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.lenient import canonical
-from routekeeper.remoting.registration import TopicNumbers, body_crc32, reading_registration
+from routekeeper.remoting.registration import (
+    TopicNumbers,
+    body_crc32,
+    read_plain_json,
+    reading_registration,
+    summing_crc32,
+)
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps, finish, in_chunks
+
+SHORT_BYTES: Final = 16 * 1024
+"""Size of a body that is read at once: for less than 0.1 ms."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,12 +90,19 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
         return refusal(
             f"argument heartbeatTimeoutMillis is {lease_ms}, allowed: at most {LEASE_MS_MAX} (a day)"
         )
-    if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
-        return refusal("crc32 not match")
+    data, body = request.body, None
+    is_short = len(data) <= SHORT_BYTES
+    if fields.body_crc32:
+        crc32 = body_crc32(data) if is_short else (yield from summing_crc32(data))
+        if crc32 != fields.body_crc32:
+            return refusal("crc32 not match")
     try:
-        body = yield from reading_registration(
-            request.body, compressed=fields.compressed, version=request.version
-        )
+        if is_short and not fields.compressed:  # the way of most, which need no steps
+            body = read_plain_json(data)
+        if body is None:
+            body = yield from reading_registration(
+                data, compressed=fields.compressed, version=request.version
+            )
         infos = body.mapping_infos
         mappings = tuple([_mapping(topic, info) for topic, info in infos.items()]) if infos else ()
     except RemoteProtocolError as error:

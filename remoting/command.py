@@ -152,6 +152,10 @@ _DONE_HEADS: Final = tuple(
 )
 
 
+SUCCESS: Final = RemotingCommand(code=ResponseCode.SUCCESS, ext_fields={})
+"""What a handler may return in place of ``request.reply()``, see :func:`encode_done`."""
+
+
 def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
     """Return the request in the frame whose length word lies at ``start`` and says ``size``.
 

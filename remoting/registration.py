@@ -5,11 +5,13 @@ Writers produce compact text, as fastjson does. Source: RegisterBrokerBody of Ro
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -20,7 +22,6 @@ from routekeeper.remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME
 from routekeeper.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
 from routekeeper.remoting.lenient import (
-    DEPTH_MAX,
     INT32_MAX,
     INT64_MAX,
     UNREADABLE,
@@ -33,7 +34,7 @@ from routekeeper.remoting.lenient import (
     loads,
 )
 from routekeeper.remoting.route import DataVersion, TopicConfig
-from routekeeper.remoting.steps import STEP, Steps
+from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
 
 #: Topics that one registration may carry. Real brokers have tens of thousands at most.
 REGISTER_TOPICS_MAX: Final = 100_000
@@ -54,9 +55,11 @@ _SIZE: Final = struct.Struct(">I")
 _ZLIB_MAGIC: Final = 0x78
 _ZLIB_START: Final = bytes((_ZLIB_MAGIC,))
 _INFLATED_STEP: Final = 1024 * 1024
+_SUMMED_STEP: Final = 1024 * 1024
 _KNOWN_MAX: Final = 1000
 _USUAL_MAX: Final = 64
-_COUNT_ABOVE: Final = 4 * 1024 * 1024
+#: Bytes of JSON that are read at once: for 1 ms.
+_PIECE_MAX: Final = 128 * 1024
 #: Bytes that a topic takes at most where nothing but a registration is said; real ones take 150 to 250.
 _TOPIC_SIZE_MAX: Final = 512
 
@@ -120,7 +123,19 @@ class _PlainBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _plain_decoder: Final = msgspec.json.Decoder(_PlainBody)
+_table_decoder: Final = msgspec.json.Decoder(dict[_TopicName, TopicNumbers])
 _version_decoder: Final = msgspec.json.Decoder(_PlainVersion)
+
+#: Before the first topic of a registration in JSON.
+_TABLE_BEGINS: Final = re.compile(rb'[{,]\s*+"topicConfigTable"\s*+:\s*+\{\s*+(?=")')
+#: Between two topics, most likely: within one, no object follows another.
+_TOPIC_ENDS: Final = re.compile(rb'\}\s*+,\s*+(?="(?:[^"\\]|\\.)*+"\s*+:\s*+\{)', re.DOTALL)
+_ENDS_TRIED: Final = 3
+#: Stands where topics were taken out. No broker has it: as a topic it would be listed as well.
+_MARK: Final = ("\0", TopicNumbers("\0", 0, 0, -INT32_MAX - 1))
+_MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQueueNums":0,"perm":%d},' % -(
+    INT32_MAX + 1
+)
 
 
 class PlainRegistration(msgspec.Struct, frozen=True):
@@ -140,6 +155,15 @@ class PlainRegistration(msgspec.Struct, frozen=True):
 def body_crc32(body: bytes) -> int:
     """Return the checksum of a registration body as sent: CRC32 with the sign bit cleared."""
     return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def summing_crc32(body: bytes) -> Steps[int]:
+    """Return :func:`body_crc32` in steps."""
+    found = 0
+    for at in range(0, len(body), _SUMMED_STEP):
+        found = zlib.crc32(body[at : at + _SUMMED_STEP], found)
+        yield
+    return found & 0x7FFFFFFF
 
 
 def encode_register_body(body: RegisterBody, *, compressed: bool, version: int) -> bytes:
@@ -199,7 +223,8 @@ def reading_registration(
     More tolerant than any release: a zlib stream is recognised although the header says that there is none
     (5.x brokers mislabel it), topics have five or six parts, and the mapping section may be missing.
 
-    JSON is read by :func:`read_plain_json`, and by :func:`read_any_json` where that does not read it.
+    JSON is read by :func:`read_plain_json`, a long one by :func:`reading_long_json`, and by
+    :func:`read_any_json` where these do not read it.
 
     Raises:
         RemoteProtocolError: If it cannot be read, or is above a limit; memory stays within the limits.
@@ -207,7 +232,11 @@ def reading_registration(
     if compressed or body[:1] == _ZLIB_START:
         data = yield from _inflating(body, inflated_max)
         return (yield from _reading_words(data, min(topics_max, _topics_of(body))))
-    return read_plain_json(body, topics_max) or read_any_json(body, version=version, topics_max=topics_max)
+    if len(body) <= _PIECE_MAX:
+        plain = read_plain_json(body, topics_max)
+    else:
+        plain = yield from reading_long_json(body, topics_max)
+    return plain or read_any_json(body, version=version, topics_max=topics_max)
 
 
 def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration:
@@ -258,22 +287,101 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
 
     Returns:
         None if the body is anything else, or wrong: :func:`read_any_json` tells which.
-
-    Raises:
-        RemoteProtocolError: If it is above a limit.
     """
-    size = len(body)
-    # Two objects a topic, with its attributes. Counting takes a tenth of reading: less is just read.
-    if size > _COUNT_ABOVE and body.count(b"{") > 2 * topics_max + DEPTH_MAX:
-        raise RemoteProtocolError(
-            f"registration of {size} bytes has more than the {topics_max} topics allowed"
-        )
     try:
         found = _plain_decoder.decode(body)
     except UNREADABLE:
         return None
+    topics = found.topic_config_serialize_wrapper.topic_config_table
+    for key, numbers in topics.items():  # in one call, it would take longer
+        if numbers.topic_name != key:
+            topics = finish(_named_as_stated(topics))
+            break
+    return _usable(found, topics, topics_max, size=len(body))
+
+
+def reading_long_json(
+    body: bytes, topics_max: int = REGISTER_TOPICS_MAX, *, piece_max: int = _PIECE_MAX
+) -> Steps[PlainRegistration | None]:
+    """Read as :func:`read_plain_json`, the topics in pieces and then all that stands around them.
+
+    Args:
+        piece_max: Bytes of a piece. What stands before the topics must be shorter, and what stands behind.
+
+    Returns:
+        None also if that is not so.
+
+    Raises:
+        RemoteProtocolError: If there are too many topics.
+    """
+    begin = _TABLE_BEGINS.search(body, 0, piece_max)
+    if begin is None:
+        return None
+    topics: dict[str, TopicNumbers] = {}
+    names_differ, at = False, begin.end()
+    while len(body) - at > piece_max:
+        piece, at = _read_piece(body, at, piece_max)
+        if piece is None:
+            return None
+        topics |= piece
+        names_differ = names_differ or _names_differ(piece)
+        if len(topics) > topics_max:
+            raise RemoteProtocolError(
+                f"registration of {len(body)} bytes has more than the {topics_max} topics allowed"
+            )
+        yield
+    try:
+        found = _plain_decoder.decode(b"".join((body[: begin.end()], _MARK_JSON, body[at:])))
+    except UNREADABLE:
+        return None
+    last = found.topic_config_serialize_wrapper.topic_config_table
+    if next(iter(last.items()), None) != _MARK:
+        return None  # the pieces were none of its table
+    del last[_MARK[0]]
+    topics |= last
+    if names_differ or _names_differ(last):
+        topics = yield from _named_as_stated(topics)
+    return _usable(found, topics, topics_max, size=len(body))
+
+
+def _read_piece(body: bytes, at: int, piece_max: int) -> tuple[dict[str, TopicNumbers] | None, int]:
+    """Read the topics from ``at`` on that fill at least half a piece.
+
+    It is cut where a topic seems to end. It ends there indeed if the piece can be read: within a text or an
+    inner object it would not be closed.
+
+    Returns:
+        None if no such end is found; and where the next topic begins.
+    """
+    ends = _TOPIC_ENDS.finditer(body, at + piece_max // 2, at + piece_max)
+    for end in islice(ends, _ENDS_TRIED):
+        try:
+            return _table_decoder.decode(b"{%b}" % body[at : end.start() + 1]), end.end()
+        except UNREADABLE:
+            continue
+    return None, at
+
+
+def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
+    """Whether an object states no name, or another one than the key it stands under."""
+    return any(numbers.topic_name != key for key, numbers in topics.items())
+
+
+def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, TopicNumbers]]:
+    """Return topics by the names that they state, or else by their keys. Of equal ones the last counts."""
+    named: dict[str, TopicNumbers] = {}
+    for chunk in in_chunks(topics.items()):
+        if named:
+            yield
+        named |= {numbers.topic_name or key: numbers for key, numbers in chunk}
+    return named
+
+
+def _usable(
+    found: _PlainBody, topics: Mapping[str, TopicNumbers], topics_max: int, *, size: int
+) -> PlainRegistration | None:
+    """Return a registration that was read from so many bytes, None if it is one for the tolerant reader."""
     wrapper = found.topic_config_serialize_wrapper
-    topics = wrapper.topic_config_table
     if wrapper.topic_queue_mapping_info_map or len(topics) > topics_max or "" in topics:
         return None
     if size > _TOPIC_SIZE_MAX * (len(topics) + 1):
@@ -281,11 +389,6 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
     filters = found.filter_server_list
     if filters and not _are_filter_servers(filters):
         return None
-    for key, numbers in topics.items():
-        if numbers.topic_name != key:
-            # An object may state no name, or another one than the key it stands under. The last one counts.
-            topics = {numbers.topic_name or key: numbers for key, numbers in topics.items()}
-            break
     version = wrapper.data_version
     return PlainRegistration(
         DataVersion(

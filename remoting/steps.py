@@ -6,11 +6,12 @@ how many steps it makes at once.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, TypeVarTuple
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 Steps: TypeAlias = Generator[None, None, _T]
 
@@ -26,6 +27,28 @@ def finish(steps: Steps[_T]) -> _T:
         except StopIteration as end:
             result: _T = end.value
             return result
+
+
+def in_steps(
+    work: Callable[[Collection[_T], *_Ts], object], things: Collection[_T], *arguments: *_Ts
+) -> Iterable[None]:
+    """Do work on things, :data:`STEP` of them at a time; return the steps that are left.
+
+    Few things are dealt with at once, and no step is left: a generator would cost more than the work.
+    """
+    if len(things) > STEP:
+        return _in_steps(work, things, *arguments)
+    work(things, *arguments)
+    return ()
+
+
+def _in_steps(
+    work: Callable[[Collection[_T], *_Ts], object], things: Collection[_T], *arguments: *_Ts
+) -> Steps[None]:
+    for done, chunk in enumerate(in_chunks(things)):
+        if done:
+            yield
+        work(chunk, *arguments)
 
 
 def in_chunks(things: Iterable[_T]) -> Iterator[list[_T]]:

@@ -68,7 +68,7 @@ class Independent(Local):
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._kept_files.append(self._kv_file)
         self._repeats = Repeats()
-        # All that changes the table waits in one line, in the order in which it came.
+        # All that changes the table waits in one line.
         self._line = Line(clock=clock, call_soon=lambda call: asyncio.get_running_loop().call_soon(call))
         self._timer: asyncio.TimerHandle | None = None
         self._scan_at: float = FIRST_SCAN_S
@@ -123,7 +123,7 @@ class Independent(Local):
                 self._liveness.note_current(broker)
                 self._liveness.registered(broker, origin, revision=repeat.renewal.record.revision)
                 return repeat.renewal.answer
-        return self._line.run(self._registering(request, origin, host=host), answered)
+        return self._line.run(self._registering(request, origin, host=host), answered, sender=origin)
 
     def _registering(self, request: Request, origin: ConnectionId, *, host: str) -> Steps[Answer]:
         settings, table = self.settings.current, self._table
@@ -139,7 +139,8 @@ class Independent(Local):
             answer, revision = decision.answer, decision.record.revision
             self._repeats.remember(request, decoded, decision, origin, table, settings)
         else:
-            verdict = yield from self._applying(decision)
+            verdict = yield from self._table.applying(decision)
+            self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
             if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
                 revision = table.present("record", decoded.broker)
@@ -160,7 +161,7 @@ class Independent(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._repeats.forget(origin)
-        self._line.run(self._closing(origin, by_us=by_us), _no_matter)
+        self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
         revision_of = partial(self._table.present, "record")
@@ -217,7 +218,7 @@ class Independent(Local):
         return partial(save_kv_file, self._kv_path, self._table.view.kv_table())
 
     async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        await self._in_line(self._withdrawing(broker, origin))
+        await self._in_line(self._withdrawing(broker, origin), sender=origin)
 
     def _withdrawing(self, broker: BrokerKey, origin: ConnectionId) -> Steps[bool]:
         self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
@@ -226,10 +227,10 @@ class Independent(Local):
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    async def _in_line(self, steps: Steps[_T]) -> _T:
+    async def _in_line(self, steps: Steps[_T], *, sender: ConnectionId | None = None) -> _T:
         """Return what a piece of work comes to when its turn has come."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        result = self._line.run(steps, partial(resolve, ended))
+        result = self._line.run(steps, partial(resolve, ended), sender=sender)
         return await ended if result is None else result
 
     def _expired(self, broker: BrokerKey) -> Steps[bool]:
@@ -250,10 +251,14 @@ class Independent(Local):
             self._effects.close_connection(origin)
 
     def _applying(self, command: Command) -> Steps[Verdict]:
-        """Apply a command, and do what it then asks for outside the table."""
         verdict = yield from self._table.applying(command)
+        self._follow(command, verdict)
+        return verdict
+
+    def _follow(self, command: Command, verdict: Verdict) -> None:
+        """Do what a command asks for outside the table once it is applied."""
         if not isinstance(verdict, Applied):
-            return verdict
+            return
         if not isinstance(command, Update):  # by which nobody comes or goes
             note_change(self._history, command, verdict)
             for gone in verdict.left:
@@ -263,7 +268,6 @@ class Independent(Local):
                 for change in verdict.min_changes:
                     self._effects.notify_min_broker(change)
         self._waiters.wake_affected(verdict)
-        return verdict
 
 
 def _no_matter(_: object) -> None:

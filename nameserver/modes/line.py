@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeAlias, TypeVar
 
 from routekeeper.remoting.steps import Steps
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T", bound=object)
+_Piece: TypeAlias = tuple[Steps[Any], Callable[[Any], None]]
 
 SLICE_S: Final = 0.005
 """Seconds after which work makes room for whatever else the loop has to do."""
@@ -21,10 +22,12 @@ would cost too much: lone registrations would each pay for one."""
 
 
 class Line:
-    """Runs pieces of work in the order in which they came. Each is all done before the next one begins.
+    """Runs pieces of work, those of one sender in the order in which they came, and senders in turn.
 
-    A piece that comes while nothing is under way is begun at once, and mostly ends at once. In each round of
-    the loop this works for :data:`SLICE_S`, and then until the end of the present step.
+    So one who sends many large registrations at once does not hold up all others until they are done. Each
+    piece is all done before the next one begins. One that comes while nothing is under way is begun at once,
+    and mostly ends at once. In each round of the loop this works for :data:`SLICE_S`, and then until the end
+    of the present step.
 
     Args:
         clock: Seconds.
@@ -42,18 +45,20 @@ class Line:
         self._until = 0.0
         self._worked_s = 0.0  # since the loop came round, or longer, in pieces that ended at once
         self._called = False
-        self._waiting: deque[tuple[Steps[Any], Callable[[Any], None]]] = deque()
+        # By sender, in the order of their turns. The first piece of the first one may be under way.
+        self._waiting: dict[Hashable, deque[_Piece]] = {}
 
     def __len__(self) -> int:
-        """Return how many pieces are not done."""
+        """Return how many senders have pieces that are not done."""
         return len(self._waiting)
 
-    def run(self, steps: Steps[_T], done: Callable[[_T], None]) -> _T | None:
+    def run(self, steps: Steps[_T], done: Callable[[_T], None], *, sender: Hashable = None) -> _T | None:
         """Take a piece of work; return what it came to if it ends at once.
 
         Args:
             steps: Must not come to None.
             done: Called with what it came to if it ends later.
+            sender: For whom this is done: a connection, say.
         """
         if not self._waiting:
             now = self._clock()
@@ -66,7 +71,7 @@ class Line:
                     if self._worked_s >= UNCHECKED_S:
                         self._come_round()
                     return result
-        self._waiting.append((steps, done))
+        self._waiting.setdefault(sender, deque()).append((steps, done))
         self._come_round()
         return None
 
@@ -98,16 +103,24 @@ class Line:
         self._come_round()
         self._until = self._clock() + SLICE_S
         while self._waiting:
-            steps, done = self._waiting[0]
+            sender, pieces = next(iter(self._waiting.items()))
+            steps, done = pieces[0]
             try:
                 result = self._work(steps)
             except Exception:  # the boundary of one piece: the next one goes on
                 logger.exception("a piece of work failed")
-                self._waiting.popleft()
+                self._next_turn(sender, pieces)
             else:
                 if result is None:
                     return
-                self._waiting.popleft()
+                self._next_turn(sender, pieces)
                 done(result)
             if self._clock() >= self._until:
                 return
+
+    def _next_turn(self, sender: Hashable, pieces: deque[_Piece]) -> None:
+        """Take out the piece that is done; its sender's next one waits behind one of every other sender."""
+        pieces.popleft()
+        del self._waiting[sender]
+        if pieces:
+            self._waiting[sender] = pieces

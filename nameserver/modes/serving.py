@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -138,10 +139,10 @@ def decide_received(
         host: Where it comes from, see :func:`table_limits`.
     """
     broker, version = decoded.broker, decoded.data_version
-    limits = table_limits(settings, host)
+    limits = partial(table_limits, settings, host)
     while True:
-        view, revision = table.view, table.revision
-        record, name = view.record(broker), view.name(decoded.broker_name)
+        view, revision, brokers = table.view, table.revision, table.brokers
+        record, name = brokers.records.get(broker), brokers.names.get(decoded.broker_name)
         if record is not None and liveness.is_late(
             broker, origin, version=version, listed=record.data_version
         ):
@@ -150,7 +151,7 @@ def decide_received(
         if differences:
             delete_absent = settings.delete_topic_with_broker_registration
             difference = yield from shortened(table, decoded, delete_absent=delete_absent, limits=limits)
-        decision = difference or (yield from deciding_registration(view, decoded, settings, limits=limits))
+        decision = difference or (yield from deciding_registration(view, decoded, settings, limits=limits()))
         if table.view is view and (
             table.revision == revision
             or (view.record(broker) is record and view.name(decoded.broker_name) is name)

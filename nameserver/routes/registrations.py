@@ -28,7 +28,7 @@ from routekeeper.nameserver.verdicts import (
 )
 from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from routekeeper.remoting.route import DataVersion
-from routekeeper.remoting.steps import STEP, Steps
+from routekeeper.remoting.steps import STEP, Steps, in_steps
 
 from .entries import NameEntry, Record, Share
 from .leaving import Leaving, forget_record, note_min_change
@@ -262,7 +262,9 @@ def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Shar
     mask = perm_mask(command, _addrs_with(name, command))
     if mask is None:
         return None
-    return (yield from store.topics.changing(command.broker_name, command.topics, mask=mask))
+    found: dict[str, Share] = {}
+    yield from in_steps(store.topics.find_shares, command.topics, found, {}, command.broker_name, mask)
+    return found
 
 
 def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[Rejected | None]:

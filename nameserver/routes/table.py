@@ -99,7 +99,11 @@ class RouteTable(RouteStore):
         the table between two steps; to give up is to make no more of them.
         """
         if isinstance(command, Update):  # nearly every command
-            return (yield from apply_update(self, command))
+            return apply_update(self, command)
+        return self._applying(command)
+
+    def _applying(self, command: Command) -> Steps[Verdict]:
+        assert not isinstance(command, Update), "that is not looked at by its bases"
         if self.moved(command):
             return Moved(revision=self.revision)
         match command:
@@ -145,7 +149,7 @@ class RouteTable(RouteStore):
         self, said: Registration, *, delete_absent: bool, limits: TableLimits | None = None
     ) -> Update | None:
         """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""
-        return finish(shortened(self, said, delete_absent=delete_absent, limits=limits))
+        return finish(shortened(self, said, delete_absent=delete_absent, limits=lambda: limits))
 
     # -- who leaves ----------------------------------------------------------------------------------------
 

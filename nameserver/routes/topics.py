@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice, repeat
+from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
 from sys import intern
 from typing import Any, Final, TypeAlias, TypeVar
 
+import msgspec
 from msgspec.structs import astuple, replace
 
 from routekeeper.nameserver.commands import QueueMapping, TopicQueues
 from routekeeper.nameserver.types import BrokerName
 from routekeeper.remoting.registration import TopicNumbers
 from routekeeper.remoting.route import QueueData
-from routekeeper.remoting.steps import STEP, Steps, finish
+from routekeeper.remoting.steps import STEP, Steps
 
 from .entries import (
     MASK,
@@ -70,6 +71,21 @@ class Pool:
         if len(self.shares) > SHARES_SPARE + 2 * len(self.topics):
             in_use = frozenset(self.topics.values())
             self.shares = {key: share for key, share in self.shares.items() if share in in_use}
+
+
+_NO_POOL: Final = Pool()
+
+
+class Difference(msgspec.Struct):
+    """What a broker says otherwise than is listed of its name.
+
+    Attributes:
+        topics: As they are to be kept.
+        adds_topics: Whether the name has no queue data of some of them yet.
+    """
+
+    topics: list[TopicQueues] = []
+    adds_topics: bool = False
 
 
 class TopicStore:
@@ -133,62 +149,58 @@ class TopicStore:
             share = shares[numbers] = Share.of(made_of(QueueData, name, *numbers))
         return share
 
-    def differing(
-        self, name: BrokerName, said: Mapping[str, TopicNumbers], *, mask: int
-    ) -> Steps[list[TopicQueues]]:
-        """Return what a broker says otherwise than is listed of its name, as it is to be kept.
+    def find_differing(
+        self, said: Iterable[tuple[str, TopicNumbers]], difference: Difference, name: BrokerName, mask: int
+    ) -> None:
+        """Find what a broker says otherwise than is listed of its name, as it is to be kept.
 
         Args:
-            said: What it says, by topic.
+            said: Topics, and what it says of each.
             mask: Bits of permissions that are stored.
         """
-        listed = self.of_name(name).get
-        found: list[TopicQueues] = []
-        left = iter(said.items())
-        for done in range(0, len(said), STEP):
-            if done:
-                yield
-            for topic, of in islice(left, STEP):
-                share, perm = listed(topic), of.perm & mask
-                if (
-                    share is None
-                    or (data := share.data).read_queue_nums != of.read_queue_nums
-                    or data.write_queue_nums != of.write_queue_nums
-                    or data.perm != perm
-                    or data.topic_sys_flag != of.topic_sys_flag
-                ):
-                    found.append(
-                        TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag)
-                    )
-        return found
+        listed, found = self.of_name(name).get, difference.topics.append
+        for topic, of in said:
+            share, perm = listed(topic), of.perm & mask
+            if share is None:
+                difference.adds_topics = True
+            elif (
+                (data := share.data).read_queue_nums == of.read_queue_nums
+                and data.write_queue_nums == of.write_queue_nums
+                and data.perm == perm
+                and data.topic_sys_flag == of.topic_sys_flag
+            ):
+                continue
+            found(TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, perm, of.topic_sys_flag))
 
-    def changing(
-        self, name: BrokerName, said: Sequence[TopicQueues], *, mask: int = -1
-    ) -> Steps[dict[str, Share]]:
-        """As :meth:`differing`, as shares; one that is new is no part of the store until a change has it.
+    def find_shares(
+        self,
+        said: Iterable[TopicQueues],
+        found: dict[str, Share],
+        made: dict[Numbers, Share],
+        name: BrokerName,
+        mask: int = -1,
+    ) -> None:
+        """As :meth:`find_differing`, as shares. A new one is no part of the store until a change has it.
 
         The texts of topics are interned: a hundred brokers with the same topics keep each name once.
-        """
-        listed, share_of = self.of_name(name).get, self._shares(name).get
-        made: dict[Numbers, Share] = {}
-        found: dict[str, Share] = {}
-        left = iter(said)
-        for done in range(0, len(said), STEP):
-            if done:
-                yield
-            for of in islice(left, STEP):
-                topic = of.topic
-                numbers = of.read_queue_nums, of.write_queue_nums, of.perm & mask, of.topic_sys_flag
-                share = share_of(numbers) or made.get(numbers)
-                if share is None:
-                    share = made[numbers] = Share.of(made_of(QueueData, name, *numbers))
-                if listed(topic) is not share:
-                    found[intern(topic)] = share
-        return found
 
-    def _shares(self, name: BrokerName) -> Mapping[Numbers, Share]:
-        pool = self.pools.get(name)
-        return {} if pool is None else pool.shares
+        Args:
+            found: By topic; with what was found in former steps.
+            made: New shares, by what is in them; with those of former steps.
+        """
+        pool = self.pools.get(name) or _NO_POOL
+        listed, share_of = pool.topics.get, pool.shares.get
+        for of in said:
+            numbers = of.read_queue_nums, of.write_queue_nums, of.perm & mask, of.topic_sys_flag
+            share = share_of(numbers) or made.get(numbers)
+            if share is None:
+                share = made[numbers] = Share.of(made_of(QueueData, name, *numbers))
+            topic = of.topic
+            before = listed(topic)
+            if before is None:
+                found[intern(topic)] = share
+            elif before is not share:
+                found[topic] = share
 
     def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics came."""
@@ -220,26 +232,42 @@ class TopicStore:
     ) -> None:
         """Make a change at once, see :class:`Draft`."""
         draft = Draft(self, name, revision)
-        finish(draft.put(shares, without=without))
+        for _ in draft.put(shares, without=without):
+            pass
         draft.commit()
 
-    def put_share(self, name: str, topic: str, share: Share, revision: int) -> bool:
-        """As :meth:`put`, of one topic that is there already, as most changes are; return whether it was."""
-        before = self.entries.get(topic)
-        if before is None:
-            return False
-        pool = self.pools[name]
-        sets = self._sets
-        queue_set, change = step_of(sets, sets, before.queue_set, name, pool.topics.get(topic), share)
-        self.shown = (self.shown + self.marks[topic] * change) & MASK
-        self._put_entry(topic, before, TopicEntry(queue_set, before.mappings, revision, before.host))
-        if topic not in pool.topics:
-            topic = intern(topic)  # as of :meth:`changing`
-            self._ledger.add(pool.host, pairs=1)
-        pool.topics[topic] = share
+    def put_known(self, name: BrokerName, topics: Sequence[TopicQueues], revision: int) -> None:
+        """As :meth:`put`, of few topics that are all there already, as most changes are.
+
+        Args:
+            topics: Each once; what the name has of it differs.
+        """
+        pool, sets = self.pools[name], self._sets
+        listed, entries, marks = pool.topics, self.entries, self.marks
+        pairs = -len(listed)
+        last = entry = _NO_ENTRY
+        last_numbers: Numbers = ()
+        total = change = shown = rest = 0
+        for of in topics:
+            topic, numbers = of.topic, (of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
+            before = entries[topic]
+            if before is not last or numbers != last_numbers:  # else it changes as the one before it does
+                shown += total * change
+                rest += total * (revision - last.revision)
+                total, last, last_numbers = 0, before, numbers
+                share = pool.shares.get(numbers) or self.share(name, *numbers)
+                queue_set, change = step_of(sets, sets, before.queue_set, name, listed.get(topic), share)
+                entry = TopicEntry(queue_set, before.mappings, revision, before.host)
+            total += marks[topic]
+            entries[topic] = entry
+            listed[topic if topic in listed else intern(topic)] = share
+        self.shown = (self.shown + shown + total * change) & MASK
+        self.rest = (self.rest + rest + total * (revision - last.revision)) & MASK
+        pairs += len(listed)
+        if pairs:
+            self._ledger.add(pool.host, pairs=pairs)
         pool.bound()
         self._bound_sets()
-        return True
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
         """Put the mapping of a static topic of which the broker name has queue data."""
@@ -289,6 +317,27 @@ class Draft:
         over: A change of the same command that is made before this one.
     """
 
+    __slots__ = (
+        "_entries",
+        "_host",
+        "_info_size",
+        "_lost",
+        "_name",
+        "_new",
+        "_new_size",
+        "_over",
+        "_removed",
+        "_removed_marks",
+        "_rest",
+        "_revision",
+        "_sets",
+        "_shares",
+        "_shown",
+        "_steps",
+        "_store",
+        "_without",
+    )
+
     def __init__(
         self,
         store: TopicStore,
@@ -314,15 +363,25 @@ class Draft:
         self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
         self._lost: dict[str, list[int]] = {}  # by host: topics that nobody has any more, and their size
 
-    def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Steps[None]:
+    def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Iterable[None]:
         """Prepare to give the name other queue data of some topics, by topic.
 
         Args:
             without: Topics that it has, and is to have no more. Those that nobody else has are removed.
+
+        Returns:
+            The steps that are left; none if there are few topics.
         """
         self._shares, self._without = shares, without
         topics: list[str] = [*shares, *without]
         to_have: list[Share | None] = [*shares.values(), *repeat(None, len(without))]
+        if len(topics) > STEP:
+            return self._put_steps(topics, to_have)
+        if topics:
+            self._put_step(topics, to_have)
+        return ()
+
+    def _put_steps(self, topics: list[str], to_have: list[Share | None]) -> Steps[None]:
         for start in range(0, len(topics), STEP):
             if start:
                 yield

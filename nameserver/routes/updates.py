@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from routekeeper.nameserver.commands import TableLimits, Update
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
-from routekeeper.remoting.steps import STEP, Steps
+from routekeeper.remoting.steps import STEP, Steps, in_steps
 
 from .entries import Share
 from .registrations import (
@@ -24,11 +24,15 @@ from .registrations import (
     with_set_perms,
 )
 from .store import RouteStore
-from .topics import TOPIC, Draft
+from .topics import TOPIC, Difference, Draft
 
 
 def shortened(
-    store: RouteStore, said: Registration, *, delete_absent: bool, limits: TableLimits | None
+    store: RouteStore,
+    said: Registration,
+    *,
+    delete_absent: bool,
+    limits: Callable[[], TableLimits | None],
 ) -> Steps[Update | None]:
     """Return the difference that a registration makes to the table as it is.
 
@@ -36,7 +40,7 @@ def shortened(
     itself, or it has more than topics to put.
 
     Args:
-        delete_absent, limits: As of :class:`RegisterBroker`.
+        delete_absent, limits: As of :class:`RegisterBroker`. Most differences need no limits.
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
@@ -54,26 +58,26 @@ def shortened(
     news = version != record.data_version or record.complete == incremental
     if not news and (record.complete or mask is None):
         return None
-    table = with_set_perms(store, said).table if name.perms_set else said.table
-    listed = store.topics.of_name(name_key)
-    topic_count = len(listed)  # as it is before anybody else may change it
-    changed = [] if mask is None else (yield from store.topics.differing(name_key, table, mask=mask))
-    if not news and not changed:
+    topic_count = len(store.topics.of_name(name_key))  # as it is before anybody else may change it
+    difference = Difference()
+    if mask is not None:
+        table = with_set_perms(store, said).table if name.perms_set else said.table
+        yield from in_steps(store.topics.find_differing, table.items(), difference, name_key, mask)
+    if not news and not difference.topics:
         return None
-    adds_topics = not all(map(listed.__contains__, map(TOPIC, changed)))
     return Update(
         cluster_name=broker.cluster_name,
         broker_name=name_key,
         broker_addr=broker.broker_addr,
         data_version=version,
-        topics=tuple(changed),
+        topics=tuple(difference.topics),
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
         zone_name=name.zone_name,
         topic_count=topic_count,
         record_revision=record.revision,
         name_revision=name.revision,
-        limits=limits if adds_topics else None,
+        limits=limits() if difference.adds_topics else None,
     )
 
 
@@ -102,10 +106,11 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         if name.host != limits.host and new_topics(store, name_key, map(TOPIC, command.topics)):
             host = limits.host
     topics, draft = command.topics, None
-    taken: Mapping[str, Share] = {}
-    # Often it is one topic, which others have as well.
-    if len(topics) > 1 or (topics and topics[0].topic not in kept.entries):
-        taken = yield from kept.changing(name_key, topics)
+    names = tuple(map(TOPIC, topics))
+    # Mostly they are few, and known.
+    if len(topics) > STEP or not all(map(kept.entries.__contains__, names)):
+        taken: dict[str, Share] = {}
+        yield from in_steps(kept.find_shares, topics, taken, {}, name_key)
         draft = Draft(kept, name_key, store.revision + 1, host=host)
         yield from draft.put(taken)
     store.limited = store.limited or limits is not None
@@ -118,9 +123,7 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         if draft is not None:
             draft.commit()
         else:
-            topic, *numbers = astuple(topics[0])
-            taken = {topic: kept.share(name_key, *numbers)}
-            kept.put_share(name_key, topic, taken[topic], revision)
+            kept.put_known(name_key, topics, revision)
         brokers.renew_name(name_key, name, revision)
     if name.perms_set and brings_all_perms(command, record.broker_id, record.data_version):
         brokers.put_name(name_key, replace(brokers.names[name_key], perms_set=False), revision)
@@ -128,7 +131,7 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         record, data_version=command.data_version, complete=not command.incremental, revision=revision
     )
     brokers.put_record(record.broker, record, revision)
-    return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(taken))
+    return Applied(revision=revision, reply=register_reply(store, record), topics=names)
 
 
 def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:

@@ -26,7 +26,7 @@ from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId
 from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import RequestCode, ResponseCode
-from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.command import SUCCESS, RemotingCommand
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 
 from .audit_log import AuditLog
@@ -212,7 +212,9 @@ class NameServer:
             answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),
             host=charged_host(connection.host),
         )
-        return later if answer is None else _reply(command, answer)
+        if answer is None:
+            return later
+        return SUCCESS if answer is DONE else _reply(command, answer)
 
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
         """Have a connection closed after a refused route query, so that its client turns to another

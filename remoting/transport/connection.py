@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 from routekeeper.remoting.addresses import host_port, plain_host
 from routekeeper.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
-from routekeeper.remoting.command import RemotingCommand, encode_done
+from routekeeper.remoting.command import SUCCESS, RemotingCommand, encode_done
 from routekeeper.remoting.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -669,6 +669,8 @@ class ServerProtocol(asyncio.Protocol):
     def _encode(self, request: RemotingCommand, answer: RemotingCommand | None) -> bytes | None:
         if answer is None or request.flag & FLAG_ONEWAY:
             return None
+        if answer is SUCCESS:
+            return encode_done(request)
         try:
             return answer.encode()
         except LocalProtocolError as error:

@@ -126,7 +126,8 @@ def the_long_way(request: Request) -> Registration | Answer:
     """Decode a registration by the readers that take everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RegisterBrokerFields, "parse", RegisterBrokerFields.parse_slowly)
-        patch.setattr("routekeeper.remoting.registration.read_plain_json", lambda *_: None)
+        for module in "routekeeper.remoting.registration", "routekeeper.nameserver.registration":
+            patch.setattr(f"{module}.read_plain_json", lambda *_: None)
         return decode_registration(request)
 
 

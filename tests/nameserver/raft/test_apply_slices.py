@@ -1,0 +1,39 @@
+"""A large entry is applied in slices: a member receives, answers and ticks between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+STEPS, STEP_S, SLICE_S = 40, 0.001, 0.005
+
+
+@pytest.mark.parametrize("entries", [1, 4])
+def test_applying_ends_after_five_milliseconds_and_goes_on_when_the_loop_has_come_round(
+    world: Callable[..., Any], entries: int
+) -> None:
+    w = world(members=1)
+    member, engine = w["a"], w.engine("a")
+    rounds: list[float] = []
+    applied: list[int] = []
+
+    def apply(payload: bytes, *, index: int, term: int, live: bool) -> Iterator[None]:
+        for _ in range(STEPS // entries):
+            w.now += STEP_S  # as long as a step takes
+            yield
+        applied.append(index)
+
+    def apply_committed() -> None:
+        began = w.now
+        real()
+        rounds.append(w.now - began)
+
+    real, engine.apply_committed = engine.apply_committed, apply_committed
+    member.machine.apply = apply
+    last = [w.submit("a") for _ in range(entries)][-1]
+    assert w.run(5.0, lambda: engine.applied_index == last)
+    assert len(applied) == entries
+    assert max(rounds) <= SLICE_S + STEP_S
+    assert sum(took > 0 for took in rounds) >= STEPS * STEP_S / (SLICE_S + STEP_S)
