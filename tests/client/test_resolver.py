@@ -59,7 +59,6 @@ def beside(call: Callable[[], T]) -> Future[T]:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.xfail(strict=True, reason="nothing bounds the resolver")
 def test_a_request_over_http_ends_in_time_although_the_resolver_hangs(
     scheme: str, resolver: Resolver
 ) -> None:
@@ -69,7 +68,6 @@ def test_a_request_over_http_ends_in_time_although_the_resolver_hangs(
     assert "ns1.example was not resolved within" in str(error)
 
 
-@pytest.mark.xfail(strict=True, reason="nothing bounds the resolver")
 def test_a_broker_is_looked_for_in_time_although_the_resolver_hangs(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +76,6 @@ def test_a_broker_is_looked_for_in_time_although_the_resolver_hangs(
     assert beside(lambda: found_at(known, "broker-b.example:10911")).result(timeout=10) == []
 
 
-@pytest.mark.xfail(strict=True, reason="nothing bounds the resolver")
 def test_hung_resolutions_are_bounded_and_what_needs_none_goes_on(
     resolver: Resolver, http_page: Callable[[str], str]
 ) -> None:
