@@ -47,7 +47,6 @@ def addr(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="close waits for the threads without end")
 def test_close_ends_although_sends_in_threads_hang(addr: str) -> None:
     hook = Hangs()
     config = ClientConfig(nameservers=(addr,), shutdown_s=0.2)
@@ -96,7 +95,6 @@ print(type(future.exception(timeout=0)).__name__)
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="the program waits for the threads without end")
 def test_a_program_ends_although_a_send_in_a_thread_hangs(addr: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(addr=addr)],

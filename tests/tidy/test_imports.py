@@ -74,6 +74,7 @@ IO_MODULES = {
     "client/fetch.py",
     "client/mqadmin/cluster.py",
     "client/resolving.py",
+    "client/send_threads.py",
     "client/mqshutdown/__main__.py",
     "bench/__main__.py",
     "bench/arms/apache.py",
