@@ -390,15 +390,6 @@ def topic_count(answer: RemotingCommand) -> int:
         raise RemoteProtocolError(f"answer without topic count: {error}") from None
 
 
-def failed(answers: tuple[EachAnswer, ...]) -> dict[str, Exception]:
-    """Return what went wrong, by address."""
-    failures: dict[str, Exception] = {}
-    for answer in answers:
-        if answer.error is not None:
-            failures[answer.addr] = answer.error
-    return failures
-
-
 def _attributes(attributes: Mapping[str, str]) -> str | None:
     """Write attributes as 5.x sends them: ``+key=value,-key``; the sign is part of the key as given."""
     if not attributes:

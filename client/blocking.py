@@ -34,7 +34,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any, Final, Self, TypeVar, assert_never
 
 from routekeeper.remoting import wall_clock
@@ -69,6 +69,7 @@ from .operation import (
     Wait,
 )
 from .pull_consumer import PullConsumerCore
+from .send_threads import SendThreads
 from .tls import secured
 
 log = logging.getLogger(__name__)
@@ -118,10 +119,9 @@ class Client:
                 f"send_threads={send_threads}, send_async_max={send_async_max},"
                 f" allowed 1 <= send_threads <= send_async_max <= {1 << 20}"
             )
-        self._send_threads = send_threads
+        self._send_threads = SendThreads(self.perform, threads_max=send_threads)
         self._places = threading.BoundedSemaphore(send_async_max)
         self._places_max = send_async_max
-        self._pool: ThreadPoolExecutor | None = None
         self._sends: set[Future[Any]] = set()
         self._started = False
         _close_at_the_end(self)
@@ -159,8 +159,9 @@ class Client:
             self._transport.close(timeout_s=self._left_s(deadline_s))
             if self._membership is not None:
                 self._membership.close(timeout_s=self._left_s(deadline_s))
-            if self._pool is not None:
-                self._pool.shutdown(wait=True)  # those that were cut off end at once
+            # Those that were cut off end at once, unless something else holds them.
+            wait(left, timeout=self._left_s(time.monotonic() + _MOMENT_S))
+            self._send_threads.end()
             # What does not hang in a listener ends within a moment, also if the listeners took all the time.
             deadline_s = max(deadline_s, time.monotonic() + self._left_s(time.monotonic() + _MOMENT_S))
             with self._spawning:
@@ -169,6 +170,10 @@ class Client:
                 if thread is not threading.current_thread():
                     thread.join(timeout=self._left_s(deadline_s))
             self.perform(self.core.end())
+
+    def left_open(self) -> bool:
+        """Say whether something is lost if the program ends without :meth:`close`."""
+        return self.core.left_open() or (not self.core.closing and bool(self._sends))
 
     def run(self, operation: Operation[T]) -> T:
         """Run one operation to its end; return its result or raise what it raises.
@@ -273,12 +278,10 @@ class Client:
             try:
                 if self.core.closing:
                     raise ClientClosed("the client is closed")
-                if self._pool is None:
-                    self._pool = ThreadPoolExecutor(self._send_threads, thread_name_prefix="client")
                 try:
-                    future = self._pool.submit(self.perform, operation)
-                except RuntimeError:  # closed meanwhile
-                    raise ClientClosed("the client is closed") from None
+                    future = self._send_threads.submit(operation)
+                except RuntimeError as error:  # too many threads, or the interpreter ends
+                    raise ClientError(f"no thread can be started: {error}") from error
             except BaseException:
                 self._places.release()
                 raise
@@ -412,10 +415,11 @@ def _close_at_the_end(client: Client) -> None:
 def close_open_clients() -> None:
     """Close the clients that the program left open, all of them within the longest ``shutdown_s`` of one.
 
-    Only those that have something to lose: messages that were put, or consumers whose offsets are not stored.
+    Only those that have something to lose: messages that were put, sends in threads, or consumers whose
+    offsets are not stored.
     """
     known = [kept() for kept in _open_clients.valuerefs()]
-    left = [client for client in known if client is not None and client.core.left_open()]
+    left = [client for client in known if client is not None and client.left_open()]
     for client in left:
         client.core.deadline_s = time.monotonic() + client.core.config.shutdown_s
     for client in left:

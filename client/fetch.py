@@ -12,6 +12,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
 from .operation import Fetch, FetchReply, Unreached
+from .resolving import connect
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -58,6 +59,7 @@ class _Connection(http.client.HTTPConnection):
         super().__init__(host, timeout=timeout, **more)
         self._deadline_s = time.monotonic() + timeout
         self.response_class = functools.partial(_response, self._deadline_s)  # type: ignore[assignment]
+        self._create_connection = self._connected  # http.client's own waits for the resolver without end
 
     def connect(self) -> None:
         try:
@@ -65,6 +67,9 @@ class _Connection(http.client.HTTPConnection):
         except OSError as error:
             raise Unreached(error.strerror or str(error)) from None
         self.sock.settimeout(max(0.001, self._deadline_s - time.monotonic()))
+
+    def _connected(self, address: tuple[str, int], *_: Any) -> socket.socket:
+        return connect(*address, deadline_s=self._deadline_s)
 
 
 class _SecureConnection(_Connection, http.client.HTTPSConnection):

@@ -144,8 +144,13 @@ class _Storage:
     def content(path: Path) -> bytes:
         return read_regular(path, size_max=_SIZE_MAX)
 
-    link = staticmethod(os.link)
-    rename = staticmethod(os.replace)
+    @staticmethod
+    def link(path: Path, new: Path) -> None:
+        os.link(path, new)
+
+    @staticmethod
+    def rename(path: Path, new: Path) -> None:
+        os.replace(path, new)
 
     @staticmethod
     def write_new(path: Path, data: bytes) -> None:

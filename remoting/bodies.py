@@ -341,12 +341,17 @@ class HeartbeatData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupConfig:
-    """How a broker treats one consumer group."""
+    """How a broker treats one consumer group.
+
+    Attributes:
+        consume_message_orderly: For consumers by POP, which 5.x brokers serve; others have their own setting.
+    """
 
     group_name: str
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
     broker_id: int = 0
@@ -359,6 +364,7 @@ class SubscriptionGroupConfig:
             "consumeBroadcastEnable": self.consume_broadcast_enable,
             "consumeEnable": self.consume_enable,
             "consumeFromMinEnable": self.consume_from_min_enable,
+            "consumeMessageOrderly": self.consume_message_orderly,
             "groupName": self.group_name,
             "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
             "retryMaxTimes": self.retry_max_times,
@@ -381,6 +387,8 @@ class SubscriptionGroupConfig:
             consume_enable=switch("consumeEnable"),
             consume_from_min_enable=switch("consumeFromMinEnable"),
             consume_broadcast_enable=switch("consumeBroadcastEnable"),
+            consume_message_orderly=members.get("consumeMessageOrderly") is not None
+            and get_bool(members, "consumeMessageOrderly"),
             retry_queue_nums=get_int(members, "retryQueueNums", 1),
             retry_max_times=get_int(members, "retryMaxTimes", 16),
             broker_id=_long(members, "brokerId"),

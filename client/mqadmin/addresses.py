@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-import socket
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from routekeeper.remoting.addresses import canonical_host, same_address, split_address
 from routekeeper.remoting.errors import LocalProtocolError
 
+from ..resolving import resolve
+
 T = TypeVar("T")
+#: Seconds that the resolver gets for one name.
+RESOLVE_S: Final = 5.0
 
 
 def found_at(addrs: Mapping[T, str], addr: str) -> list[T]:
@@ -24,7 +27,7 @@ def _resolved(addr: str) -> frozenset[tuple[str, int]]:
     """Return the IP addresses of a server, none if its name is not known here."""
     try:
         host, port = split_address(addr)
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = resolve(host, port, timeout_s=RESOLVE_S)
     except (OSError, ValueError, LocalProtocolError):  # ValueError: a host that no resolver takes
         return frozenset()
     return frozenset((canonical_host(str(name[0])), port) for *_, name in found)

@@ -267,7 +267,7 @@ def _reset(
             if error.code != ResponseCode.CONSUMER_NOT_ONLINE or chosen:
                 failed = context.fail(f"broker {addr}: {describe(error)}")
                 continue
-            rolled += _roll_back(context, group, topic, name, addr, wall_ms, force=force)
+            failed |= _roll_back(context, group, topic, name, addr, wall_ms, force=force, done=rolled)
         except RemotingError as error:
             failed = context.fail(f"broker {addr}: {describe(error)}")
     offsets |= {queue: new for queue, _, _, _, new in rolled}
@@ -298,27 +298,48 @@ def _print_reset(
 
 
 def _roll_back(
-    context: Context, group: str, topic: str, name: str, addr: str, wall_ms: int, *, force: bool
-) -> list[tuple[MessageQueue, int, int, int, int]]:
-    """Set the offsets of a group without members; return (queue, broker, consumer, by time, new) of each.
+    context: Context,
+    group: str,
+    topic: str,
+    name: str,
+    addr: str,
+    wall_ms: int,
+    *,
+    force: bool,
+    done: list[tuple[MessageQueue, int, int, int, int]],
+) -> int:
+    """Set the offsets of a group without members, queue by queue; return the exit code.
+
+    Args:
+        done: Takes (queue, broker, consumer, by time, new) of each offset that was set.
 
     Source: DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
     """
-    stats = context.run(context.client.admin.consume_stats(addr, group))
+    try:
+        stats = context.run(context.client.admin.consume_stats(addr, group))
+    except RemotingError as error:
+        return context.fail(f"broker {addr}: {describe(error)}")
     reader = QueueReader(context.client.core, group)
-    done = []
-    for queue, offset in sorted(stats.offsets.items()):
-        if queue.topic != topic or queue.broker_name != name:
-            continue
-        wanted = context.run(
-            reader.max_offset(queue) if wall_ms < 0 else reader.search_offset(queue, wall_ms)
-        )
-        new = wanted if force or wanted < offset.consumer_offset else offset.consumer_offset
-        context.run(reader.commit(queue, new))
-        done.append((queue, offset.broker_offset, offset.consumer_offset, wanted, new))
-    if not done:
+    here = {
+        queue: offset
+        for queue, offset in sorted(stats.offsets.items())
+        if queue.topic == topic and queue.broker_name == name
+    }
+    failed = 0
+    for queue, offset in here.items():
+        try:
+            wanted = context.run(
+                reader.max_offset(queue) if wall_ms < 0 else reader.search_offset(queue, wall_ms)
+            )
+            new = wanted if force or wanted < offset.consumer_offset else offset.consumer_offset
+            context.run(reader.commit(queue, new))
+        except RemotingError as error:
+            failed = context.fail(f"{queue}: {describe(error)}")
+        else:
+            done.append((queue, offset.broker_offset, offset.consumer_offset, wanted, new))
+    if not here:
         context.fail(f"broker {addr}: group {group!r} has no offsets of topic {topic!r}")
-    return done
+    return failed
 
 
 def _clone_group_offset(context: Context, args: Arguments) -> int:

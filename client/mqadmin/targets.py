@@ -109,14 +109,25 @@ def chosen(args: Arguments) -> str:
 
 
 def first_online(context: Context, addrs: Iterable[str], group: str) -> ConsumerConnection | None:
-    """Ask one broker after the other for a group's members, who are connected with each; None without any."""
+    """Ask one broker after the other for a group's members, who are connected with each; None without any.
+
+    Raises:
+        RemotingError: If no broker named any, and one of them did not say.
+    """
+    failures: dict[str, RemotingError] = {}
+    found: ConsumerConnection | None = None
     for addr in addrs:
         try:
-            return context.run(context.client.admin.consumer_connection(addr, group))
-        except ResponseError as error:
-            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                raise
-    return None
+            found = context.run(context.client.admin.consumer_connection(addr, group))
+            break
+        except RemotingError as error:
+            if not (isinstance(error, ResponseError) and error.code == ResponseCode.CONSUMER_NOT_ONLINE):
+                failures[addr] = error
+    if found is None and failures:
+        raise next(iter(failures.values()))
+    for addr, failure in failures.items():
+        context.warn(f"broker {addr}: {describe(failure)}")
+    return found
 
 
 def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = False) -> list[str]:

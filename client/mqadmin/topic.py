@@ -197,13 +197,17 @@ def _topic_status(context: Context, args: Arguments) -> int:
     topic = args.text("t")
     route = context.run(admin.topic_route(args.get("c") or topic))
     offsets: dict[MessageQueue, TopicOffset] = {}
-    put_tps = 0.0
+    put_tps, failed = 0.0, 0
     for broker in route.broker_datas:
         addr = broker.broker_addrs.get(MASTER_ID)
         if addr is None:
             context.fail(f"broker {broker.broker_name} has no master, its queues are not listed")
             continue
-        stats, body = context.run(admin.topic_stats(addr, topic))
+        try:
+            stats, body = context.run(admin.topic_stats(addr, topic))
+        except RemotingError as error:
+            failed = context.fail(f"broker {addr}: {describe(error)}")
+            continue
         offsets.update(stats.offsets)
         put_tps += _put_tps(body)
     rows = sorted(offsets.items())
@@ -220,7 +224,7 @@ def _topic_status(context: Context, args: Arguments) -> int:
                 for queue, offset in rows
             ]
         )
-        return 0
+        return failed
     context.line(
         "{:<32}  {:<4}  {:<20}  {:<20}    {}".format(
             "#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"
@@ -234,7 +238,7 @@ def _topic_status(context: Context, args: Arguments) -> int:
         )
     context.line()
     context.line(f"Topic Put TPS: {put_tps}")
-    return 0
+    return failed
 
 
 def _put_tps(body: bytes) -> float:

@@ -393,14 +393,12 @@ def test_a_cluster_chooses_among_the_brokers_of_a_topic(tool: Tool, broker: Any)
 
 def test_settings_of_groups_that_a_broker_drops_are_named(tool: Tool, broker: Any) -> None:
     for argv, name in (
-        (("-o", "true"), "consumeMessageOrderly"),
         (("-p", '{"type":"EXPONENTIAL"}'), "groupRetryPolicy"),
         (("--attributes", "+a=b"), "attributes"),
     ):
         code, out, err = tool.run("updateSubGroup", "-b", broker.addr, "-g", "Dropped", *argv)
         assert (code, f"did not keep {name}: it knows no such setting" in err) == (1, True)
         assert "SubscriptionGroupConfig{" in out
-    tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Dropped", "-o", "false")
     policy = tool.run("updateSubGroup", "-b", broker.addr, "-g", "Dropped", "-p", '{"type":"LINEAR"}')[2]
     assert "allowed types EXPONENTIAL|CUSTOMIZED" in policy
 

@@ -42,7 +42,6 @@ def test_a_setting_that_cannot_be_changed_is_named_with_those_that_can(
     assert ", traceOn" in err
 
 
-@pytest.mark.xfail(strict=True, reason="our broker drops it, and mqadmin ends with 1")
 def test_a_group_for_messages_in_order_is_made_and_shown(broker: Any, nameserver: Any) -> None:
     asked = ("updateSubGroup", "-b", broker.addr, "-g", "InOrder")
     code, out, err = run(*asked, "-o", "true")

@@ -46,6 +46,9 @@ def stranger() -> Iterator[Callable[[Send], str]]:
                         return
                     head += more
                 send(connection, head.split()[1].decode().partition("?")[0])
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass  # closed with a request's body unread, the connection is reset, and the answer lost
 
         threading.Thread(target=accept, daemon=True).start()
         return f"127.0.0.1:{listener.getsockname()[1]}"

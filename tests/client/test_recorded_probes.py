@@ -88,7 +88,7 @@ OF_5: Final = (343, 345, 352)
 #: Members that ours does not tell, by code.
 UNTOLD: Final[Mapping[int, set[str]]] = {
     # settings of groups that only POP and gRPC clients heed
-    352: {"attributes", "consumeMessageOrderly", "consumeTimeoutMinute", "groupRetryPolicy", "groupSysFlag"},
+    352: {"attributes", "consumeTimeoutMinute", "groupRetryPolicy", "groupSysFlag"},
 }
 RUNTIME: Final = 28
 QUERY_MESSAGE: Final = 12

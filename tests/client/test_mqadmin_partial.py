@@ -1,0 +1,123 @@
+"""Subcommands that ask several brokers or queues go on after one that fails, name it, and end with 1."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.remoting.bodies import (
+    ClientConnection,
+    ConsumeOffset,
+    ConsumerConnection,
+    ConsumeStats,
+    MessageQueue,
+    TopicOffset,
+    TopicStats,
+)
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+
+NAMES = ("broker-a", "broker-b", "broker-c")
+
+
+class Brokers:
+    """Scripts three brokers with two queues each of topic T and group G; the first is the nameserver, too.
+
+    Attributes:
+        failing: The broker that answers nothing but routes with success.
+        stored: Queues whose offset was stored.
+    """
+
+    def __init__(self, new_peer: Callable[[], Any], answers: Any, route_body: Callable[..., bytes]) -> None:
+        self.peers = {name: new_peer() for name in NAMES}
+        route = route_body(queues=2, **{name: peer.addr for name, peer in self.peers.items()})
+        self._known = answers({"T": route, "%RETRY%G": route})
+        self.failing = ""
+        self.stored: list[str] = []
+        for name, peer in self.peers.items():
+            peer.answer = lambda request, name=name: self.answer(name, request)
+
+    def answer(self, name: str, request: RemotingCommand) -> Any:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return self._known(request)
+        queues = [MessageQueue(topic="T", broker_name=name, queue_id=number) for number in (0, 1)]
+        fails = name == self.failing
+        match request.code:
+            case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
+                return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark="no members")
+            case RequestCode.GET_CONSUME_STATS:
+                offset = ConsumeOffset(broker_offset=9, consumer_offset=1)
+                return request.reply(body=ConsumeStats(offsets=dict.fromkeys(queues, offset)).encode())
+            case RequestCode.GET_MAX_OFFSET:
+                return request.reply(ext_fields={"offset": "9"})
+            case RequestCode.UPDATE_CONSUMER_OFFSET if not (fails and request.ext_fields["queueId"] == "0"):
+                self.stored.append(f"{name} {request.ext_fields['queueId']}")
+                return request.reply()
+            case RequestCode.GET_TOPIC_STATS_INFO if not fails:
+                stats = dict.fromkeys(queues, TopicOffset(min_offset=0, max_offset=9))
+                return request.reply(body=TopicStats(offsets=stats).encode())
+            case RequestCode.GET_CONSUMER_CONNECTION_LIST if name == "broker-c":
+                member = ClientConnection(client_id="somebody", client_addr="192.0.2.1:5")
+                return request.reply(body=ConsumerConnection(connections=(member,)).encode())
+            case RequestCode.GET_CONSUMER_CONNECTION_LIST if not fails:
+                return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark="no members")
+        return request.reply(ResponseCode.NO_PERMISSION, remark="not today")
+
+    def run(self, *argv: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        addr = self.peers["broker-a"].addr
+        code = main([argv[0], "-n", addr, *argv[1:]], environment={}, out=out, err=err)
+        return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def brokers(new_peer: Any, answers: Any, route_body: Any) -> Brokers:
+    return Brokers(new_peer, answers, route_body)
+
+
+@pytest.mark.parametrize("failing", NAMES)
+def test_offsets_of_all_other_queues_are_reset(failing: str, brokers: Brokers) -> None:
+    brokers.failing = failing
+    code, out, err = brokers.run("skipAccumulatedMessage", "-g", "G", "-t", "T")
+    others = [f"{name} {number}" for name in NAMES for number in (0, 1)]
+    others.remove(f"{failing} 0")
+    assert brokers.stored == others
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"broker_name='{failing}', queue_id=0" in err
+    assert "not today" in err
+    rows = [line.split()[:2] for line in out.splitlines()[1:]]
+    assert [" ".join(row) for row in rows] == others
+
+
+@pytest.mark.parametrize("failing", NAMES)
+def test_queues_of_all_other_brokers_are_listed(failing: str, brokers: Brokers) -> None:
+    brokers.failing = failing
+    code, out, err = brokers.run("topicStatus", "-t", "T")
+    listed = {line.split()[0] for line in out.splitlines() if line.startswith("broker-")}
+    assert listed == set(NAMES) - {failing}
+    assert (code, err.count("\n")) == (1, 1)
+    assert brokers.peers[failing].addr in err
+    assert "not today" in err
+
+
+def test_members_that_another_broker_knows_are_found(brokers: Brokers) -> None:
+    brokers.failing = "broker-a"
+    code, out, err = brokers.run("consumerConnection", "-g", "G")
+    assert (code, err.count("\n")) == (0, 1)
+    assert f"WARNING: broker {brokers.peers['broker-a'].addr}: CODE: 16  DESC: not today" in err
+    assert "somebody" in out
+
+
+def test_a_group_that_no_broker_tells_of_fails_with_the_reason(brokers: Brokers) -> None:
+    for peer in brokers.peers.values():
+        peer.answer = lambda request: (
+            brokers.answer("", request)
+            if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+            else request.reply(ResponseCode.NO_PERMISSION, remark="not today")
+        )
+    code, _, err = brokers.run("consumerConnection", "-g", "G")
+    assert (code, "not today" in err) == (1, True)

@@ -1,0 +1,116 @@
+"""Sends in threads that never end keep neither the blocking client nor its program from their end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import routekeeper.client.blocking
+from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.errors import NotApplied, OutcomeUnknown
+from routekeeper.client.producer import Message, SendResult
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+
+MESSAGE = Message(topic="T", body=b"x")
+ONE_TRY = ProducerConfig(group="g", retry_times=0, send_timeout_s=1.0)
+
+
+class Hangs:
+    """A hook that stands for whatever holds a thread: user's code, or the system's resolver."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.held = threading.Semaphore(0)
+
+    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        return request
+
+    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            self.held.release()
+            self.let_go.wait(60)
+
+
+@pytest.fixture
+def addr(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> str:
+    peer = new_peer()
+    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+    found: str = peer.addr
+    return found
+
+
+@pytest.mark.slow
+def test_close_ends_although_sends_in_threads_hang(addr: str) -> None:
+    hook = Hangs()
+    config = ClientConfig(nameservers=(addr,), shutdown_s=0.2)
+    client = routekeeper.client.blocking.Client(config, hooks=(hook,), send_threads=2)
+    closed: Future[None] = Future()
+
+    def close() -> None:
+        client.close()
+        closed.set_result(None)
+
+    try:
+        producer = client.producer(ONE_TRY)
+        futures: list[Future[SendResult]] = [producer.send_async(MESSAGE) for _ in range(3)]
+        assert hook.held.acquire(timeout=20)
+        assert hook.held.acquire(timeout=20)
+        threading.Thread(target=close, daemon=True).start()
+        closed.result(timeout=10)
+        errors = [future.exception(timeout=0) for future in futures]
+        assert [isinstance(error, OutcomeUnknown) for error in errors] == [True, True, False]
+        assert isinstance(errors[2], NotApplied), "it was never sent"
+    finally:
+        hook.let_go.set()
+
+
+PROGRAM = """
+import threading
+from routekeeper import Client, ClientConfig, Message
+from routekeeper.remoting.codes import RequestCode
+
+held = threading.Event()
+
+class Hangs:
+    def before(self, addr, request):
+        return request
+
+    def after(self, addr, request, answer):
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            held.set()
+            threading.Event().wait()
+
+with Client(config=ClientConfig(nameservers=({addr!r},), shutdown_s=0.2), hooks=(Hangs(),)) as client:
+    future = client.producer("g").send_async(Message(topic="T", body=b"x"))
+    held.wait(20)
+print(type(future.exception(timeout=0)).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_ends_although_a_send_in_a_thread_hangs(addr: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(addr=addr)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "OutcomeUnknown\n"), done.stderr
+
+
+def test_more_sends_than_threads_all_end(addr: str) -> None:
+    config = ClientConfig(nameservers=(addr,))
+    with routekeeper.client.blocking.Client(config, send_threads=3) as client:
+        producer = client.producer(ONE_TRY)
+        before = threading.active_count()
+        futures = [producer.send_async(MESSAGE) for _ in range(50)]
+        assert threading.active_count() - before <= 3
+        assert len({future.result(timeout=20).message_id for future in futures}) == 50
