@@ -9,7 +9,8 @@ Here belongs what both modes use above the route table; what only the raft mode 
     line.py            what changes or reads a table for long: one piece after the other, in slices
     local.py           what both modes answer by themselves; request 318, put in force and kept
     independent.py     RocketMQ's own: one process, one table
-    waiters.py         who waits for a topic to change
+    changes.py         the last changes of a table, for those who follow it
+    waiters.py         who waits for a topic or a list to change
     history.py         why topics left
     explain.py         that, put into words with likely causes
     notes.py           what is noted of a change, with the clock

@@ -18,7 +18,7 @@ from .explain import Explanation, explain_route
 from .history import History
 from .interface import NO_QUORUM_TAG, Effects, NoQuorum
 from .kept_file import KeptFile
-from .waiters import TopicWaiters
+from .waiters import TableWaiters
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Local:
         self._table = RouteTable()
         self._liveness = Liveness()
         self._history = History()
-        self._waiters = TopicWaiters(self._table)
+        self._waiters = TableWaiters(self._table)
         self._settings_path = Path(settings.current.store_path)
         self._settings_file = KeptFile(
             "settings", "kept", path=self._settings_path, write=self._write_settings
@@ -48,6 +48,8 @@ class Local:
         self.carries_broker = self._liveness.carries_broker
         self.standing = self._liveness.standing
         self.changed = self._waiters.changed
+        self.changes = self._waiters.log
+        self.list_changed = self._waiters.list_changed
 
     def explain(self, topic: str) -> Explanation:
         return explain_route(

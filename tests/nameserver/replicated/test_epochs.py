@@ -150,7 +150,7 @@ def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(tmp_path
             before = await one.get("/v1/topics/T/route")
             last = f"/v1/topics/T/route?index={before['index']}&epoch={before['epoch']}&wait=50s"
             waiting = asyncio.create_task(one.get(last))
-            await until(lambda: bool(one.mode._waiters), "the query waits")
+            await until(lambda: len(one.mode._waiters) > 0, "the query waits")
             await one.restore(image)
             async with asyncio.timeout(30):
                 after = await waiting
