@@ -9,7 +9,8 @@ Here belongs code that both modes use above the route table; code of the raft mo
     line.py            long work on a table: one piece after the other, in slices
     local.py           what both modes answer by themselves; request 318, put in force and kept
     independent.py     RocketMQ's own: one process, one table
-    waiters.py         requests that wait for a topic to change
+    changes.py         the last changes of a table, for requests that follow it
+    waiters.py         requests that wait for a topic or a list to change
     history.py         why topics left
     explain.py         that, put into words with likely causes
     notes.py           notes on a change, with the clock

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from routekeeper.nameserver.commands import Command
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
+from routekeeper.nameserver.verdicts import Verdict
 
+from .changes import ChangeLog, Kind
 from .explain import Explanation
 from .group import Operations
 
@@ -192,6 +195,26 @@ class Consistency(Protocol):
         """Return the topic's revision once it is above ``after``, or what it is at the deadline.
 
         Also once the table is of another epoch: then ``after`` says nothing any more.
+        """
+
+    @property
+    def changes(self) -> ChangeLog:
+        """The last changes of the table, for those who follow it; who does begins the log."""
+
+    async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
+        """Return once something of a kind has changed above ``after``, or at the deadline.
+
+        Also once the table is of another epoch: then ``after`` says nothing any more.
+        """
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        """Have a command applied and return its verdict as applied here.
+
+        Raises:
+            NoQuorum: If it was certainly not applied.
+            OutcomeUnknown: If the deadline passed first.
+            CommandTooLarge: If it is above the limit of the log.
+            CommandFormatError: If it could not be read again.
         """
 
     def status(self) -> ConsistencyStatus:

@@ -14,11 +14,12 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.files import save_settings_file
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, refusal
 
+from .changes import ChangeLog, Kind
 from .explain import Explanation, explain_route
 from .history import History
 from .interface import NO_QUORUM_TAG, Effects, NoQuorum
 from .kept_file import KeptFile
-from .waiters import TopicWaiters
+from .waiters import TableWaiters
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Local:
         self._table = RouteTable()
         self._liveness = Liveness()
         self._history = History()
-        self._waiters = TopicWaiters(self._table)
+        self._waiters = TableWaiters(self._table)
         self._settings_path = Path(settings.current.store_path)
         self._settings_file = KeptFile(
             "settings", "kept", path=self._settings_path, write=self._write_settings
@@ -59,6 +60,14 @@ class Local:
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         return await self._waiters.changed(topic, after, deadline=deadline)
+
+    @property
+    def changes(self) -> ChangeLog:
+        """The last changes of the table."""
+        return self._waiters.log
+
+    async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
+        await self._waiters.list_changed(kind, after, deadline=deadline)
 
     def explain(self, topic: str) -> Explanation:
         return explain_route(

@@ -1,24 +1,37 @@
-"""Requests that wait for a topic to change; the same in every mode."""
+"""Requests that wait for a table to change: one topic, or a kind of list; the same in every mode."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_left, insort
 from collections.abc import Iterable
+from itertools import count
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.verdicts import Applied
 
+from .changes import ChangeLog, Kind
+
 _T = TypeVar("_T")
 
 
-class TopicWaiters:
-    """Requests that wait for a topic of a table to change."""
+class TableWaiters:
+    """Requests that wait for a table to change.
+
+    Attributes:
+        log: The last changes; noted once somebody has begun it.
+    """
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
+        self.log = ChangeLog()
+        # By kind, in the order of the revisions above which they wait: one that waits for a revision which
+        # is not reached costs nothing per change.
+        self._lists: dict[Kind, list[tuple[int, int, asyncio.Future[None]]]] = {kind: [] for kind in Kind}
+        self._numbers = count()
         # By topic, for as long as a request waits for it; each is set for an instant at a change.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._ended = False
@@ -26,6 +39,10 @@ class TopicWaiters:
     def __len__(self) -> int:
         """Return how many topics are waited for."""
         return len(self._changes)
+
+    def __bool__(self) -> bool:
+        """Whether a change has to be followed."""
+        return bool(self._changes) or self.log.begun
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision, see :meth:`Consistency.changed`; once this has ended, at once."""
@@ -38,14 +55,44 @@ class TopicWaiters:
                     await change.wait()
         return view.topic_revision(topic)
 
+    async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
+        """Return once something of a kind has changed above a revision, the table is another one, or at the
+        deadline; once this has ended, at once."""
+        if self.log.changed_at[kind] > after or self._ended:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting, place = self._lists[kind], (after, next(self._numbers), waiter)
+        insort(waiting, place)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+        finally:
+            found = bisect_left(waiting, place[:2], key=lambda one: one[:2])
+            if waiting[found : found + 1] == [place]:
+                del waiting[found]
+
     def wake_affected(self, applied: Applied) -> None:
-        """Wake the requests that wait for a topic which a change affects."""
+        """Wake the requests that wait for a topic or a list which a change affects."""
         if self._changes:
             self._look(self._table.view.affected(applied, self._changes))
+        if self.log.begun:
+            for kind in self.log.note(applied):
+                waiting = self._lists[kind]
+                reached = bisect_left(waiting, applied.revision, key=lambda one: one[0])
+                for _, _, waiter in waiting[:reached]:
+                    resolve(waiter, None)
+                del waiting[:reached]
 
     def wake_all(self) -> None:
-        """Wake all requests: each looks at its topic again."""
+        """Wake all requests: each looks again."""
+        if self.log.begun:
+            self.log.restart(self._table.view)
         self._look(self._changes)
+        for waiting in self._lists.values():
+            for _, _, waiter in waiting:
+                resolve(waiter, None)
+            waiting.clear()
 
     def end(self) -> None:
         """Answer all requests: from here on none waits."""

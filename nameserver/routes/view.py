@@ -129,6 +129,10 @@ class RouteView:
         """Return all topics, sorted."""
         return sorted(self._store.topics.entries)
 
+    def topic_names(self) -> list[str]:
+        """Return all topics, in no order."""
+        return list(self._store.topics.entries)
+
     def topic(self, topic: str) -> TopicEntry | None:
         """Return a topic's entry."""
         return self._store.topics.entries.get(topic)
@@ -221,6 +225,14 @@ class RouteView:
         """Return a namespace's values by key, None if it never existed."""
         values = self._store.kv.spaces.get(namespace)
         return None if values is None else {key: values[key].value for key in sorted(values)}
+
+    def kv_namespaces(self) -> list[str]:
+        """Return all namespaces, in no order."""
+        return list(self._store.kv.spaces)
+
+    def kv_entries(self, namespace: str) -> Mapping[str, KvEntry] | None:
+        """Return a namespace's entries by key, in no order, as a map that no change touches, or None."""
+        return self._store.kv.spaces.get(namespace)
 
     def kv_value(self, namespace: str, key: str) -> KvEntry | None:
         """Return one value, None if there is none."""
