@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from routekeeper.nameserver.modes.changes import Kind
 from routekeeper.nameserver.modes.interface import Consistency, Freshness
-from routekeeper.nameserver.routes.room import charged_host
+from routekeeper.remoting.addresses import charged_host
 
 from .lane import Lane
 from .openapi import Answer, Serves

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.remoting.test_large_frames import MIB, Peer, Run, frame, run, serving, until
+from tests.remoting.test_large_frames import MIB, Peer, Run, frame, run, serving
+from tests.waiting import until
 
 __all__ = ["run"]  # a fixture
 

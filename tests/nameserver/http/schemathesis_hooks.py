@@ -10,7 +10,7 @@ import schemathesis
 THERE = {"topic": "T", "namespace": "N", "key": "k"}
 
 
-@schemathesis.hook
+@schemathesis.hook  # type: ignore[untyped-decorator]
 def before_call(
     context: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]
 ) -> None:

@@ -18,8 +18,8 @@ from routekeeper.nameserver.modes.interface import NoQuorum, OutcomeUnknown
 from routekeeper.nameserver.routes.kv import KV_BYTES_MAX, KV_ENTRY_BYTES_MAX
 from routekeeper.nameserver.settings.files import load_kv_file
 from tests.nameserver.http.test_admin import TOKEN, Node, node
-from tests.nameserver.http.test_server_http import until
 from tests.ports import free_addresses
+from tests.waiting import until
 
 PATH = "/v1/kv/n/k"
 
@@ -29,7 +29,7 @@ async def serving(root: Path, mode: str, **settings: str) -> AsyncIterator[Node]
     """Run one nameserver in either mode, ready to be changed."""
     peers = tuple(free_addresses(1)) if mode == "raft" else ()
     async with node(root, peers[0] if peers else "", peers, **settings) as one:
-        await until(lambda: one.mode.status().writes_ready, 60)
+        await until(lambda: one.mode.status().writes_ready)
         yield one
 
 

@@ -20,7 +20,8 @@ from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.steps import STEP, finish
-from tests.nameserver.http.test_server_http import Running, running, until
+from tests.nameserver.http.test_server_http import Running, running
+from tests.waiting import until
 
 
 async def pages(ns: Running, path: str, member: str) -> list[Any]:

@@ -19,8 +19,9 @@ from routekeeper.remoting.http import listener
 from routekeeper.remoting.transport import split_address
 from tests.nameserver.http.test_admin import TOKEN, node
 from tests.nameserver.http.test_listener import limited
-from tests.nameserver.http.test_server_http import running, until
+from tests.nameserver.http.test_server_http import running
 from tests.ports import free_addresses
+from tests.waiting import until
 
 EVENT_S = 30.0
 
@@ -134,7 +135,7 @@ def test_watch_of_a_raft_member_goes_on_at_another_member(tmp_path: Path) -> Non
                 await stack.enter_async_context(node(tmp_path / str(at), raft, tuple(peers)))
                 for at, raft in enumerate(peers)
             ]
-            await until(lambda: all(one.mode.status().writes_ready for one in group), 60)
+            await until(lambda: all(one.mode.status().writes_ready for one in group))
             await put(group, "k")
             async with watching(group[0].web, group[0].addr, "?kinds=topics,members") as stream:
                 members = await stream.next("members")
@@ -149,7 +150,7 @@ def test_watch_of_a_raft_member_goes_on_at_another_member(tmp_path: Path) -> Non
                 leader = next(one for one in group if one.mode.status().role == "leader")
                 operations = leader.mode.operations
                 assert operations is not None
-                await operations.member.transfer_leadership(
+                await operations.member.changes.transfer_leadership(
                     None, deadline=asyncio.get_running_loop().time() + 30
                 )
                 async with watching(group[2].web, group[2].addr, "?kinds=members") as third:
@@ -173,7 +174,7 @@ def test_id_and_entity_tag_hold_over_a_restart_and_not_in_a_new_cluster_that_was
         for forced in ("", "", "true"):
             more = {"raftForceNewCluster": forced} if forced else {}
             async with node(tmp_path, raft, (raft,), **more) as one:
-                await until(lambda one=one: one.mode.status().writes_ready, 60)  # type: ignore[misc]
+                await until(lambda one=one: one.mode.status().writes_ready)  # type: ignore[misc]
                 url, token = f"http://{one.addr}/v1/kv", {"Authorization": f"Bearer {TOKEN}"}
                 if not known:
                     async with one.web.put(f"{url}/n/k", json={"value": "v"}, headers=token) as answer:
