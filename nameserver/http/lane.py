@@ -21,9 +21,14 @@ _T = TypeVar("_T")
 
 
 class Lane:
-    """Runs what one HTTP server has to list, encode and compress; never longer than a slice at a time."""
+    """Runs what one HTTP server has to list, encode and compress; never longer than a slice at a time.
+
+    Attributes:
+        waiting: Pieces that are not done.
+    """
 
     def __init__(self) -> None:
+        self.waiting = 0
         self._line = Line(
             clock=time.monotonic,
             call_soon=lambda call: asyncio.get_running_loop().call_soon(call),
@@ -39,15 +44,21 @@ class Lane:
             Problem: 503, if too many wait already.
             ConnectionError: If it was not wanted any more.
         """
-        if len(self._line) >= WAITING_MAX:
+        if self.waiting >= WAITING_MAX:
             steps.close()
             raise Problem(503, f"{WAITING_MAX} lists are being made, ask again later", headers=ASK_AGAIN)
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        done: Any = partial(_settle, ended)
+        done: Any = partial(self._settle, ended)
+        self.waiting += 1
         result = self._line.run(_guarded(steps, is_wanted), done)
         if result is not None:
             done(result)
         return await ended
+
+    def _settle(self, ended: asyncio.Future[_T], result: tuple[_T, Exception | None]) -> None:
+        value, error = result
+        self.waiting -= 1
+        resolve(ended, value if error is None else error)
 
 
 def _guarded(steps: Steps[_T], is_wanted: Callable[[], bool]) -> Steps[tuple[_T | None, Exception | None]]:
@@ -58,8 +69,3 @@ def _guarded(steps: Steps[_T], is_wanted: Callable[[], bool]) -> Steps[tuple[_T 
         return (yield from steps), None
     except Exception as error:
         return None, error
-
-
-def _settle(ended: asyncio.Future[_T], result: tuple[_T, Exception | None]) -> None:
-    value, error = result
-    resolve(ended, value if error is None else error)

@@ -289,7 +289,7 @@ def test_lists_that_wait_for_their_turn_are_bounded_and_who_is_gone_costs_nothin
                 for number in range(5)
             ]
             await asyncio.sleep(0)
-            assert len(at._line) == 5
+            assert at.waiting == 5
             with pytest.raises(Exception, match="5 lists are being made"):
                 await at.run(work(1), is_wanted=lambda: True)
             wanted[3] = False
@@ -298,6 +298,7 @@ def test_lists_that_wait_for_their_turn_are_bounded_and_who_is_gone_costs_nothin
             assert [isinstance(result, int) for result in results] == [True, True, True, False, True]
             assert begun == 4
             assert await at.run(work(1), is_wanted=lambda: True) == 5
+            assert at.waiting == 0
             await ns.get("/healthz")
 
     asyncio.run(main())
