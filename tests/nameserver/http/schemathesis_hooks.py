@@ -10,7 +10,7 @@ import schemathesis
 THERE = {"topic": "T", "namespace": "N", "key": "k"}
 
 
-@schemathesis.hook  # type: ignore[untyped-decorator]
+@schemathesis.hook
 def before_call(
     context: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]
 ) -> None:
