@@ -22,7 +22,6 @@ from routekeeper.nameserver.raft.consensus.effects import EffectQueue
 from routekeeper.nameserver.raft.consensus.elections import Elections
 from routekeeper.nameserver.raft.consensus.engine import Engine
 from routekeeper.nameserver.raft.consensus.following import Following
-from routekeeper.nameserver.raft.consensus.leading import Leading
 from routekeeper.nameserver.raft.consensus.log import RaftLog, Recovered
 from routekeeper.nameserver.raft.consensus.membership import Membership
 from routekeeper.nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
@@ -411,16 +410,6 @@ def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(recovery, "join", join)
 
 
-def barriers_pass_before_the_leader_has_committed(patch: pytest.MonkeyPatch) -> None:
-    """A new leader takes its commit index for all that was committed before it led."""
-
-    def read_index_in(leading: Any, term: int) -> int | None:
-        library = leading._library
-        return library.commit_index if library.term == term and library.state == LEADER else None
-
-    patch.setattr(Leading, "read_index_in", read_index_in)
-
-
 def removed_members_are_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "notify_removed", lambda membership: None)
 
@@ -484,13 +473,13 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=an_update_does_not_notice_that_a_topic_was_dropped,
-        likely=49,
+        likely=6,
         oracles=(Oracle.TABLE,),
         faults=("slow",),
     ),
     Planted(
         install=a_deletion_of_nothing_is_answered_without_the_log,
-        likely=107,
+        likely=29,
         oracles=(Oracle.HISTORY,),
         faults=("slow", "one way", "pause"),
     ),
@@ -502,7 +491,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=nobody_is_believed_to_have_gone_back,
-        likely=2,
+        likely=10,
         oracles=(Oracle.RECOVERY,),
         faults=("restored broker",),
     ),
@@ -526,25 +515,25 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=barriers_are_joined_that_were_sent_before,
-        likely=7,
+        likely=1,
         oracles=(Oracle.BARRIER,),
         faults=("slow", "partition", "pause"),
     ),
     Planted(
         install=reads_join_what_was_joined_last,
-        likely=14,
+        likely=8,
         oracles=(Oracle.BARRIER,),
         faults=("slow", "partition", "pause"),
     ),
     Planted(
         install=reads_join_what_was_refused,
-        likely=55,
+        likely=14,
         oracles=(Oracle.ANSWERS,),
         faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=echoes_of_another_term_count,
-        likely=8,
+        likely=7,
         oracles=(Oracle.CONTACT,),
         faults=("partition", "one way", "pause leader", "slow"),
     ),
@@ -556,13 +545,13 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
-        likely=6,
+        likely=3,
         oracles=(Oracle.EVICTION_TERM,),
         faults=("kill leader", "partition", "pause leader"),
     ),
     Planted(
         install=closed_evidence_of_any_revision_counts,
-        likely=2,
+        likely=6,
         oracles=(Oracle.EVICTION_CLOSE,),
         faults=("reset", "pause", "slow"),
     ),
@@ -581,7 +570,7 @@ PLANTS: Final = _named(
     Planted(install=crashes_are_not_evidence, likely=5, oracles=(Oracle.GHOSTS,)),
     Planted(
         install=acknowledgement_comes_before_the_sync,
-        likely=6,
+        likely=14,
         oracles=(Oracle.AGREEMENT,),
         faults=("kill all", "disk hangs"),
     ),
@@ -597,7 +586,7 @@ PLANTS: Final = _named(
         oracles=(Oracle.AGREEMENT, Oracle.STARTS, Oracle.RECOVERY),
         faults=("power all", "power"),
         durability="fsync",
-        likely=1,
+        likely=2,
     ),
     Planted(
         install=votes_are_not_synced,
@@ -629,13 +618,13 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=promises_are_not_stored,
-        likely=24,
+        likely=16,
         oracles=(Oracle.ELECTIONS,),
         faults=("kill", "kill all", "partition"),
     ),
     Planted(
         install=votes_are_given_to_shorter_logs,
-        likely=1,
+        likely=2,
         oracles=(Oracle.AGREEMENT, Oracle.PROCESS, Oracle.HISTORY),
         faults=("partition", "kill", "kill leader"),
     ),
@@ -713,12 +702,6 @@ PLANTS: Final = _named(
         likely=1,
         oracles=(Oracle.TABLE,),
         faults=("slow",),
-    ),
-    Planted(
-        install=barriers_pass_before_the_leader_has_committed,
-        likely=1,
-        oracles=(Oracle.BARRIER,),
-        faults=("slow", "kill leader", "transfer leader"),
     ),
 )
 """By name."""

@@ -55,6 +55,7 @@ IO_MODULES = {
     "nameserver/modes/waiters.py",
     "nameserver/raft/storage/identity.py",
     "nameserver/raft/node/certificates.py",
+    "nameserver/raft/node/changes.py",
     "nameserver/raft/node/images.py",
     "nameserver/raft/node/promises.py",
     "nameserver/raft/pysyncobj_seam.py",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from routekeeper.nameserver.raft.consensus.engine import Engine
+from routekeeper.nameserver.raft.storage.images import SnapshotFile
 from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, Role
 
-if TYPE_CHECKING:
-    from routekeeper.nameserver.raft.storage.images import SnapshotFile
-
-    from .member import RaftMember
+from .images import ImageFiles
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +23,37 @@ PATIENCE_S: Final = 2.0
 PATIENCE_STEP_S: Final = 0.02
 
 
+class ChangedMember(Protocol):
+    """The member that makes the changes, as far as they need it."""
+
+    images: ImageFiles
+
+    @property
+    def engine(self) -> Engine:
+        """Decides for the member; raises NotLeader before the start."""
+
+    def perform(self) -> None:
+        """Do what the engine wants done."""
+
+    def hand_over(self, to: str | None = None) -> bool:
+        """Ask ``to``, or the best follower, to take over; False if this member does not lead."""
+
+    async def restore(self, raw: bytes) -> None:
+        """Make a snapshot file log and state."""
+
+    def keep(self, task: asyncio.Future[None]) -> None:
+        """Wait for it before the files are closed."""
+
+
 class Changes:
     """Makes changes of the cluster, on its leader only unless a method says otherwise, and waits for them.
 
     Deadlines are times of the loop.
     """
 
-    def __init__(self, member: RaftMember) -> None:
+    def __init__(self, member: ChangedMember, *, me: str) -> None:
         self._member = member
-        self._me = member.config.me
+        self._me = me
         self._change = asyncio.Event()  # set for an instant at each
         self._closed = False
 

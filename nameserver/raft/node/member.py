@@ -94,7 +94,7 @@ class RaftMember:
         check_library()
         self.config = config
         self.bound = ""
-        self.changes = Changes(self)
+        self.changes = Changes(self, me=config.me)
         self.on_fatal = on_fatal or _end_process
         self.on_removed = on_removed or self.on_fatal
         self._on_peer_message = on_peer_message
