@@ -45,11 +45,13 @@ RESEND_S: Final = 1.0
 
 
 GATHER_S: Final = (0.001, 0.004)
-"""After a barrier, as many reads as it served and as wait already are waited for so long, at least and at
-most: who reads again and again reads again soon, and twice the reads behind a barrier are half the barriers,
-which cost more than the reads. The longer time is for those who came back in time; each time that they did
-not, it is halved, so that reads that come by chance wait no longer than the shorter one. A single reader
-never waits, nor does a read that comes later."""
+"""Shortest and longest time (s) for which the next barrier waits for as many reads as the last one served and
+as wait already. Clients that read again and again read again soon, and a barrier costs more than a read. The
+longer time is for reads that came back in time; each time that they did not, it is halved. A single reader
+never waits, nor does a read that comes later.
+
+On quiet cores three members answer 21 to 33 thousand linearizable reads/s, without gathering 11 to 15
+(docs/decisions.md)."""
 
 
 class Barriers:
