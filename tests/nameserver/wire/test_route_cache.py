@@ -330,7 +330,7 @@ def test_damaged_bytes_of_a_known_request_are_never_taken_for_it(data: st.DataOb
             expected.append(in_full(table, encode_frame(frame.header, frame.body, codec=frame.codec)))
     except RemoteProtocolError:
         pytest.fail("the parser refuses what the cache took")
-    assert decoder.buffered == 0
+    assert len(list(decoder.feed(request()))) == 1, "it stopped at the edge of a frame"
     assert b"".join(answers) == b"".join(expected)
 
 
