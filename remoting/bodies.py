@@ -29,7 +29,7 @@ from routekeeper.remoting.lenient import (
     get_text,
     loads,
 )
-from routekeeper.remoting.route import BrokerData, DataVersion, TopicConfig, decode_broker
+from routekeeper.remoting.route import BrokerData, DataVersion, decode_broker
 
 _Value = TypeVar("_Value")
 
@@ -200,29 +200,6 @@ class BrokerMemberGroup:
             as_object(loads(body, ANSWER), "member group").get("brokerMemberGroup")
         )
         return cls(cluster=data.cluster, broker_name=data.broker_name, broker_addrs=data.broker_addrs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfigTable:
-    """Answer to 21, and the content of ``topics.json``."""
-
-    data_version: DataVersion = field(default_factory=DataVersion)
-    topic_configs: Mapping[str, TopicConfig] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        table = {name: config.to_json() for name, config in self.topic_configs.items()}
-        return orjson.dumps({"dataVersion": self.data_version.to_json(), "topicConfigTable": table})
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body, ANSWER), "topic config table")
-        table = as_object(members.get("topicConfigTable") or {}, "topicConfigTable")
-        return cls(
-            data_version=DataVersion.from_json(members.get("dataVersion")),
-            topic_configs={
-                name: TopicConfig.from_json(value, topic_name=name) for name, value in table.items()
-            },
-        )
 
 
 # Clients and groups ------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Final
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
-PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1

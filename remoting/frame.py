@@ -83,11 +83,6 @@ class FrameDecoder:
         self._missing = 0  # bytes until it is worth looking at the buffer again
         self._frame_size_max = frame_size_max
 
-    @property
-    def buffered(self) -> int:
-        """Bytes that wait for the rest of their frame."""
-        return len(self._buffer)
-
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
         """Yield each frame completed by ``data``.
 

@@ -53,7 +53,7 @@ from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.nameserver.verdicts import Applied
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.command import RemotingCommand, encode_done, read_command
-from routekeeper.remoting.transport.server import ServerProtocol
+from routekeeper.remoting.transport.server import Connection
 
 _STARTED_MS: Final = 1_700_000_000_000
 _LEADS_S: Final = 10.0
@@ -140,7 +140,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
 class _Peer(asyncio.Transport):
     """What a connection writes to: counts the answers."""
 
-    def __init__(self, connection: ServerProtocol, answered: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, answered: Callable[[], None]) -> None:
         super().__init__()
         self._connection = connection
         self._answered = answered
@@ -216,7 +216,7 @@ class Group:
         self._all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connections = []
         for _ in wires:
-            connection = ServerProtocol(server.wire)
+            connection = Connection(server.wire)
             connection.connection_made(_Peer(connection, self._answered))
             self._connections.append(connection)
 

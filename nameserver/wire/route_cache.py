@@ -206,7 +206,7 @@ class RouteReader:
         count = work = size = 0
         while end - position > _BINARY_REST and work < BATCH_MAX and size < BATCH_BYTES:
             stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
-            if stop > end:
+            if not position + _BINARY_REST < stop <= end:
                 break
             if data[position + 4] == HeaderCodec.JSON:
                 found = data.find(_OPAQUE, position, min(stop, position + HEADER_MAX))

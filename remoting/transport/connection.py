@@ -1,6 +1,6 @@
 """One accepted connection: frames in, handlers, batched answers out, on one event loop.
 
-The way of a request is synchronous from :meth:`ServerProtocol.data_received` on: scan the frame, parse the
+The way of a request is synchronous from :meth:`Connection.data_received` on: scan the frame, parse the
 header, call the handler, append its answer to the batch; one ``transport.write`` per batch. Only a handler
 that returns an awaitable gets a task. A server may install a *fast path*, which answers received bytes
 without parsing them (the nameserver's encoded-route cache).
@@ -48,8 +48,8 @@ Handler = Callable[
 ]
 
 
-class Owner(Protocol):
-    """What connections share, and what is done for them:
+class Server(Protocol):
+    """Everything that connections share, and all that is done for them; see
     :class:`routekeeper.remoting.transport.listener.RemotingServer`.
 
     Attributes:
@@ -76,7 +76,14 @@ class Owner(Protocol):
 
     def connected(self, connection: Connection) -> None: ...
 
-    def closed(self, connection: Connection, *, by_us: bool) -> None: ...
+    def closed(self, connection: Connection, *, by_us: bool) -> None:
+        """Note that a connection is gone.
+
+        Args:
+            by_us: True if we began it without the peer's doing: shutdown, a bound over all connections, a
+                handler's wish. It says nothing about who was connected. False for a close by the peer, an
+                error, bad bytes or an idle connection.
+        """
 
     def park(self, connection: Connection, number: int) -> None: ...
 
@@ -127,10 +134,8 @@ class DeferredReply:
         self.connection.send_deferred(self.request, answer)
 
 
-class ServerProtocol(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One accepted connection.
-
-    Handlers get it as :data:`Connection`. A subclass may override :meth:`connected` and :meth:`closed`.
 
     Attributes:
         id: Grows with each accepted connection of the process, never reused.
@@ -165,7 +170,7 @@ class ServerProtocol(asyncio.Protocol):
         "unanswered",
     )
 
-    def __init__(self, server: Owner) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.id = 0
         self.peer = self.host = "?"
@@ -208,7 +213,7 @@ class ServerProtocol(asyncio.Protocol):
             self._transport = None
             return
         self._transport.set_write_buffer_limits(high=_UNREAD_COUNTED)
-        self.connected()
+        self.server.connected(self)
 
     def data_received(self, data: bytes) -> None:
         self.active = True
@@ -306,23 +311,7 @@ class ServerProtocol(asyncio.Protocol):
             if not future.done():
                 future.set_exception(ConnectionLost(f"connection with {self.peer} was lost", sent=True))
         self._pending.clear()
-        self.closed(by_us=self._closing_by_us)
-
-    # For subclasses -----------------------------------------------------------------------------
-
-    def connected(self) -> None:
-        """Called once the connection is admitted."""
-        self.server.connected(self)
-
-    def closed(self, *, by_us: bool) -> None:
-        """Called when the connection is gone.
-
-        Args:
-            by_us: True if we began it without the peer's doing: shutdown, a bound over all connections, a
-                handler's wish. It says nothing about who was connected. False for a close by the peer, an
-                error, bad bytes or an idle connection.
-        """
-        self.server.closed(self, by_us=by_us)
+        self.server.closed(self, by_us=self._closing_by_us)
 
     # For handlers -------------------------------------------------------------------------------
 
@@ -678,9 +667,6 @@ class ServerProtocol(asyncio.Protocol):
                 self, "answer cannot be sent code=%s peer=%s error=%s", request.code, self.peer, error
             )
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)).encode()
-
-
-Connection = ServerProtocol
 
 
 def _nothing(data: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from routekeeper.remoting.addresses import host_port
 from routekeeper.remoting.line_limit import LineLimit
 from routekeeper.remoting.transport.accepting import stop_accepting
-from routekeeper.remoting.transport.connection import Connection, Handler, ServerProtocol
+from routekeeper.remoting.transport.connection import Connection, Handler
 from routekeeper.remoting.transport.descriptors import fit_descriptors
 from routekeeper.remoting.transport.holdings import Holdings
 from routekeeper.remoting.transport.inbox import FastPath
@@ -46,7 +46,6 @@ class RemotingServer:
         connected: Callable[[Connection], None] | None = None,
         closed: Callable[..., None] | None = None,
         fast_path: Callable[[], FastPath] | None = None,
-        protocol: type[ServerProtocol] = ServerProtocol,
         backlog: int = 1024,
         turn_s: float = TURN_S,
     ) -> None:
@@ -74,7 +73,6 @@ class RemotingServer:
         self._group = group
         self._connected = connected
         self._closed = closed
-        self._protocol = protocol
         self._backlog = backlog
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -107,7 +105,7 @@ class RemotingServer:
         """
         self.limits = fit_descriptors(self.limits)
         self._server = await self._loop.create_server(
-            lambda: self._protocol(self),
+            lambda: Connection(self),
             host,
             port,
             backlog=self._backlog,

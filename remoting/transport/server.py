@@ -6,7 +6,7 @@ unanswered requests and unread answers per connection, idle time.
 
 from __future__ import annotations
 
-from routekeeper.remoting.transport.connection import Connection, DeferredReply, Handler, ServerProtocol
+from routekeeper.remoting.transport.connection import Connection, DeferredReply, Handler
 from routekeeper.remoting.transport.descriptors import fit_descriptors
 from routekeeper.remoting.transport.inbox import FastPath
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
@@ -19,7 +19,6 @@ __all__ = [
     "Handler",
     "RemotingServer",
     "ServerLimits",
-    "ServerProtocol",
     "ServerStats",
     "fit_descriptors",
 ]

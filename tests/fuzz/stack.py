@@ -26,7 +26,7 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.line_limit import LineLimit
-from routekeeper.remoting.transport.server import ServerProtocol
+from routekeeper.remoting.transport.server import Connection
 
 #: Turns of the loop that one input gets; what is not done by then is cut off, as by a closed connection.
 _TURNS: Final = 40
@@ -161,7 +161,7 @@ class Stack:
         self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
-            return await self._feed(ServerProtocol(self._server.wire), data)
+            return await self._feed(Connection(self._server.wire), data)
 
         return self.run(ask)
 

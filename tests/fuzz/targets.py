@@ -88,7 +88,6 @@ _BODIES: Final = (
     bodies.GroupList,
     bodies.ConsumerIdList,
     bodies.BrokerMemberGroup,
-    bodies.TopicConfigTable,
     bodies.HeartbeatData,
     bodies.SubscriptionGroupConfig,
     bodies.SubscriptionGroupTable,

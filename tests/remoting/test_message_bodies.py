@@ -12,7 +12,6 @@ from routekeeper.remoting import bodies as b
 from routekeeper.remoting import message as m
 from routekeeper.remoting.codes import LanguageCode
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
-from routekeeper.remoting.route import TopicConfig
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = texts.filter(bool)
@@ -192,7 +191,6 @@ SAMPLES = [
     b.GroupList(groups=("g",)),
     b.ConsumerIdList(consumer_ids=("a", "b")),
     b.BrokerMemberGroup(cluster="c", broker_name="b", broker_addrs={0: "a:1", 1: "a:2"}),
-    b.TopicConfigTable(topic_configs={"T": TopicConfig(topic_name="T", order=True)}),
     b.HeartbeatData(
         client_id="c",
         consumers=(b.ConsumerData(group_name="g", subscriptions=(SUBSCRIPTION,)),),
