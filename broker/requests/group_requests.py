@@ -46,6 +46,8 @@ from routekeeper.remoting.names import GROUP_LENGTH_MAX
 _VERSION_MIN: Final = 28
 #: Queues that are looked at before others have their turn.
 TURN: Final = 64
+#: Offsets that are compared before others have their turn.
+_COMPARED: Final = 2000
 #: Queues of all groups together that one answer lists at most; with more it would not fit a frame.
 QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
@@ -247,18 +249,28 @@ def _time_text(wall_ms: int) -> str:
         return str(wall_ms)
 
 
-def correction_offset(state: BrokerState, call: Call) -> RemotingCommand:
+def correction_offset(state: BrokerState, call: Call) -> Stepwise:
     """Serve 308: where a group is that is not ahead of the slowest of the others, queue by queue.
 
     Source: AdminBrokerProcessor.queryCorrectionOffset, ConsumerOffsetManager.queryMinOffsetInAllGroup.
     """
     fields = CorrectionOffsetFields.parse(call.request.ext_fields)
+    return Stepwise(_corrected(state, call, fields), asked=call.request)
+
+
+def _corrected(state: BrokerState, call: Call, fields: CorrectionOffsetFields) -> Work:
     left_out = {name.strip() for name in (fields.filter_groups or "").split(",")}
     least: dict[int, int] = {}
+    seen = 0
     for group in state.offsets.groups_of(fields.topic):
         if group in left_out:
             continue
-        for queue_id, offset in state.offsets.queues(fields.topic, group).items():
+        queues = state.offsets.queues(fields.topic, group)
+        seen += len(queues)
+        if seen >= _COMPARED:
+            seen = 0
+            yield no_work
+        for queue_id, offset in queues.items():
             least[queue_id] = min(offset, least.get(queue_id, offset))
     compared = state.offsets.queues(fields.topic, fields.compare_group)
     corrected = least | {

@@ -106,6 +106,7 @@ MAY_WAIT: Final = frozenset(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.QUERY_CORRECTION_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.GET_BROKER_CONSUME_STATS,
         RequestCode.UPDATE_BROKER_CONFIG,
