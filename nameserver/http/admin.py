@@ -7,11 +7,8 @@ The status is open to read, as everything else over HTTP is. What changes the gr
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import os
-import re
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -30,15 +27,12 @@ from routekeeper.remoting.disk_threads import DiskThreads
 from . import answers
 from .openapi import BINARY, NO_GROUP, PARAMETER_PROBLEM, Answer, Serves, change, content
 from .problems import ASK_AGAIN, HEADERS, Problem, check_query
+from .token import Token, deadline_of, read_body
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: How long a change may take if the request does not say, in seconds: a newcomer first catches up.
-TIMEOUT_S: Final = 30.0
-#: Most that a request may allow; below the silence after which an HTTP connection is closed.
-TIMEOUT_MAX_S: Final = 100.0
 #: Bytes of a JSON body; more is no request of ours.
 BODY_MAX: Final = 4096
 #: Bytes of a snapshot file that are taken in one request; 100,000 topics are some 20 MB.
@@ -46,21 +40,19 @@ SNAPSHOT_MAX: Final = 1 << 30
 #: Bytes of a snapshot file that are read and sent at a time.
 _PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = "application/octet-stream"
-_TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
 
 
 class RaftAdmin:
     """The resources below ``/v1/raft``.
 
     Args:
-        token: What a change must prove it knows; None refuses every change.
+        token: What a change must prove it knows.
     """
 
-    def __init__(self, consistency: Consistency, *, token: str | None) -> None:
+    def __init__(self, consistency: Consistency, *, token: Token) -> None:
         self._consistency = consistency
-        self._proof = None if token is None else _proof(token)
+        self._token = token
         self._restoring = asyncio.Lock()
-        self._refusal_logged_at = -1.0
 
     # -- resources -----------------------------------------------------------------------------------
 
@@ -123,7 +115,7 @@ class RaftAdmin:
         if self._restoring.locked():  # each holds its whole file in memory
             raise Problem(409, "another snapshot is being restored")
         async with self._restoring:
-            image = await _read_body(request, limit=SNAPSHOT_MAX)
+            image = await read_body(request, limit=SNAPSHOT_MAX)
             if not image:
                 raise Problem(400, "the body is empty; it must be a snapshot file")
             change = member.restore_snapshot(image, deadline=deadline)
@@ -142,27 +134,8 @@ class RaftAdmin:
     def _allowed(self, request: web.Request) -> tuple[RaftMember, float]:
         """Return what a change is done by, and the loop time by which it is to be answered."""
         operations = self._operations()
-        if self._proof is None:
-            raise Problem(403, "changes of the group are off: this nameserver has no --http-token-file")
-        given = request.headers.get("Authorization")
-        scheme, _, token = (given or "").partition(" ")
-        if given is None:
-            raise _challenge("this needs the header Authorization: Bearer TOKEN")
-        # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
-        known = hmac.compare_digest(_proof(token.strip()), self._proof)
-        if scheme.lower() != "bearer" or not known:
-            self._log_refusal(request)
-            detail = "the token is not the one in this nameserver's --http-token-file"
-            raise _challenge(detail, ', error="invalid_token"')
-        return operations.member, _deadline(request)
-
-    def _log_refusal(self, request: web.Request) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._refusal_logged_at >= 1.0:  # not one line for each of a flood
-            self._refusal_logged_at = now
-            log.warning(
-                "admin request refused reason=wrong token peer=%s path=%s", request.remote, request.path
-            )
+        self._token.require(request, "changes of the group")
+        return operations.member, deadline_of(request)
 
     async def _done(
         self, request: web.Request, what: str, change: Awaitable[_T], *, awaited: str | None = None
@@ -203,14 +176,6 @@ class RaftAdmin:
         return msgspec.convert(self._operations().raft_status(), answers.Members, from_attributes=True)
 
 
-def _challenge(detail: str, more: str = "") -> Problem:
-    return Problem(401, detail, headers={"WWW-Authenticate": f'Bearer realm="mqnamesrv"{more}'})
-
-
-def _proof(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
 async def _download(request: web.Request, path: Path) -> web.StreamResponse:
     """Send a file in pieces that a thread of its own reads.
 
@@ -235,16 +200,6 @@ async def _download(request: web.Request, path: Path) -> web.StreamResponse:
         thread.shutdown()
 
 
-def _deadline(request: web.Request) -> float:
-    """Return the loop time by which the request wants to be answered."""
-    check_query(request, {"timeout"})
-    text = request.query.get("timeout", f"{TIMEOUT_S}s")
-    match = _TIMEOUT.fullmatch(text)
-    if match is None or not 0 < float(match[1]) <= TIMEOUT_MAX_S:
-        raise Problem(400, f"timeout={text[:40]} is not above 0s and up to {TIMEOUT_MAX_S:.0f}s, such as 30s")
-    return asyncio.get_running_loop().time() + float(match[1])
-
-
 def _member(address: str) -> str:
     try:
         _, port = read_address("member", address[:300])
@@ -257,7 +212,7 @@ def _member(address: str) -> str:
 
 async def _body(request: web.Request, name: str = "", *, required: bool = False) -> str:
     """Return the one member address that a JSON body may name, empty if it does not."""
-    raw = await _read_body(request, limit=BODY_MAX)
+    raw = await read_body(request, limit=BODY_MAX)
     try:
         document: Any = orjson.loads(raw) if raw.strip() else {}
     except orjson.JSONDecodeError:
@@ -273,18 +228,3 @@ async def _body(request: web.Request, name: str = "", *, required: bool = False)
     if not isinstance(value, str):
         raise Problem(400, f'the body must be {{"{name}": "HOST:PORT"}}, a raft address')
     return _member(value)
-
-
-async def _read_body(request: web.Request, *, limit: int) -> bytes:
-    body = bytearray()
-    if (request.content_length or 0) <= limit:
-        try:
-            async for part in request.content.iter_any():
-                body += part
-                if len(body) > limit:
-                    break
-            else:
-                return bytes(body)
-        except ConnectionError as error:  # nobody reads this answer: it is for the log of requests
-            raise Problem(400, "the connection ended before the body did") from error
-    raise Problem(413, f"a body of at most {limit} bytes is taken here")

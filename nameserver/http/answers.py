@@ -85,10 +85,21 @@ class Read(_Answer, frozen=True, kw_only=True):
     ] = UNSET
 
 
+_Names = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "string"}})]
+_NextCursor = Annotated[
+    str | UnsetType, said("There is more: the cursor of the next page. Absent from a last page.")
+]
+
+
+def _array(name: str) -> Meta:
+    return Meta(extra_json_schema={"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}})
+
+
 class Topics(Read, frozen=True, kw_only=True):
     """Names of topics, sorted."""
 
-    topics: list[str]
+    topics: _Names
+    next_cursor: _NextCursor = UNSET
 
 
 class Route(Read, frozen=True, kw_only=True):
@@ -134,7 +145,8 @@ class Broker(_Answer, frozen=True, kw_only=True):
 class Brokers(Read, frozen=True, kw_only=True):
     """All registered brokers."""
 
-    brokers: list[Broker]
+    brokers: Annotated[msgspec.Raw, _array("Broker")]
+    next_cursor: _NextCursor = UNSET
 
 
 class BrokerName(_Answer, frozen=True, kw_only=True):
@@ -154,14 +166,47 @@ class Cluster(_Answer, frozen=True, kw_only=True):
 class Clusters(Read, frozen=True, kw_only=True):
     """All clusters."""
 
-    clusters: list[Cluster]
+    clusters: Annotated[msgspec.Raw, _array("Cluster")]
+    next_cursor: _NextCursor = UNSET
+
+
+class KvNamespaces(Read, frozen=True, kw_only=True):
+    """Names of the namespaces of the KV configuration, sorted."""
+
+    namespaces: _Names
+    next_cursor: _NextCursor = UNSET
 
 
 class KvNamespace(Read, frozen=True, kw_only=True):
     """The values of one namespace by key."""
 
     namespace: str
-    table: dict[str, str | None]
+    table: Annotated[
+        msgspec.Raw,
+        Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": ["string", "null"]}}),
+    ]
+    next_cursor: _NextCursor = UNSET
+
+
+class KvValue(Read, frozen=True, kw_only=True):
+    """One value of the KV configuration."""
+
+    namespace: str
+    key: str
+    value: str | None
+
+
+class NewValue(_Answer, frozen=True, kw_only=True):
+    """Asks to put a value."""
+
+    value: str
+
+
+class Deleted(_Answer, frozen=True, kw_only=True):
+    """Says which key is gone."""
+
+    namespace: str
+    key: str
 
 
 class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from routekeeper.nameserver.modes.interface import Consistency
+from routekeeper.nameserver.modes.interface import Consistency, Freshness
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import host_port, is_loopback
@@ -26,10 +26,15 @@ from routekeeper.remoting.transport.descriptors import http_connections
 
 from . import answers
 from .admin import RaftAdmin
+from .coding import GZIP_MIN, accepts_gzip, compressing
+from .kv import KvChanges
+from .lane import Lane
 from .metrics import Metrics
 from .openapi import TEXT, Answer, Serves, document, routes
 from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
 from .reads import Reads
+from .token import Token
+from .watchers import Watchers
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,8 @@ DRAIN_S: Final = 1.0
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 #: What is answered under any name: it says nothing that a stranger could use, and balancers ask by address.
 UNDER_ANY_NAME: Final = frozenset({"/healthz", "/readyz"})
+#: Counted where the asker has left before it had its answer; nobody is sent this.
+GONE: Final = 499
 _PAGE: Final = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
@@ -61,9 +68,14 @@ class HttpServer:
     token: str | None = None
 
     def __post_init__(self) -> None:
-        self.reads = Reads(self.consistency, self.settings)
-        self._admin = RaftAdmin(self.consistency, token=self.token)
+        self.consistency.changes.begin(self.consistency.view(Freshness.STALE))
+        self._lane = Lane()
+        self.reads = Reads(self.consistency, self.settings, self._lane)
+        token = Token(self.token)
+        self._admin = RaftAdmin(self.consistency, token=token)
+        self._kv = KvChanges(self.consistency, self.settings, self.reads, token=token)
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
+        self._watchers = Watchers(self.consistency, self.reads, self._lane, went_on=self._went_on)
         self._runner = web.AppRunner(self.application())
         places = http_connections()  # the wire's listener has raised the limit by now
         reserve = min(RESERVE, places // 4)
@@ -98,7 +110,7 @@ class HttpServer:
     def application(self) -> web.Application:
         """Return the routes and what wraps them."""
         application = web.Application(middlewares=[self._wrap], client_max_size=4096)
-        for part in (self.reads, self._admin, self):
+        for part in (self.reads, self._watchers, self._kv, self._admin, self):
             application.add_routes(routes(part))
         application.add_routes([web.get(path, self._file) for path in _PAGE])
         return application
@@ -125,11 +137,13 @@ class HttpServer:
             if isinstance(answer, msgspec.Struct):
                 body = msgspec.json.encode(answer)
                 answer = web.Response(body=body, content_type=JSON, headers=HEADERS)
-            response = answer
+            response = await self._coded(request, answer)
         except Problem as problem:
             response = problem.response(request.path)
         except web.HTTPException as error:
             response = _problem(error, request).response(request.path)
+        except ConnectionError:  # nobody reads this answer
+            response = web.Response(status=GONE, headers=HEADERS)
         except Exception:  # the boundary of one request
             log.exception("http request failed path=%s", request.path)
             response = Problem(500, "see the nameserver's log").response(request.path)
@@ -140,11 +154,34 @@ class HttpServer:
         self._metrics.answered(path, response.status, time.perf_counter() - begun)
         if request.method not in ("GET", "HEAD"):
             result = "done" if response.status < 400 else f"refused({response.status})"
-            result = "unknown" if response.status in (500, 504) else result
+            result = {500: "unknown", 504: "unknown", GONE: "unknown", 507: "not-kept(507)"}.get(
+                response.status, result
+            )
             self.server.audit.note(peer, f"{request.method} {path}", result, request.match_info)
         if not has_place:
             response.force_close()
         return response
+
+    def _went_on(self, request: web.Request) -> None:
+        self._connections.went_on(request.protocol)
+
+    async def _coded(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+        """Compress an answer that is worth it, for those who accept that."""
+        body = answer.body if isinstance(answer, web.Response) else None
+        # A strong entity tag stands for these very bytes.
+        if (
+            not isinstance(body, bytes)
+            or len(body) < GZIP_MIN
+            or answer.headers.get("ETag", "").startswith('"')
+        ):
+            return answer
+        answer.headers["Vary"] = "Accept-Encoding"
+        if accepts_gzip(request.headers.get("Accept-Encoding")):
+            assert isinstance(answer, web.Response)
+            is_wanted = lambda: request.transport is not None  # noqa: E731
+            answer.body = await self._lane.run(compressing(body), is_wanted=is_wanted)
+            answer.headers["Content-Encoding"] = "gzip"
+        return answer
 
     # -- about this process --------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from routekeeper.nameserver.settings.declared import in_camel_case
 
 from . import answers
+from .lists import LIMIT_MAX
 from .problems import JSON, PROBLEM
 
 _REF: Final = "#/components/schemas/{name}"
@@ -23,6 +24,8 @@ TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 Answer: TypeAlias = web.StreamResponse | msgspec.Struct
 _Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Answer]])
 
+#: One or more kinds, by commas.
+KINDS_PATTERN: Final = "^(topics|brokers|members)(,(topics|brokers|members))*$"
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
         "schema": {"type": "string", "enum": ["stale", "default", "linearizable"], "default": "default"},
@@ -30,18 +33,54 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "election timeout before. linearizable: misses none acknowledged before; 400 where the mode does "
         "not offer it.",
     },
+    "prefix": {
+        "schema": {"type": "string"},
+        "description": "Only names that begin with it.",
+    },
+    "broker_prefix": {
+        "name": "prefix",
+        "schema": {"type": "string"},
+        "description": "Only brokers whose broker name begins with it.",
+    },
+    "cluster": {
+        "schema": {"type": "string"},
+        "description": "Only what belongs to this cluster; a topic belongs to those of its brokers.",
+    },
+    "limit": {
+        "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX},
+        "description": "Most that the page is to hold; without it all that is left.",
+    },
+    "cursor": {
+        "schema": {"type": "string"},
+        "description": "The next_cursor of the page before, with the same prefix and cluster. What came or "
+        "went meanwhile may show; what stayed shows once.",
+    },
     "index": {
-        "schema": {"type": "integer", "minimum": 0},
-        "description": "Answer only once the topic's index is greater than this, or wait has passed.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+        "description": "Answer only once something that is asked for has changed above this index, or wait "
+        "has passed.",
     },
     "epoch": {
-        "schema": {"type": "integer", "minimum": 0},
+        "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
         "description": "Epoch of that index, from the same answer: in another one the answer comes at once. "
         "Needs index.",
     },
     "wait": {
-        "schema": {"type": "string", "pattern": r"^\d{1,4}(\.\d{1,3})?s?$", "default": "30s"},
-        "description": "Longest wait in seconds, at most 60s. Needs index.",
+        # No default in the schema: generated clients would send it where there is no index.
+        "schema": {"type": "string", "pattern": r"^[0-9]{1,4}(\.[0-9]{1,3})?s?$"},
+        "description": "Longest wait in seconds, at most 60s; 30s if it is not said. Needs index.",
+    },
+    "kinds": {
+        "schema": {"type": "string", "default": "topics,brokers,members", "pattern": KINDS_PATTERN},
+        "description": "What to watch, by commas.",
+    },
+    "state": {
+        "schema": {"type": "string", "enum": ["full", "none"], "default": "full"},
+        "description": "full: the whole present state follows each reset. none: only what changes.",
+    },
+    "last_event_id": {
+        "schema": {"type": "string"},
+        "description": "As the header Last-Event-ID, which goes first.",
     },
     "timeout": {
         "schema": {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,3})?s?$", "default": "30s"},
@@ -69,6 +108,24 @@ _CHANGE_PROBLEMS: Final = {
 }
 
 
+_KV_PROBLEMS: Final = {
+    400: "A parameter or the body is unknown or wrong, or the value is too large.",
+    401: "The token is missing or wrong.",
+    403: "Changes are off: the nameserver has no --http-token-file.",
+    409: "Refused, and nothing was done; the detail says why.",
+    412: "If-Match or If-None-Match does not hold. Nothing was done.",
+    413: "The body is too large.",
+    503: "No leader is known. Nothing was done; see Retry-After.",
+    504: "Outcome unknown: the change was begun and not seen to end in time. It may come to pass yet.",
+    507: "In force, and not written to the disk yet; independent mode.",
+}
+#: Headers of conditional changes.
+CONDITIONS: Final = {
+    "If-Match": "Change the value only if it still has this ETag, or with * only if there is one.",
+    "If-None-Match": "With *: put the value only if there is none.",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Serves:
     """Says what a handler, a method of some class, serves; its name and docstring are the operation's.
@@ -80,6 +137,8 @@ class Serves:
         problems: Status codes of errors, and what each means; else only that a parameter is unknown.
         query: Names of parameters, by blanks.
         body: Type or content of the request's body; None if it needs none.
+        tagged: The answer has an entity tag, and those who have it already are told so.
+        headers: Headers of a request that are looked at, and what each says.
     """
 
     method: str
@@ -91,6 +150,8 @@ class Serves:
     query: str = ""
     body: type | dict[str, Any] | None = None
     body_required: bool = True
+    tagged: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, handler: _Handler) -> _Handler:
         _OPERATIONS[handler] = replace(self, answer=self.answer or get_type_hints(handler)["return"])
@@ -109,8 +170,13 @@ class Serves:
         }
         if self.method != "GET":
             described["security"] = [{"token": []}]
-        if in_path or in_query:
-            described["parameters"] = in_path + in_query
+        headers = {"If-None-Match": "The ETag of an answer: 304 while it holds."} if self.tagged else {}
+        in_header = [
+            {"name": name, "in": "header", "schema": {"type": "string"}, "description": said}
+            for name, said in (headers | self.headers).items()
+        ]
+        if in_path or in_query or in_header:
+            described["parameters"] = in_path + in_query + in_header
         if self.body is not None:
             described["requestBody"] = {"required": self.body_required, "content": content(self.body)}
         assert self.answer is not None
@@ -118,6 +184,10 @@ class Serves:
             str(code): {"description": said, "content": content(answers.ProblemDetails, PROBLEM)}
             for code, said in self.problems.items()
         }
+        if self.tagged:
+            tag = {"ETag": {"schema": {"type": "string"}, "description": "For If-None-Match."}}
+            described["responses"]["200"]["headers"] = tag
+            described["responses"]["304"] = {"description": "It is what If-None-Match names."}
         return described
 
 
@@ -137,20 +207,32 @@ def content(body: type | dict[str, Any], media: str = JSON) -> dict[str, Any]:
     return body if isinstance(body, dict) else {media: {"schema": {"$ref": _REF.format(name=body.__name__)}}}
 
 
-def read(path: str, said: str, *, query: str = "", gone: str | None = None) -> Serves:
-    """Say what a handler serves that reads the table.
+def read(path: str, said: str, *, query: str = "", gone: str | None = None, **more: Any) -> Serves:
+    """Say what a handler serves that reads the table; ``more`` as of :class:`Serves`.
 
     Args:
         query: What may be asked beside the freshness.
         gone: What a 404 means.
     """
     problems = ({} if gone is None else {404: gone}) | _READ_PROBLEMS
-    return Serves("GET", path, said, problems, query=f"consistency {query}")
+    return Serves("GET", path, said, problems, query=f"consistency {query}", **more)
+
+
+def listing(path: str, said: str, answer: type, *, query: str, gone: str | None = None) -> Serves:
+    """Say what a handler serves that lists a part of the table, page by page, as :func:`read`."""
+    query = f"{query} limit cursor index epoch wait"
+    return read(path, said, query=query, gone=gone, answer=answer, tagged=True)
 
 
 def change(method: str, path: str, said: str, **more: Any) -> Serves:
     """Say what a handler serves that changes the group; ``more`` as of :class:`Serves`."""
     return Serves(method, path, said, _CHANGE_PROBLEMS, query="timeout", **more)
+
+
+def change_kv(method: str, said: str, **more: Any) -> Serves:
+    """Say what a handler serves that changes a KV value; ``more`` as of :class:`Serves`."""
+    problems = _KV_PROBLEMS | ({404: "There is no such key."} if method == "DELETE" else {})
+    return Serves(method, "/v1/kv/{namespace}/{key}", said, problems, query="timeout", **more)
 
 
 def _rank(operation: tuple[Any, Serves]) -> tuple[bool, bool]:
@@ -164,6 +246,7 @@ def document() -> bytes:
     """Return the document, encoded."""
     paths: dict[str, dict[str, Any]] = {}
     types: list[type] = [answers.ProblemDetails, answers.TopicRouteData, answers.Snapshot]
+    types += [answers.Broker, answers.Cluster]
     for handler, serves in sorted(_OPERATIONS.items(), key=_rank):
         paths.setdefault(serves.path, {})[serves.method.lower()] = serves.describe(handler)
         types += [kind for kind in (serves.answer, serves.body) if isinstance(kind, type)]
@@ -183,7 +266,7 @@ def document() -> bytes:
             "paths": paths,
             "components": {
                 "parameters": {
-                    name: {"name": name, "in": "query", **said} for name, said in _PARAMETERS.items()
+                    name: {"name": name, "in": "query"} | said for name, said in _PARAMETERS.items()
                 },
                 "schemas": schemas,
                 "securitySchemes": {

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from routekeeper.nameserver.handlers import route_of
+from routekeeper.nameserver.modes.changes import Kind
 from routekeeper.nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, NoQuorum
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.types import KvEntry
 from routekeeper.remoting.route import RouteDialect, encode_route
+from routekeeper.remoting.steps import Steps
 
-from . import answers
-from .openapi import read
-from .problems import ASK_AGAIN, Problem, check_query
+from . import answers, lists
+from .coding import IN_PARTS, has_tag, place_of, put_in
+from .lane import Lane
+from .lists import Page, Wanted
+from .openapi import Answer, listing, read
+from .order import TopicOrder
+from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
@@ -25,27 +34,53 @@ WAIT_MAX_S: Final = 60.0
 READ_WITHIN_S: Final = 2.45
 _Read = TypeVar("_Read", bound=answers.Read)
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
+_BLOCKING: Final = frozenset({"index", "wait", "epoch"})
+_LIST: Final = _BLOCKING | {"prefix", "limit", "cursor"}
 
 
 class Reads:
-    """The resources below ``/v1`` that read the table."""
+    """The resources below ``/v1`` that read the table.
 
-    def __init__(self, consistency: Consistency, settings: LiveSettings) -> None:
+    Attributes:
+        order: The topics in order; only work in the lane may use it.
+    """
+
+    def __init__(self, consistency: Consistency, settings: LiveSettings, lane: Lane) -> None:
         self._consistency = consistency
         self._settings = settings
+        self._lane = lane
+        self._life = 0
+        self.order = TopicOrder(lambda: consistency.view(Freshness.STALE), consistency.changes)
         self._waits: set[asyncio.Timeout] = set()
-        self._ended = False
+        self.ended = False
+
+    @property
+    def life(self) -> int:
+        """Number that stands for the tables whose revisions can be compared; 0 while it is not known.
+
+        Those of one process in independent mode, else those of all members that were founded together.
+        """
+        if not self._life:
+            if (operations := self._consistency.operations) is None:
+                self._life = self._consistency.status().boot_id
+            elif isinstance(name := operations.raft_status().cluster, str) and name:
+                self._life = int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "big")
+        return self._life
 
     def end(self) -> None:
         """Have every blocking query answered with what there is; from here on none waits."""
-        self._ended = True
+        self.ended = True
         now = asyncio.get_running_loop().time()
         for limit in self._waits:
             limit.reschedule(now)
 
-    async def _view(self, request: web.Request, *, blocking: bool = False) -> RouteView:
-        """Return the view with the freshness asked for, waiting if that needs contact or a barrier."""
-        check_query(request, {"consistency", "index", "wait", "epoch"} if blocking else {"consistency"})
+    async def view(self, request: web.Request, *, known: frozenset[str] = frozenset()) -> RouteView:
+        """Return the view with the freshness asked for, waiting if that needs contact or a barrier.
+
+        Args:
+            known: Parameters beside the freshness.
+        """
+        check_query(request, {"consistency"} | known)
         word = request.query.get("consistency", Freshness.DEFAULT.value)
         try:
             freshness = Freshness(word)
@@ -61,7 +96,7 @@ class Reads:
                 503, f"a read with consistency={word} cannot be answered now: {error}", headers=ASK_AGAIN
             ) from None
 
-    def _answer(
+    def answer(
         self, kind: type[_Read], view: RouteView, *, index: int | None = None, **members: Any
     ) -> _Read:
         """Answer with what was read and where it is from.
@@ -82,28 +117,95 @@ class Reads:
             **members,
         )
 
-    @read("/v1/topics", "The topics.")
-    async def list_topics(self, request: web.Request) -> answers.Topics:
-        """Names of all topics, sorted."""
-        view = await self._view(request)
-        return self._answer(answers.Topics, view, topics=view.topics())
+    async def _list(
+        self,
+        request: web.Request,
+        kind: Kind,
+        answer: type[answers.Read],
+        member: str,
+        make: Callable[[RouteView, Wanted], Steps[Page | None]],
+        *,
+        parts: int = 1,
+        known: frozenset[str] = _LIST | {"cluster"},
+        **members: str,
+    ) -> Answer:
+        """Answer with a page of a list, or with 304 if that has not changed.
+
+        Args:
+            member: Of the answer, that has the list.
+            make: Makes the page; None if there is no such list.
+            parts: How many texts make a place in the list.
+        """
+        wanted = _wanted(request, parts=parts)
+        after, epoch, wait_s = _blocking(request)
+        view = await self.view(request, known=known)
+        changes = self._consistency.changes
+        if after is not None and epoch in (None, view.epoch) and changes.changed_at[kind] <= after:
+            await self.wait(
+                lambda deadline: self._consistency.list_changed(kind, after, deadline=deadline), wait_s
+            )
+            view = await self.view(request, known=known)
+        if (unchanged := self._unchanged(request, self._tag(changes.changed_at[kind]))) is not None:
+            return unchanged
+
+        def work() -> Steps[web.Response]:
+            # What changes from here on may be in the list or not; the table may be ahead of its log.
+            index, tag = min(view.revision, changes.revision), self._tag(changes.changed_at[kind])
+            page = yield from make(view, wanted)
+            if page is None:
+                raise Problem(404, f"no KV namespace {members['namespace']}")
+            more = {member: IN_PARTS, "next_cursor": page.next_cursor}
+            body = self.answer(answer, view, index=index, **members, **more)
+            return _response(put_in(body, page.things), tag)
+
+        return await self._lane.run(work(), is_wanted=lambda: request.transport is not None)
+
+    def _tag(self, index: int, *more: object) -> str:
+        """Return the entity tag of an answer: a weak one, for it says the age of the contact, too."""
+        parts = self.life, self._consistency.changes.epoch, index, *more
+        return f'W/"{"-".join(map(str, parts))}"'
+
+    @staticmethod
+    def _unchanged(request: web.Request, tag: str) -> web.Response | None:
+        """Return the answer to one who has what this tag stands for."""
+        if not has_tag(request.headers.get("If-None-Match"), tag):
+            return None
+        return web.Response(status=304, headers={**HEADERS, "ETag": tag})
+
+    @listing("/v1/topics", "The topics.", answers.Topics, query="prefix cluster")
+    async def list_topics(self, request: web.Request) -> Answer:
+        """Names of topics, sorted."""
+        return await self._list(
+            request,
+            Kind.TOPICS,
+            answers.Topics,
+            "topics",
+            lambda view, wanted: lists.topics_page(view, self.order, wanted),
+        )
 
     @read(
         "/v1/topics/{topic}/route",
         "The route.",
         query="index epoch wait",
         gone="No broker lists the topic; events and likely_causes say why.",
+        answer=answers.Route,
+        tagged=True,
     )
-    async def get_route(self, request: web.Request) -> answers.Route:
+    async def get_route(self, request: web.Request) -> Answer:
         """Where a topic lives, as RocketMQ's request 105 answers it."""
         topic = request.match_info["topic"]
         after, epoch, wait_s = _blocking(request)
-        view = await self._view(request, blocking=True)
+        view = await self.view(request, known=_BLOCKING)
         same = epoch is None or epoch == view.epoch
         if after is not None and same and view.topic_revision(topic) <= after:
-            await self._change(topic, after, wait_s)
-            view = await self._view(request, blocking=True)
-        route = route_of(view, topic, self._settings.current)
+            await self.wait(
+                lambda deadline: self._consistency.changed(topic, after, deadline=deadline), wait_s
+            )
+            view = await self.view(request, known=_BLOCKING)
+        current = self._settings.current
+        shown_as = int(current.support_acting_master), int(current.order_message_enable)
+        tag = self._tag(view.topic_revision(topic), *shown_as)
+        route = route_of(view, topic, current)
         if route is None:
             explanation = self._consistency.explain(topic)
             raise Problem(
@@ -114,21 +216,28 @@ class Reads:
                 events=tuple(map(answers.EventAnswer.of, explanation.events)),
                 likely_causes=explanation.likely_causes,
             )
-        return self._answer(
+        if (unchanged := self._unchanged(request, tag)) is not None:
+            return unchanged
+        body = self.answer(
             answers.Route,
             view,
             index=view.topic_revision(topic),
             topic=topic,
             route=msgspec.Raw(encode_route(route, RouteDialect.QUOTED)),
         )
+        return _response(msgspec.json.encode(body), tag)
 
-    async def _change(self, topic: str, after: int, wait_s: float) -> None:
-        """Return once the topic has changed, its time is over, or the server stops."""
-        deadline = asyncio.get_running_loop().time() + (0.0 if self._ended else wait_s)
+    async def wait(self, change: Callable[[float], Awaitable[object]], wait_s: float) -> None:
+        """Return once what is waited for has changed, its time is over, or the server stops.
+
+        Args:
+            change: Waits for it until a deadline.
+        """
+        deadline = asyncio.get_running_loop().time() + (0.0 if self.ended else wait_s)
         try:
             async with asyncio.timeout_at(deadline) as limit:
                 self._waits.add(limit)
-                await self._consistency.changed(topic, after, deadline=deadline + 1.0)
+                await change(deadline + 1.0)
         except TimeoutError:
             pass
         finally:
@@ -138,9 +247,9 @@ class Reads:
     async def explain_topic(self, request: web.Request) -> answers.Explanation:
         """Why a topic has the route it has, or none."""
         topic = request.match_info["topic"]
-        view = await self._view(request)
+        view = await self.view(request)
         explanation = self._consistency.explain(topic)
-        return self._answer(
+        return self.answer(
             answers.Explanation,
             view,
             index=view.topic_revision(topic),
@@ -151,51 +260,96 @@ class Reads:
             likely_causes=explanation.likely_causes,
         )
 
-    @read("/v1/brokers", "The brokers.")
-    async def list_brokers(self, request: web.Request) -> answers.Brokers:
-        """All registered brokers, by cluster and address."""
-        view = await self._view(request)
-        brokers = [
-            answers.Broker(
-                cluster=record.broker.cluster_name,
-                broker_name=record.broker_name,
-                broker_id=record.broker_id,
-                broker_addr=record.broker.broker_addr,
-                ha_server_addr=record.ha_server_addr,
-                data_version=msgspec.convert(record.data_version, answers.Version, from_attributes=True),
-                complete=record.complete,
-                lease_ms=record.lease_ms,
-                topics=len(view.topics_of_name(record.broker_name)),
-                index=record.revision,
-            )
-            for record in sorted(view.records(), key=lambda record: record.broker)
-        ]
-        return self._answer(answers.Brokers, view, brokers=brokers)
+    @listing("/v1/brokers", "The brokers.", answers.Brokers, query="broker_prefix cluster")
+    async def list_brokers(self, request: web.Request) -> Answer:
+        """Registered brokers, by cluster and address."""
+        return await self._list(
+            request, Kind.BROKERS, answers.Brokers, "brokers", lists.brokers_page, parts=2
+        )
 
-    @read("/v1/clusters", "The clusters.")
-    async def list_clusters(self, request: web.Request) -> answers.Clusters:
+    @listing("/v1/clusters", "The clusters.", answers.Clusters, query="prefix cluster")
+    async def list_clusters(self, request: web.Request) -> Answer:
         """Clusters, their broker names and addresses by broker id."""
-        view = await self._view(request)
-        info = view.cluster_info()
-        brokers = {}
-        for name, data in info.broker_addr_table.items():
-            addresses = {str(broker_id): addr for broker_id, addr in sorted(data.broker_addrs.items())}
-            brokers[name] = answers.BrokerName(broker_name=name, addresses=addresses)
-        clusters = [
-            answers.Cluster(cluster=cluster, brokers=[brokers[name] for name in names])
-            for cluster, names in info.cluster_addr_table.items()
-        ]
-        return self._answer(answers.Clusters, view, clusters=clusters)
+        return await self._list(request, Kind.BROKERS, answers.Clusters, "clusters", lists.clusters_page)
 
-    @read("/v1/kv/{namespace}", "The values by key.", gone="The namespace never existed.")
-    async def get_kv_namespace(self, request: web.Request) -> answers.KvNamespace:
+    @listing("/v1/kv", "The namespaces.", answers.KvNamespaces, query="prefix")
+    async def list_kv_namespaces(self, request: web.Request) -> Answer:
+        """Namespaces of the KV configuration, sorted."""
+        return await self._list(
+            request, Kind.KV, answers.KvNamespaces, "namespaces", lists.namespaces_page, known=_LIST
+        )
+
+    @listing(
+        "/v1/kv/{namespace}",
+        "The values by key.",
+        answers.KvNamespace,
+        query="prefix",
+        gone="The namespace never existed.",
+    )
+    async def get_kv_namespace(self, request: web.Request) -> Answer:
         """One namespace of the KV configuration."""
         namespace = request.match_info["namespace"]
-        view = await self._view(request)
-        table = view.kv(namespace)
-        if table is None:
-            raise Problem(404, f"no KV namespace {namespace}")
-        return self._answer(answers.KvNamespace, view, namespace=namespace, table=dict(table))
+        return await self._list(
+            request,
+            Kind.KV,
+            answers.KvNamespace,
+            "table",
+            lambda view, wanted: lists.keys_page(view, namespace, wanted),
+            known=_LIST,
+            namespace=namespace,
+        )
+
+    @read(
+        "/v1/kv/{namespace}/{key}",
+        "The value.",
+        gone="There is no such key.",
+        answer=answers.KvValue,
+        tagged=True,
+    )
+    async def get_kv_value(self, request: web.Request) -> Answer:
+        """One value of the KV configuration; its entity tag is that of changes with If-Match."""
+        view = await self.view(request)
+        return self.kv_value(request, view)
+
+    def kv_value(self, request: web.Request, view: RouteView) -> web.Response:
+        """Answer with the value that a request names."""
+        namespace, key = request.match_info["namespace"], request.match_info["key"]
+        entry = view.kv_value(namespace, key)
+        if entry is None:
+            raise Problem(404, f"no KV key {key} in namespace {namespace}")
+        tag = self.kv_tag(entry)
+        if request.method in ("GET", "HEAD") and (unchanged := self._unchanged(request, tag)) is not None:
+            return unchanged
+        body = self.answer(
+            answers.KvValue, view, index=entry.revision, namespace=namespace, key=key, value=entry.value
+        )
+        return _response(msgspec.json.encode(body), tag)
+
+    def kv_tag(self, entry: KvEntry) -> str:
+        """Return the entity tag of a value: a strong one, for changes depend on it."""
+        return f'"{self.life}-{self._consistency.changes.epoch}-{entry.revision}"'
+
+
+def _response(body: bytes, tag: str) -> web.Response:
+    return web.Response(body=body, content_type=JSON, headers={**HEADERS, "ETag": tag})
+
+
+def _wanted(request: web.Request, *, parts: int) -> Wanted:
+    """Return which part of a list is asked for.
+
+    Args:
+        parts: How many texts make a place in the list.
+    """
+    limit = _number(request, "limit")
+    if limit is not None and not 1 <= limit <= lists.LIMIT_MAX:
+        raise Problem(400, f"limit={limit} is not 1 to {lists.LIMIT_MAX}")
+    after, cursor = None, request.query.get("cursor")
+    if cursor is not None:
+        try:
+            after = place_of(cursor, parts)
+        except ValueError:
+            raise Problem(400, f"cursor={cursor[:40]} is no next_cursor of this list") from None
+    return Wanted(request.query.get("prefix", ""), request.query.get("cluster"), limit, after)
 
 
 def _number(request: web.Request, name: str) -> int | None:

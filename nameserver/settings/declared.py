@@ -155,7 +155,7 @@ class NamesrvSettings:
         key="raftForceNewCluster",
     )
     http_token_file: str = _flagged(
-        "", "file with the token that changes of the raft group over HTTP need; without it they are off"
+        "", "file with the token that changes over HTTP need (raft group, KV values); without it they are off"
     )
     http_allowed_hosts: str = _flagged(
         "",

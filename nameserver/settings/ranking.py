@@ -64,8 +64,4 @@ def load_settings(
         warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":
         refuse_raft_only(flags)  # also one that names the default: whoever writes it expects it to matter
-        if settings.http_token_file:
-            warnings.append(
-                "httpTokenFile has no effect without --mode raft: nothing over HTTP needs a token"
-            )
     return Loaded(settings=settings, warnings=tuple(warnings))

@@ -171,6 +171,11 @@ class HttpConnections:
         connection.enter(None)
         return not connection.reserved
 
+    def went_on(self, connection: web.RequestHandler) -> None:
+        """Note that an answer that goes on for long was read so far: its connection is not silent."""
+        if isinstance(connection, _Connection) and not connection.unread_bytes():
+            connection.moved_at = asyncio.get_running_loop().time()
+
     def served(self, connection: web.RequestHandler) -> None:
         """Note that a connection's request has its answer."""
         if isinstance(connection, _Connection) and connection in self.open:

@@ -185,6 +185,7 @@ def _changed(rng: random.Random, value: Any) -> Any:
 _PATHS: Final = (
     *("/", "/app.js", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/status", "/v1/digest"),
     *("/v1/topics", "/v1/topics/T/route", "/v1/topics/T/explain", "/v1/brokers", "/v1/clusters", "/v1/kv/n"),
+    *("/v1/kv", "/v1/kv/n/k"),
     *("/v1/raft/status", "/v1/raft/members", "/v1/raft/members/a:1", "/v1/raft/transfer"),
     *("/v1/raft/snapshot", "/v1/raft/restore", "/x"),
 )
@@ -197,6 +198,8 @@ _QUERIES: Final = (
         "wait=9e99h",
         "consistency=linearizable",
     ),
+    *("prefix=T&limit=1", "cluster=c&limit=9", "cursor=" + "A" * 4000, "cursor=WyJUIl0", "limit=10000"),
+    *("kinds=topics&last_event_id=1-0-0", "index=999999999999999999&wait=0s"),
     *("consistency=stale", "a=" + "b" * 4000, "%00%ff", "&" * 3000, "index=" + "9" * 5000, "timeout=1ms"),
 )
 _HEADERS: Final = (
@@ -204,6 +207,8 @@ _HEADERS: Final = (
     *("Authorization: Bearer x", "Content-Length: 5", "Content-Length: -1", "Content-Length: 99999999999"),
     *("Transfer-Encoding: chunked", "Connection: close", "Expect: 100-continue", "Accept: \x1b[31m"),
     *("Upgrade: websocket", "Range: bytes=0-", "Content-Encoding: gzip", "Content-Type: application/json"),
+    *('If-None-Match: W/"0-0-0"', "If-None-Match: " + '"",' * 2000, "Accept-Encoding: gzip;q=1, *;q=0"),
+    *("If-Match: *", "Last-Event-ID: 0-0-0", "Accept-Encoding: " + "gzip," * 1500),
     *("X: " + "y" * 8000, "Cookie: " + "a=b; " * 1000, "X-A: 1\r\n" * 200),
 )
 _BODIES: Final = (

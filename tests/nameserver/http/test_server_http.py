@@ -77,7 +77,12 @@ class Running:
         return await self.client.invoke(self.wire, RemotingCommand.request(code, ext, body))
 
     async def register(
-        self, name: str, *topics: str, counter: int = 1, client: RemotingClient | None = None
+        self,
+        name: str,
+        *topics: str,
+        counter: int = 1,
+        client: RemotingClient | None = None,
+        cluster: str = "C",
     ) -> RemotingCommand:
         body = encode_register_body(
             RegisterBody(
@@ -90,7 +95,7 @@ class Running:
         fields = RegisterBrokerFields(
             broker_name=name,
             broker_addr=f"10.0.0.1:{zlib.crc32(name.encode()) % 60000}",
-            cluster_name="C",
+            cluster_name=cluster,
             broker_id=0,
             body_crc32=body_crc32(body),
         )
@@ -337,10 +342,19 @@ READS = [
     ("/v1/topics?consistency=linearizable", "/v1/topics", 400),
     ("/v1/topics?consistency=x", "/v1/topics", 400),
     ("/v1/topics?nonsense=1", "/v1/topics", 400),
-    ("/v1/topics?index=1", "/v1/topics", 400),
-    ("/v1/brokers?index=1&wait=5s", "/v1/brokers", 400),
-    ("/v1/clusters?index=1", "/v1/clusters", 400),
-    ("/v1/kv/N?index=1", "/v1/kv/{namespace}", 400),
+    ("/v1/topics?index=0&wait=5s", "/v1/topics", 200),
+    ("/v1/topics?wait=1s", "/v1/topics", 400),
+    ("/v1/topics?prefix=T&cluster=C&limit=1", "/v1/topics", 200),
+    ("/v1/topics?limit=0", "/v1/topics", 400),
+    ("/v1/topics?cursor=x", "/v1/topics", 400),
+    ("/v1/brokers?index=0&wait=5s", "/v1/brokers", 200),
+    ("/v1/clusters?index=0", "/v1/clusters", 200),
+    ("/v1/kv/N?index=0", "/v1/kv/{namespace}", 200),
+    ("/v1/kv/N?cluster=C", "/v1/kv/{namespace}", 400),
+    ("/v1/kv", "/v1/kv", 200),
+    ("/v1/kv/N/k", "/v1/kv/{namespace}/{key}", 200),
+    ("/v1/kv/N/gone", "/v1/kv/{namespace}/{key}", 404),
+    ("/v1/watch?kinds=all", "/v1/watch", 400),
     ("/v1/topics/T/explain?index=1", "/v1/topics/{topic}/explain", 400),
     ("/v1/topics/T/route", "/v1/topics/{topic}/route", 200),
     ("/v1/topics/T/route?consistency=default", "/v1/topics/{topic}/route", 200),

@@ -1,0 +1,131 @@
+"""How answers are written: JSON in steps, gzip in steps, entity tags, the cursors of pages.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from routekeeper.remoting.steps import STEP, Steps, in_chunks
+
+GZIP_MIN: Final = 1_024
+"""Bytes of an answer from which on it is compressed for those who accept that."""
+_GZIP_LEVEL: Final = 1
+_GZIP: Final = 31
+"""Tells zlib to write a gzip file with the largest window."""
+_GZIP_STEP: Final = 64 * 1024
+_ENTITY_TAG: Final = re.compile(r'(W/)?"([^"]*)"')
+_CODING: Final = re.compile(r"\s*([^\s;]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?")
+
+
+class Parts(NamedTuple):
+    """A JSON array or object in parts: a long list is copied once, into its answer.
+
+    Attributes:
+        inner: What is between the brackets, but for the commas between two parts.
+    """
+
+    brackets: bytes
+    inner: list[bytes]
+
+
+def array_of(things: Iterable[Any], *, step: int = STEP) -> Steps[Parts]:
+    """Encode a JSON array in steps."""
+    parts = Parts(b"[]", [])
+    left = iter(things)
+    while chunk := list(islice(left, step)):
+        parts.inner.append(msgspec.json.encode(chunk)[1:-1])
+        yield
+    return parts
+
+
+def object_of(members: Iterable[tuple[str, Any]]) -> Steps[Parts]:
+    """Encode a JSON object in steps."""
+    parts = Parts(b"{}", [])
+    for chunk in in_chunks(members):
+        parts.inner.append(msgspec.json.encode(dict(chunk))[1:-1])
+        yield
+    return parts
+
+
+#: Stands for a list while the rest of its answer is encoded; no JSON has a zero byte.
+IN_PARTS: Final = msgspec.Raw(b"\0")
+
+
+def put_in(answer: msgspec.Struct, parts: Parts) -> bytes:
+    """Encode an answer, one member of which is :data:`IN_PARTS`, with a list in its place."""
+    head, tail = msgspec.json.encode(answer).split(b"\0")
+    pieces = [head, parts.brackets[:1]]
+    for number, part in enumerate(parts.inner):
+        pieces += [b",", part] if number else [part]
+    return b"".join([*pieces, parts.brackets[1:], tail])
+
+
+def compressing(body: bytes) -> Steps[bytes]:
+    """Compress an answer in steps."""
+    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
+    parts = []
+    for start in range(0, len(body), _GZIP_STEP):
+        parts.append(compressor.compress(body[start : start + _GZIP_STEP]))
+        yield
+    parts.append(compressor.flush())
+    return b"".join(parts)
+
+
+def accepts_gzip(header: str | None) -> bool:
+    """Whether an ``Accept-Encoding`` names gzip, or everything, and does not rule it out."""
+    found: dict[str, bool] = {}
+    for part in (header or "").split(","):
+        match = _CODING.fullmatch(part)
+        if match is not None:
+            found.setdefault(match[1].lower(), match[2] is None or match[2].strip("0.") != "")
+    return found.get("gzip", found.get("*", False))
+
+
+def has_tag(header: str | None, tag: str, *, strong: bool = False) -> bool:
+    """Whether an ``If-Match`` or ``If-None-Match`` names an entity tag, or everything.
+
+    Args:
+        strong: Weak tags never match.
+    """
+    if header is None:
+        return False
+    if header.strip() == "*":
+        return True
+    weak, opaque = _split_tag(tag)
+    named = {(bool(match[1]), match[2]) for match in _ENTITY_TAG.finditer(header)}
+    if strong:
+        return not weak and (False, opaque) in named
+    return opaque in {one for _, one in named}
+
+
+def _split_tag(tag: str) -> tuple[bool, str]:
+    match = _ENTITY_TAG.fullmatch(tag)
+    assert match is not None, tag
+    return bool(match[1]), match[2]
+
+
+def cursor_of(*place: str) -> str:
+    """Return the text that stands for a place in a list: the last thing of a page."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).rstrip(b"=").decode()
+
+
+def place_of(cursor: str, length: int) -> tuple[str, ...]:
+    """Return the place that a cursor stands for.
+
+    Raises:
+        ValueError: It is none of such a list.
+    """
+    raw = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+    place = msgspec.json.decode(raw, type=tuple[str, ...])
+    if len(place) != length:
+        raise ValueError("a cursor of another list")
+    return place

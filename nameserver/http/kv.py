@@ -1,0 +1,128 @@
+"""Changes of the KV configuration over HTTP, behind the token, on conditions if their sender names some."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from routekeeper.nameserver.commands import Command, CommandFormatError, CommandTooLarge, DeleteKv, PutKv
+from routekeeper.nameserver.handlers import decide
+from routekeeper.nameserver.modes.interface import Consistency, Freshness, NoQuorum, OutcomeUnknown
+from routekeeper.nameserver.routes.kv import KV_ENTRY_BYTES_MAX
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.types import Request
+from routekeeper.nameserver.verdicts import Moved, Rejected, Verdict
+from routekeeper.remoting.codes import RequestCode
+
+from . import answers
+from .coding import has_tag
+from .openapi import CONDITIONS, Answer, change_kv
+from .problems import ASK_AGAIN, Problem
+from .reads import Reads
+from .token import Token, deadline_of, read_body
+
+#: Bytes of a body: a value of the largest size has twice as many where half of its characters are escaped.
+BODY_MAX: Final = 2 * KV_ENTRY_BYTES_MAX + 4096
+#: Of an entry that could not be written to the disk: no other error is about something that is in force.
+_NOT_KEPT: Final = 507
+
+
+class KvChanges:
+    """Puts and deletes of KV values.
+
+    Args:
+        token: What a change must prove it knows.
+    """
+
+    def __init__(
+        self, consistency: Consistency, settings: LiveSettings, reads: Reads, *, token: Token
+    ) -> None:
+        self._consistency = consistency
+        self._settings = settings
+        self._reads = reads
+        self._token = token
+
+    @change_kv(
+        "PUT",
+        "The value, which is in force.",
+        answer=answers.KvValue,
+        body=answers.NewValue,
+        headers=CONDITIONS,
+    )
+    async def put_kv_value(self, request: web.Request) -> Answer:
+        """Put a value of the KV configuration."""
+        self._token.require(request, "changes over HTTP")
+        deadline = deadline_of(request)
+        raw = await read_body(request, limit=BODY_MAX)
+        try:
+            value = msgspec.json.decode(raw, type=answers.NewValue).value
+        except (ValueError, RecursionError) as error:  # msgspec's own are the former
+            raise Problem(400, f'the body must be {{"value": "TEXT"}}: {error}'[:300]) from None
+        view = await self._change(request, RequestCode.PUT_KV_CONFIG, deadline=deadline, value=value)
+        return self._reads.kv_value(request, view)
+
+    @change_kv("DELETE", "It is gone.", answer=answers.Deleted, headers={"If-Match": CONDITIONS["If-Match"]})
+    async def delete_kv_value(self, request: web.Request) -> answers.Deleted:
+        """Delete a value of the KV configuration."""
+        self._token.require(request, "changes over HTTP")
+        await self._change(request, RequestCode.DELETE_KV_CONFIG, deadline=deadline_of(request))
+        return answers.Deleted(namespace=request.match_info["namespace"], key=request.match_info["key"])
+
+    async def _change(
+        self, request: web.Request, code: RequestCode, *, deadline: float, **value: str
+    ) -> RouteView:
+        """Have a change applied to the value that its conditions are about; return the table after it."""
+        namespace, key = request.match_info["namespace"], request.match_info["key"]
+        fields = {"namespace": namespace, "key": key, **value}
+        while True:
+            view = await self._view(request, deadline=deadline)
+            self._check(request, view, namespace, key, deletes=code == RequestCode.DELETE_KV_CONFIG)
+            command = decide(view, Request.request(code, fields), self._settings.current, uptime_s=0.0)
+            if not isinstance(command, PutKv | DeleteKv):
+                raise Problem(400, getattr(command, "remark", None) or "this cannot be changed")
+            verdict = await self._proposed(command, deadline=deadline)
+            match verdict:
+                case Moved():  # somebody else changed it, so its conditions are looked at again
+                    continue
+                case Rejected():
+                    entry = view.kv_value(namespace, key)
+                    if (None if entry is None else entry.value) == value.get("value"):
+                        raise Problem(_NOT_KEPT, verdict.remark)
+                    raise Problem(409, verdict.remark)
+            return view
+
+    async def _view(self, request: web.Request, *, deadline: float) -> RouteView:
+        """Return the table to decide on; conditions are about the newest value, not one known here."""
+        conditional = "If-Match" in request.headers or "If-None-Match" in request.headers
+        grouped = self._consistency.operations is not None
+        freshness = Freshness.LINEARIZABLE if conditional and grouped else Freshness.DEFAULT
+        try:
+            return await self._consistency.await_view(freshness, deadline=deadline)
+        except NoQuorum as error:
+            raise Problem(503, f"nothing was changed: {error}", headers=ASK_AGAIN) from None
+
+    def _check(
+        self, request: web.Request, view: RouteView, namespace: str, key: str, *, deletes: bool
+    ) -> None:
+        entry = view.kv_value(namespace, key)
+        tag = None if entry is None else self._reads.kv_tag(entry)
+        for_match, unless_match = (request.headers.get(name) for name in ("If-Match", "If-None-Match"))
+        if for_match is not None and (tag is None or not has_tag(for_match, tag, strong=True)):
+            raise Problem(412, "there is no such key" if tag is None else f"the value has the ETag {tag}")
+        if unless_match is not None and tag is not None and has_tag(unless_match, tag):
+            raise Problem(412, f"the key exists, with the ETag {tag}")
+        if deletes and entry is None:
+            raise Problem(404, f"no KV key {key} in namespace {namespace}")
+
+    async def _proposed(self, command: Command, *, deadline: float) -> Verdict:
+        try:
+            return await self._consistency.propose(command, deadline=deadline)
+        except NoQuorum as error:
+            raise Problem(503, f"nothing was changed: {error}", headers=ASK_AGAIN) from None
+        except OutcomeUnknown as error:
+            raise Problem(504, f"outcome unknown: {error}") from None
+        except (CommandTooLarge, CommandFormatError) as error:
+            raise Problem(409, str(error)) from None

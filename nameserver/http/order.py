@@ -1,0 +1,149 @@
+"""Names in order, kept and sorted in steps: a page costs what the page holds, not what the table holds.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from routekeeper.nameserver.modes.changes import ChangeLog
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.remoting.steps import STEP, Steps, in_chunks
+
+MERGE_MAX: Final = 32 * STEP
+"""Names that are merged in one step: a call into C of some 2 ms."""
+
+
+def sorting(names: Iterable[str]) -> Steps[list[str]]:
+    """Sort names in steps."""
+    runs = []
+    for chunk in in_chunks(names):
+        chunk.sort()
+        runs.append(chunk)
+        yield
+    while len(runs) > 1:
+        merged = []
+        for first in range(0, len(runs) - 1, 2):
+            merged.append((yield from _merging(runs[first], runs[first + 1])))
+        runs = merged + (runs[-1:] if len(runs) % 2 else [])
+    return runs[0] if runs else []
+
+
+def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
+    """Merge two sorted lists; large ones in parts, cut at a name of the larger one."""
+    if len(one) < len(other):
+        one, other = other, one
+    if not other or len(one) + len(other) <= MERGE_MAX:
+        merged = one + other
+        merged.sort()  # two runs: this merges them
+        yield
+        return merged
+    half = len(one) // 2
+    cut = bisect_left(other, one[half])
+    below = yield from _merging(one[:half], other[:cut])
+    above = yield from _merging(one[half:], other[cut:])
+    return below + above
+
+
+class TopicOrder:
+    """The topics of a table in order, brought up to date by its changes when somebody asks.
+
+    Only one piece of work at a time may use it.
+
+    Args:
+        view: Returns the table as it is.
+    """
+
+    def __init__(self, view: Callable[[], RouteView], log: ChangeLog) -> None:
+        self._view = view
+        self._log = log
+        self._at: tuple[int, int] | None = None  # epoch and revision
+        self._blocks: list[list[str]] = []  # none is empty
+        self._lasts: list[str] = []  # the last name of each
+
+    def catching_up(self) -> Steps[None]:
+        """Bring the order to the revision of the log, which may rise meanwhile."""
+        log = self._log
+        while self._at != (log.epoch, log.revision):
+            at = self._at
+            changes = None if at is None or at[0] != log.epoch else log.since(at[1])
+            if changes is None:
+                yield from self._building()
+                continue
+            for change in changes:
+                for chunk in in_chunks(change.topics):
+                    view = self._view()
+                    for topic in chunk:
+                        if view.topic(topic) is None:
+                            self._remove(topic)
+                        else:
+                            self._add(topic)
+                    yield
+                if log.epoch != at[0]:  # type: ignore[index]  # there is no list of changes without it
+                    break
+                self._at = log.epoch, change.revision
+
+    def _building(self) -> Steps[None]:
+        at = self._log.epoch, self._log.revision
+        names = yield from sorting(self._view().topic_names())
+        self._blocks = [names[start : start + STEP] for start in range(0, len(names), STEP)]
+        self._lasts = [block[-1] for block in self._blocks]
+        self._at = at
+
+    def names(self) -> list[str]:
+        """Return all names, in order."""
+        found: list[str] = []
+        for block in self._blocks:
+            found += block
+        return found
+
+    def after(self, name: str | None, prefix: str = "") -> Iterator[str]:
+        """Yield the names above one, or all, that begin with a prefix, as long as the order stays."""
+        if name is None or name < prefix:
+            place, find = prefix, bisect_left
+        else:
+            place, find = name, bisect_right
+        start = find(self._lasts, place)
+        for block in islice(self._blocks, start, None):
+            first = find(block, place) if block[0] <= place else 0
+            for topic in islice(block, first, None):
+                if not topic.startswith(prefix):
+                    return
+                yield topic
+
+    def _add(self, topic: str) -> None:
+        place = bisect_left(self._lasts, topic)
+        if place == len(self._blocks):
+            if not self._blocks:
+                self._blocks, self._lasts = [[topic]], [topic]
+                return
+            place -= 1
+        block = self._blocks[place]
+        at = bisect_left(block, topic)
+        if at < len(block) and block[at] == topic:
+            return
+        block.insert(at, topic)
+        if len(block) <= 2 * STEP:
+            self._lasts[place] = block[-1]
+            return
+        halves = block[:STEP], block[STEP:]
+        self._blocks[place : place + 1] = halves
+        self._lasts[place : place + 1] = [half[-1] for half in halves]
+
+    def _remove(self, topic: str) -> None:
+        place = bisect_left(self._lasts, topic)
+        if place == len(self._blocks):
+            return
+        block = self._blocks[place]
+        at = bisect_left(block, topic)
+        if at == len(block) or block[at] != topic:
+            return
+        del block[at]
+        if block:
+            self._lasts[place] = block[-1]
+        else:
+            del self._blocks[place], self._lasts[place]

@@ -1,0 +1,98 @@
+"""What a change over HTTP needs: the token of ``--http-token-file``, a deadline, a body of bounded size."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+from typing import Final
+
+from aiohttp import web
+
+from .problems import Problem, check_query
+
+log = logging.getLogger(__name__)
+
+#: How long a change may take if the request does not say, in seconds: a newcomer first catches up.
+TIMEOUT_S: Final = 30.0
+#: Most that a request may allow; below the silence after which an HTTP connection is closed.
+TIMEOUT_MAX_S: Final = 100.0
+_TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
+
+
+class Token:
+    """The word that those who change something must know.
+
+    Args:
+        word: Content of ``--http-token-file``; None refuses every change.
+    """
+
+    def __init__(self, word: str | None) -> None:
+        self._proof = None if word is None else _proof(word)
+        self._refusal_logged_at = -1.0
+
+    def require(self, request: web.Request, changes: str) -> None:
+        """Refuse a request that does not send the token.
+
+        Args:
+            changes: How the refusal names the changes.
+
+        Raises:
+            Problem: 401, or 403 where there is no token.
+        """
+        if self._proof is None:
+            raise Problem(403, f"{changes} are off: this nameserver has no --http-token-file")
+        given = request.headers.get("Authorization")
+        scheme, _, token = (given or "").partition(" ")
+        if given is None:
+            raise _challenge("this needs the header Authorization: Bearer TOKEN")
+        # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
+        known = hmac.compare_digest(_proof(token.strip()), self._proof)
+        if scheme.lower() != "bearer" or not known:
+            self._log_refusal(request)
+            detail = "the token is not the one in this nameserver's --http-token-file"
+            raise _challenge(detail, ', error="invalid_token"')
+
+    def _log_refusal(self, request: web.Request) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._refusal_logged_at >= 1.0:  # not one line for each of a flood
+            self._refusal_logged_at = now
+            log.warning(
+                "admin request refused reason=wrong token peer=%s path=%s", request.remote, request.path
+            )
+
+
+def _challenge(detail: str, more: str = "") -> Problem:
+    return Problem(401, detail, headers={"WWW-Authenticate": f'Bearer realm="mqnamesrv"{more}'})
+
+
+def _proof(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def deadline_of(request: web.Request) -> float:
+    """Return the loop time by which the request wants to be answered."""
+    check_query(request, {"timeout"})
+    text = request.query.get("timeout", f"{TIMEOUT_S}s")
+    match = _TIMEOUT.fullmatch(text)
+    if match is None or not 0 < float(match[1]) <= TIMEOUT_MAX_S:
+        raise Problem(400, f"timeout={text[:40]} is not above 0s and up to {TIMEOUT_MAX_S:.0f}s, such as 30s")
+    return asyncio.get_running_loop().time() + float(match[1])
+
+
+async def read_body(request: web.Request, *, limit: int) -> bytes:
+    """Return a request's body; one above the limit is not read further."""
+    body = bytearray()
+    if (request.content_length or 0) <= limit:
+        try:
+            async for part in request.content.iter_any():
+                body += part
+                if len(body) > limit:
+                    break
+            else:
+                return bytes(body)
+        except ConnectionError as error:  # nobody reads this answer: it is for the log of requests
+            raise Problem(400, "the connection ended before the body did") from error
+    raise Problem(413, f"a body of at most {limit} bytes is taken here")

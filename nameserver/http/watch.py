@@ -1,0 +1,292 @@
+"""One watch: which events follow from a table's changes, from an id on, in server-sent form.
+
+Pure. Ids name a revision of the table, so that in a raft group any member can go on where another one ended.
+An event without an id is a part of something larger: whoever ends there begins again at the id before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from routekeeper.nameserver.modes.changes import Change, ChangeLog
+from routekeeper.nameserver.modes.group import MemberAddress, said
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.types import BrokerKey
+from routekeeper.remoting.steps import STEP, Steps, in_chunks
+
+from . import answers
+from .lists import InCluster, broker_answers
+from .order import TopicOrder
+
+KINDS: Final = ("topics", "brokers", "members")
+"""What can be watched."""
+COMMENT_S: Final = 15.0
+"""Silence in seconds after which a comment is sent: it keeps proxies from closing the connection."""
+COMMENT: Final = b":\n\n"
+PAUSE_MIN_S: Final = 0.1
+"""Least time in seconds between two looks at the changes: what changes meanwhile is told once."""
+PAUSE_PER_NAME_S: Final = 0.000_02
+"""Further time in seconds for each name that was looked at: a watch costs a few percent of one core at most,
+however much changes. One that is left behind by the log gets the whole state instead of every change."""
+LOOK_MAX: Final = 5 * STEP
+"""Names of changed topics that one look deals with; the others follow."""
+
+_ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
+
+
+class Place(NamedTuple):
+    """What somebody knows who watches: all up to a revision of an epoch."""
+
+    life: int
+    epoch: int
+    revision: int
+
+    @classmethod
+    def read(cls, text: str) -> Place | None:
+        """Return the place that an id names, None if it is no id of ours."""
+        match = _ID.fullmatch(text)
+        return None if match is None else cls(*map(int, match.groups()))
+
+    def __str__(self) -> str:
+        return f"{self.life}-{self.epoch}-{self.revision}"
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True):
+    """Data of ``reset``: nothing known before holds; the whole present state follows, if it was asked for."""
+
+    reason: str
+    epoch: answers.Epoch
+    index: int
+
+
+class TopicChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Data of ``topics``: names whose routes changed or came, and names that are gone."""
+
+    index: int
+    changed: list[str] = []
+    removed: Annotated[list[str], said("Not listed, or not among those watched any more.")] = []
+    broker_names: Annotated[
+        list[str], said("Names of brokers of which something shows in the routes of all their topics.")
+    ] = []
+
+
+class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker that is listed no more."""
+
+    cluster: str
+    broker_addr: str
+
+
+class BrokerChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Data of ``brokers``: brokers as they are now, and those that are gone."""
+
+    index: int
+    changed: list[answers.Broker] = []
+    removed: list[BrokerAddress] = []
+
+
+class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
+    """Data of ``members``: the group as this nameserver sees it; nothing of it has an id."""
+
+    mode: answers.Mode
+    role: str
+    term: int
+    leader: str | None
+    members: tuple[MemberAddress, ...]
+    learners: tuple[MemberAddress, ...] | UnsetType = UNSET
+    linked: tuple[MemberAddress, ...] | UnsetType = UNSET
+    ready: bool
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True):
+    """Data of ``complete``: the whole state was told; what was not named since ``reset`` is not there."""
+
+    index: int
+
+
+class Filter(NamedTuple):
+    """What somebody wants to watch."""
+
+    kinds: Collection[str] = KINDS
+    prefix: str = ""
+    cluster: str | None = None
+    with_state: bool = True
+
+
+class Watch:
+    """Tells one watcher what changes.
+
+    Args:
+        life: Stands for the tables whose revisions can be compared with this one's.
+        order: The topics in order.
+        place: Where the watcher was; None if it begins.
+    """
+
+    def __init__(
+        self, log: ChangeLog, order: TopicOrder, *, life: int, wanted: Filter, place: Place | None
+    ) -> None:
+        self._log = log
+        self._order = order
+        self._life = life
+        self._wanted = wanted
+        self._begins = place is None
+        self._place = place
+        self._told_until: str | None = None  # of the topics, while the state is told
+        self._state: Place | None = None  # as of which the state is told
+        self._told_of = 0  # topics of the next change, if it is larger than one look
+        self._members: GroupMembers | None = None
+        self._looked_at = 0
+
+    @property
+    def revision(self) -> int:
+        """Revision above which a change is news."""
+        return self._place.revision if self._place is not None else -1
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether more follows at once."""
+        return self._state is not None or self._told_of > 0
+
+    def take_pause(self) -> float:
+        """Return how long to wait before the next look, in seconds."""
+        looked_at, self._looked_at = self._looked_at, 0
+        return PAUSE_MIN_S + looked_at * PAUSE_PER_NAME_S
+
+    def look(self, view: RouteView, members: GroupMembers) -> Steps[bytes]:
+        """Return what is to be sent next: a part of the state, or what has changed since the last look."""
+        events = []
+        if "members" in self._wanted.kinds and members != self._members:
+            self._members = members
+            events.append(event("members", members))
+        log, place = self._log, self._place
+        here = Place(self._life, log.epoch, log.revision)
+        if self._state is not None and self._state[:2] == here[:2]:
+            events += yield from self._more_state(view)
+            return b"".join(events)
+        known = place is not None and place[:2] == here[:2]
+        changes = log.since(place.revision) if place is not None and known else None
+        if changes is None:
+            events += self._reset(here)
+        elif changes:
+            events += yield from self._changes(view, changes)
+        return b"".join(events)
+
+    def _reset(self, here: Place) -> list[bytes]:
+        reason = "the id is too old, or of another table"
+        if self._begins:
+            reason, self._begins = "the watch begins", False
+        self._told_of = 0
+        reset = Reset(reason=reason, epoch=here.epoch, index=here.revision)
+        if not self._wanted.with_state:
+            self._place = here
+            return [event("reset", reset, here)]
+        self._state, self._told_until = here, None
+        self._place = None
+        return [event("reset", reset)]
+
+    def _more_state(self, view: RouteView) -> Steps[list[bytes]]:
+        """Tell the next topics, and after the last ones the brokers."""
+        state, kinds = self._state, self._wanted.kinds
+        assert state is not None
+        events = []
+        if "topics" in kinds:
+            yield from self._order.catching_up()
+            accept = self._accept(view)
+            names: list[str] = []
+            for chunk in in_chunks(self._order.after(self._told_until, self._wanted.prefix)):
+                self._looked_at += len(chunk)
+                self._told_until = chunk[-1]
+                names += filter(accept, chunk)
+                yield
+                if len(names) >= STEP:
+                    break
+            if names:
+                events.append(event("topics", TopicChanges(index=state.revision, changed=names)))
+            if len(names) >= STEP:
+                return events
+        if "brokers" in kinds:
+            events += self._brokers(view, above=-1, removed=(), index=state.revision)
+        self._place, self._state = state, None
+        events.append(event("complete", Complete(index=state.revision), state))
+        return events
+
+    def _changes(self, view: RouteView, changes: list[Change]) -> Steps[list[bytes]]:
+        """Tell once what changed, as it is now: all of it, or as much as one look deals with."""
+        kinds, place = self._wanted.kinds, self._place
+        assert place is not None
+        topics: dict[str, None] = {}
+        names: dict[str, None] = {}
+        left: dict[BrokerKey, None] = {}
+        room = LOOK_MAX
+        above = place.revision
+        for change in changes:
+            if "topics" in kinds:
+                part = change.topics[self._told_of : self._told_of + room]
+                topics.update(dict.fromkeys(part))
+                self._looked_at += len(part)
+                room -= len(part)
+                self._told_of += len(part)
+                if self._told_of < len(change.topics):
+                    break
+                self._told_of = 0
+            names.update(dict.fromkeys(change.names))
+            left.update(dict.fromkeys(change.left))
+            place = place._replace(revision=change.revision)
+            yield
+        tolds: list[TopicChanges] = []
+        accept, prefix = self._accept(view), self._wanted.prefix
+        for chunk in in_chunks(topics):
+            told = TopicChanges(index=place.revision, changed=[], removed=[], broker_names=[])
+            for topic in chunk:
+                if topic.startswith(prefix):
+                    (told.changed if accept(topic) else told.removed).append(topic)
+            if told.changed or told.removed:
+                tolds.append(told)
+            yield
+        if "topics" in kinds and names:
+            tolds = tolds or [TopicChanges(index=place.revision, broker_names=[])]
+            tolds[-1].broker_names.extend(names)
+        events = [event("topics", told) for told in tolds]
+        if "brokers" in kinds:
+            events += self._brokers(view, above=above, removed=left, index=place.revision)
+            yield
+        self._place = place
+        if events:  # with the last of them the place is reached
+            events[-1] = b"id: %b\n%b" % (str(place).encode(), events[-1])
+        return events
+
+    def _accept(self, view: RouteView) -> Callable[[str], bool]:
+        if self._wanted.cluster is not None:
+            return InCluster(view, self._wanted.cluster)
+        return lambda topic: view.topic(topic) is not None
+
+    def _brokers(
+        self, view: RouteView, *, above: int, removed: Iterable[BrokerKey], index: int
+    ) -> list[bytes]:
+        cluster = self._wanted.cluster
+        changed = []
+        for record in sorted(view.records(), key=lambda record: record.broker):
+            name = view.name(record.broker_name)
+            moved_at = record.revision if name is None else max(record.revision, name.revision)
+            if moved_at > above and cluster in (None, record.broker.cluster_name):
+                changed.append(record)
+        gone = [
+            BrokerAddress(cluster=broker.cluster_name, broker_addr=broker.broker_addr)
+            for broker in removed
+            if cluster in (None, broker.cluster_name) and view.record(broker) is None
+        ]
+        if not changed and not gone:
+            return []
+        told = BrokerChanges(index=index, changed=list(broker_answers(view, changed)), removed=gone)
+        return [event("brokers", told)]
+
+
+def event(name: str, data: msgspec.Struct, place: Place | None = None) -> bytes:
+    """Write an event; JSON has no line ends, so the data is one line."""
+    head = b"" if place is None else b"id: %b\n" % str(place).encode()
+    return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), msgspec.json.encode(data))
