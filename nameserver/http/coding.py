@@ -9,11 +9,12 @@ import base64
 import re
 import zlib
 from collections.abc import Iterable
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from routekeeper.remoting.steps import Steps, in_chunks
+from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
 GZIP_MIN: Final = 1_024
 """Bytes of an answer from which on it is compressed for those who accept that."""
@@ -25,22 +26,47 @@ _ENTITY_TAG: Final = re.compile(r'(W/)?"([^"]*)"')
 _CODING: Final = re.compile(r"\s*([^\s;]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?")
 
 
-def array_of(things: Iterable[Any]) -> Steps[msgspec.Raw]:
+class Parts(NamedTuple):
+    """A JSON array or object in parts: a long list is copied once, into its answer.
+
+    Attributes:
+        inner: What is between the brackets, but for the commas between two parts.
+    """
+
+    brackets: bytes
+    inner: list[bytes]
+
+
+def array_of(things: Iterable[Any], *, step: int = STEP) -> Steps[Parts]:
     """Encode a JSON array in steps."""
-    parts = []
-    for chunk in in_chunks(things):
-        parts.append(msgspec.json.encode(chunk)[1:-1])
+    parts = Parts(b"[]", [])
+    left = iter(things)
+    while chunk := list(islice(left, step)):
+        parts.inner.append(msgspec.json.encode(chunk)[1:-1])
         yield
-    return msgspec.Raw(b"[%b]" % b",".join(parts))
+    return parts
 
 
-def object_of(members: Iterable[tuple[str, Any]]) -> Steps[msgspec.Raw]:
+def object_of(members: Iterable[tuple[str, Any]]) -> Steps[Parts]:
     """Encode a JSON object in steps."""
-    parts = []
+    parts = Parts(b"{}", [])
     for chunk in in_chunks(members):
-        parts.append(msgspec.json.encode(dict(chunk))[1:-1])
+        parts.inner.append(msgspec.json.encode(dict(chunk))[1:-1])
         yield
-    return msgspec.Raw(b"{%b}" % b",".join(parts))
+    return parts
+
+
+#: Stands for a list while the rest of its answer is encoded; no JSON has a zero byte.
+IN_PARTS: Final = msgspec.Raw(b"\0")
+
+
+def put_in(answer: msgspec.Struct, parts: Parts) -> bytes:
+    """Encode an answer, one member of which is :data:`IN_PARTS`, with a list in its place."""
+    head, tail = msgspec.json.encode(answer).split(b"\0")
+    pieces = [head, parts.brackets[:1]]
+    for number, part in enumerate(parts.inner):
+        pieces += [b",", part] if number else [part]
+    return b"".join([*pieces, parts.brackets[1:], tail])
 
 
 def compressing(body: bytes) -> Steps[bytes]:

@@ -6,8 +6,7 @@ Pure. An answer can show changes later than its index; it never lacks one up to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,7 +16,7 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.remoting.steps import Steps, in_chunks
 
 from . import answers
-from .coding import array_of, cursor_of, object_of
+from .coding import Parts, array_of, cursor_of, object_of
 from .order import TopicOrder, sorting
 
 LIMIT_MAX: Final = 10_000
@@ -43,7 +42,7 @@ class Wanted(NamedTuple):
 class Page(NamedTuple):
     """Things of a list, encoded, and the cursor of the next page if there is one."""
 
-    things: msgspec.Raw
+    things: Parts
     next_cursor: str | UnsetType
 
 
@@ -76,7 +75,7 @@ def topics_page(view: RouteView, order: TopicOrder, wanted: Wanted) -> Steps[Pag
         return Page((yield from array_of(order.names())), UNSET)
     accept = None if wanted.cluster is None else InCluster(view, wanted.cluster)
     if accept is not None and not accept.names:
-        return Page(msgspec.Raw(b"[]"), UNSET)
+        return Page((yield from array_of(())), UNSET)
     after = None if wanted.after is None else wanted.after[0]
     names, more = yield from _some(order.after(after, wanted.prefix), wanted.limit, accept)
     return Page((yield from array_of(names)), cursor_of(names[-1]) if more else UNSET)
@@ -109,7 +108,7 @@ def brokers_page(view: RouteView, wanted: Wanted) -> Steps[Page]:
     )
     more = wanted.limit is not None and len(records) > wanted.limit
     records = records[: wanted.limit]
-    things = yield from _encoded(broker_answers(view, records))
+    things = yield from array_of(broker_answers(view, records), step=_RECORDS_STEP)
     return Page(things, cursor_of(*records[-1].broker) if more else UNSET)
 
 
@@ -155,17 +154,8 @@ def clusters_page(view: RouteView, wanted: Wanted) -> Steps[Page]:
         answers.Cluster(cluster=cluster, brokers=[brokers[name] for name in info.cluster_addr_table[cluster]])
         for cluster in names
     )
-    things = yield from _encoded(clusters)
+    things = yield from array_of(clusters, step=_RECORDS_STEP)
     return Page(things, cursor_of(names[-1]) if more else UNSET)
-
-
-def _encoded(things: Iterator[Any]) -> Steps[msgspec.Raw]:
-    """Encode things that take long in smaller steps."""
-    parts = []
-    while chunk := list(islice(things, _RECORDS_STEP)):
-        parts.append(msgspec.json.encode(chunk)[1:-1])
-        yield
-    return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
 def namespaces_page(view: RouteView, wanted: Wanted) -> Steps[Page]:

@@ -21,7 +21,7 @@ from routekeeper.remoting.route import RouteDialect, encode_route
 from routekeeper.remoting.steps import Steps
 
 from . import answers, lists
-from .coding import has_tag, place_of
+from .coding import IN_PARTS, has_tag, place_of, put_in
 from .lane import Lane
 from .lists import Page, Wanted
 from .openapi import Answer, listing, read
@@ -154,9 +154,9 @@ class Reads:
             page = yield from make(view, wanted)
             if page is None:
                 raise Problem(404, f"no KV namespace {members['namespace']}")
-            more = {member: page.things, "next_cursor": page.next_cursor}
+            more = {member: IN_PARTS, "next_cursor": page.next_cursor}
             body = self.answer(answer, view, index=index, **members, **more)
-            return _response(body, tag)
+            return _response(put_in(body, page.things), tag)
 
         return await self._lane.run(work(), is_wanted=lambda: request.transport is not None)
 
@@ -225,7 +225,7 @@ class Reads:
             topic=topic,
             route=msgspec.Raw(encode_route(route, RouteDialect.QUOTED)),
         )
-        return _response(body, tag)
+        return _response(msgspec.json.encode(body), tag)
 
     async def wait(self, change: Callable[[float], Awaitable[object]], wait_s: float) -> None:
         """Return once what is waited for has changed, its time is over, or the server stops.
@@ -323,15 +323,15 @@ class Reads:
         body = self.answer(
             answers.KvValue, view, index=entry.revision, namespace=namespace, key=key, value=entry.value
         )
-        return _response(body, tag)
+        return _response(msgspec.json.encode(body), tag)
 
     def kv_tag(self, entry: KvEntry) -> str:
         """Return the entity tag of a value: a strong one, for changes depend on it."""
         return f'"{self.life}-{self._consistency.changes.epoch}-{entry.revision}"'
 
 
-def _response(body: msgspec.Struct, tag: str) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), content_type=JSON, headers={**HEADERS, "ETag": tag})
+def _response(body: bytes, tag: str) -> web.Response:
+    return web.Response(body=body, content_type=JSON, headers={**HEADERS, "ETag": tag})
 
 
 def _wanted(request: web.Request, *, parts: int) -> Wanted:

@@ -337,7 +337,7 @@ READS = [
     ("/v1/topics?consistency=linearizable", "/v1/topics", 400),
     ("/v1/topics?consistency=x", "/v1/topics", 400),
     ("/v1/topics?nonsense=1", "/v1/topics", 400),
-    ("/v1/topics?index=1", "/v1/topics", 200),
+    ("/v1/topics?index=0&wait=5s", "/v1/topics", 200),
     ("/v1/topics?wait=1s", "/v1/topics", 400),
     ("/v1/topics?prefix=T&cluster=C&limit=1", "/v1/topics", 200),
     ("/v1/topics?limit=0", "/v1/topics", 400),

@@ -245,6 +245,7 @@ def test_one_host_has_a_part_of_the_places_only(tmp_path: Path, monkeypatch: pyt
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_silent_watch_gets_comments_and_is_not_closed_as_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +298,7 @@ def test_watcher_that_does_not_read_is_closed_and_others_are_told(
     assert "it has read nothing of its answer for 1 s" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_changes_within_a_pause_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "PAUSE_MIN_S", 0.5)
 

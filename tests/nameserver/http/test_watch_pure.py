@@ -284,6 +284,7 @@ def test_change_that_was_not_followed_makes_what_was_before_unknown() -> None:
     assert set(of.log.changed_at.values()) == {3}
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.booleans())
 def test_who_follows_the_events_knows_the_table_whatever_happens(seed: int, forgets: bool) -> None:
     rng = Random(seed)
@@ -325,6 +326,7 @@ def test_sorting_in_steps_sorts(size: int) -> None:
     assert finish(sorting(shuffled)) == sorted(shuffled)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=30), st.text("ab", max_size=2))
 def test_order_is_that_of_the_table_after_any_changes(changes: list[tuple[str, bool]], prefix: str) -> None:
     of = Followed(names_max=40)
