@@ -89,7 +89,7 @@ def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path)
                 *(BIN / "schemathesis", "--config-file", config, "run", f"http://{http}/openapi.json"),
                 *("--exclude-path", "/v1/watch", "--header", f"Authorization: Bearer {TOKEN}"),
                 *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
-                *("--max-examples", "6", "--generation-deterministic", "--no-shrink"),
+                *("--max-examples", "3", "--generation-deterministic", "--no-shrink"),
                 *("--request-timeout", "20", "--max-time", "60", "--no-color", "--continue-on-failure"),
             ],
             capture_output=True,
