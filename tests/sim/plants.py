@@ -663,7 +663,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=what_is_in_a_log_is_decided_again,
-        likely=7,
+        likely=9,
         oracles=(Oracle.REGISTER, Oracle.HISTORY),
         faults=("slow", "one way", "transfer leader"),
     ),
@@ -675,7 +675,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=requests_wait_without_a_deadline,
-        likely=5,
+        likely=2,
         oracles=(Oracle.ANSWERS,),
         faults=("partition", "kill leader", "one way"),
     ),
@@ -693,7 +693,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=d14_the_journal_behind_an_image_is_dropped,
-        likely=3,
+        likely=1,
         oracles=(Oracle.STARTS,),
         faults=("kill all", "kill"),
     ),
