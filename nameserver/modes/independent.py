@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from routekeeper.nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv, Update
 from routekeeper.nameserver.handlers import Renewal, answer_for
@@ -36,6 +36,7 @@ from .serving import decide_received, serve
 from .waiters import resolve
 
 _T = TypeVar("_T", bound=object)
+_Done: TypeAlias = Applied | NoChange
 
 
 class Independent(Local):
@@ -145,7 +146,7 @@ class Independent(Local):
             if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
                 revision = table.present("record", decoded.broker)
             else:
-                assert isinstance(verdict, Applied | NoChange), "it applies to the table it was decided on"
+                assert isinstance(verdict, _Done), "it applies to the table it was decided on"
                 assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
                 revision = verdict.reply.revision
         if revision is None:

@@ -61,13 +61,14 @@ class Line:
             sender: For whom this is done: a connection, say.
         """
         if not self._waiting:
-            now = self._clock()
+            clock = self._clock
+            now = clock()
             if not self._called:
                 self._until = now + SLICE_S - self._worked_s
             if now < self._until:
                 result = self._work(steps)
                 if result is not None:
-                    self._worked_s += self._clock() - now
+                    self._worked_s += clock() - now
                     if self._worked_s >= UNCHECKED_S:
                         self._come_round()
                     return result

@@ -245,16 +245,19 @@ class TopicStore:
         pool, sets = self.pools[name], self._sets
         listed, entries, marks = pool.topics, self.entries, self.marks
         pairs = -len(listed)
-        last = entry = _NO_ENTRY
+        entry = _NO_ENTRY
+        last: TopicEntry | None = None
         last_numbers: Numbers = ()
         total = change = shown = rest = 0
         for of in topics:
             topic, numbers = of.topic, (of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
             before = entries[topic]
             if before is not last or numbers != last_numbers:  # else it changes as the one before it does
-                shown += total * change
-                rest += total * (revision - last.revision)
-                total, last, last_numbers = 0, before, numbers
+                if last is not None:
+                    shown += total * change
+                    rest += total * (revision - last.revision)
+                    total = 0
+                last, last_numbers = before, numbers
                 share = pool.shares.get(numbers) or self.share(name, *numbers)
                 queue_set, change = step_of(sets, sets, before.queue_set, name, listed.get(topic), share)
                 entry = TopicEntry(queue_set, before.mappings, revision, before.host)
@@ -262,12 +265,14 @@ class TopicStore:
             entries[topic] = entry
             listed[topic if topic in listed else intern(topic)] = share
         self.shown = (self.shown + shown + total * change) & MASK
-        self.rest = (self.rest + rest + total * (revision - last.revision)) & MASK
+        self.rest = (self.rest + rest + total * (revision - before.revision)) & MASK
         pairs += len(listed)
         if pairs:
             self._ledger.add(pool.host, pairs=pairs)
-        pool.bound()
-        self._bound_sets()
+        if len(pool.shares) > SHARES_SPARE:
+            pool.bound()
+        if len(sets) > SETS_SPARE:
+            self._bound_sets()
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
         """Put the mapping of a static topic of which the broker name has queue data."""
@@ -512,10 +517,9 @@ def step_of(
     if not by_name:
         return NO_QUEUES, change
     mark = (old.mark + change) & MASK
-    for sets in (known, made):
-        found = sets.get(mark)
-        if found is not None and found.by_name == by_name:
-            return found, change
+    found = known.get(mark) or made.get(mark)
+    if found is not None and found.by_name == by_name:
+        return found, change
     queue_set = made[mark] = QueueSet(by_name, mark)
     return queue_set, change
 

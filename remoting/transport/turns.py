@@ -53,26 +53,27 @@ class _Line:
 
     Attributes:
         least_s: Cost of the last one to go on; a worker that comes anew leads no further.
+        waiting: They are its last members; a heap.
     """
 
-    __slots__ = ("_count", "_waiting", "least_s")
+    __slots__ = ("_count", "least_s", "waiting")
 
     def __init__(self) -> None:
         self.least_s = 0.0
-        self._waiting: list[tuple[float, bool, int, int, Worker]] = []
+        self.waiting: list[tuple[float, bool, int, int, Worker]] = []
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def push(self, worker: Worker, size: int) -> None:
         comes_anew = worker.cost_s < self.least_s
         worker.cost_s = max(worker.cost_s, self.least_s)
         self._count += 1
-        heapq.heappush(self._waiting, (worker.cost_s, not comes_anew, size, self._count, worker))
+        heapq.heappush(self.waiting, (worker.cost_s, not comes_anew, size, self._count, worker))
 
     def pop(self) -> Worker:
-        self.least_s, _, _, _, worker = heapq.heappop(self._waiting)
+        self.least_s, _, _, _, worker = heapq.heappop(self.waiting)
         return worker
 
 
@@ -178,10 +179,13 @@ class Turns:
     def end(self, worker: Worker) -> None:
         """Account for what was dispatched since :meth:`begin`."""
         took_s = self._clock() - self._began
-        if not self._small and not self._large:
-            for line in (self._small, self._large):
-                line.least_s = max(line.least_s, worker.cost_s)
-        worker.cost_s += took_s
+        cost_s, small, large = worker.cost_s, self._small, self._large
+        if not small.waiting and not large.waiting:
+            if cost_s > small.least_s:
+                small.least_s = cost_s
+            if cost_s > large.least_s:
+                large.least_s = cost_s
+        worker.cost_s = cost_s + took_s
         self._worked_s += took_s
         if self._worked_s >= _UNCHECKED_S and not self._called:
             self._come_round()
