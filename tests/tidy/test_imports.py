@@ -95,6 +95,7 @@ IO_MODULES = {
     "bench/compare.py",
     "bench/director.py",
     "bench/generator.py",
+    "bench/interpreter.py",
     "bench/iproute.py",
     "bench/kernel.py",
     "bench/machine.py",
