@@ -214,7 +214,7 @@ class Cluster:
 
     @property
     def watches(self) -> bool:
-        """Whether clients are told of changes."""
+        """Return whether clients are told of changes."""
         return self.series.watches and self._kind == "zookeeper"
 
     def timers(self) -> dict[str, Timer]:

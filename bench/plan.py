@@ -109,7 +109,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     consumers: int = 0
     """Members of one group that reads what is sent; each is a client of its own."""
     clients_together: bool = False
-    """Whether clients ask for routes at the same instants, and not each at its own of the period."""
+    """Return whether clients ask for routes at the same instants, and not each at its own of the period."""
 
     def users(self, op: str) -> int:
         """Return how many users share the schedule of a kind of operation.
@@ -158,7 +158,7 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     blocks: int
     timers: Timers
     watches: bool = False
-    """Whether ZooKeeper's clients watch; else they poll like the others."""
+    """Return whether ZooKeeper's clients watch; else they poll like the others."""
     durability: Durability | None = None
     """Raft's, where it is not the plan's."""
     arms: list[Arm] = []

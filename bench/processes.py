@@ -109,7 +109,7 @@ class Process:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs and has printed its ready line since it was started last."""
+        """Return whether it runs and has printed its ready line since it was started last."""
         with self._ends:
             return self.alive and self._ready is self.child
 
@@ -140,7 +140,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; a process that ended is reaped and its end recorded."""
+        """Return whether it runs; a process that ended is reaped and its end recorded."""
         with self._ends:
             return self._runs()
 

@@ -68,7 +68,7 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
     documented_ms: float | None = None
     """What its system documents as the default; null where it documents none."""
     scaled: bool = False
-    """Whether the run's divisor applied to it."""
+    """Return whether the run's divisor applied to it."""
     source: str = ""
     """Where the value comes from, for a person."""
 
@@ -129,7 +129,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What the scaled timers were divided by."""
     timers: dict[str, Timer]
     watches: bool = False
-    """Whether clients of the arm are told of changes; else they ask every ``pollNameServerInterval``."""
+    """Return whether the arm notifies clients of changes; else they ask every ``pollNameServerInterval``."""
     links: Links | Literal["none"] = "none"
     """What cuts the links of the run."""
     workload: dict[str, Any]

@@ -132,7 +132,7 @@ async def _run(
         found += f" id={config.broker_id}" + (f" http={server.http_listen}" if server.http_listen else "")
         print(f"mqbroker ready {found}", flush=True)
         manager.ready(found)
-        # What a name was resolved to counts: many systems give loopback the machine's own name.
+        # Decide by the resolved address: many systems give loopback the machine's own name.
         if not is_loopback(split_address(listen)[0]):
             return
         logger.log(
@@ -239,7 +239,7 @@ def _settings(
         if not mark:
             raise SettingError(f"--set {text}: is not KEY=VALUE")
         flags[key] = value
-    # What was changed while the broker ran wins over the file, and flags over both.
+    # Settings that were changed while the broker ran win over the file, and flags over both.
     is_named = "brokerName" in file or "brokerName" in flags
     directory, name = _founding(apply_properties(config, flags)[0], is_named=is_named)
     config = replace(config, broker_name=name)

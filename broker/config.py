@@ -57,7 +57,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "maxClientBytes": (1, 1024**3),
 }
 
-# What stands around a value and does not count; how numbers are spelled: not in digits of other scripts.
+# Blanks around a value, which do not count; the spelling of numbers: no digits of other scripts.
 _BLANKS: Final = " \t\r\n\f"
 _NAME: Final = re.compile(rf"[.{CHARACTERS}]{{1,{TOPIC_LENGTH_MAX}}}")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
@@ -75,7 +75,7 @@ def _setting(key: str, default: Any, *, live: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What one broker process was told. Names after RocketMQ's BrokerConfig and MessageStoreConfig.
+    """Settings of one broker process. Names after RocketMQ's BrokerConfig and MessageStoreConfig.
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both

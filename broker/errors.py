@@ -8,7 +8,7 @@ from typing import Final
 
 from routekeeper.remoting.codes import ResponseCode
 
-#: What a disk says that has no room: none at all, none for this user, none in this file.
+#: Errors of a disk without room: none at all, none for this user, none in this file.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -44,7 +44,7 @@ class StoreUnavailable(BrokerError):
 
 
 class StoreUnusable(BrokerError):
-    """What is in the store's directory cannot be read, or the disk refuses at the start."""
+    """The content of the store's directory cannot be read, or the disk refuses at the start."""
 
 
 class StoreDamaged(StoreUnusable):

@@ -1,4 +1,4 @@
-"""What administrators ask of nameservers and brokers, as operations without IO."""
+"""Requests of administrators to nameservers and brokers, as operations without IO."""
 
 from __future__ import annotations
 

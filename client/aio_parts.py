@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """What is needed here of :class:`routekeeper.client.aio.Client`, which says what each is."""
+    """The part of :class:`routekeeper.client.aio.Client` that is needed here; see there for its members."""
 
     core: ClientCore
     admin: AdminOperations
@@ -137,7 +137,7 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> l
 
 @show_as_called
 class Consumer:
-    """What both kinds of consumers can do; see :class:`routekeeper.client.member.GroupMember`."""
+    """Methods of both kinds of consumers; see :class:`routekeeper.client.member.GroupMember`."""
 
     def __init__(self, client: Client, core: GroupMember) -> None:
         self._client = client
@@ -213,7 +213,7 @@ class PullConsumer(Consumer):
 
 @show_as_called
 class Admin:
-    """What administrators ask of nameservers and brokers; see :class:`routekeeper.client.admin.Admin`."""
+    """Requests of administrators to nameservers and brokers; see :class:`routekeeper.client.admin.Admin`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

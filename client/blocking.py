@@ -162,7 +162,7 @@ class Client:
             # Those that were cut off end at once, unless something else holds them.
             wait(left, timeout=self._left_s(time.monotonic() + _MOMENT_S))
             self._send_threads.end()
-            # What does not hang in a listener ends within a moment, also if the listeners took all the time.
+            # The rest ends within a moment, also if the listeners took all the time.
             deadline_s = max(deadline_s, time.monotonic() + self._left_s(time.monotonic() + _MOMENT_S))
             with self._spawning:
                 threads = tuple(self._threads)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """What is needed here of :class:`routekeeper.client.blocking.Client`, which says what each is."""
+    """The needed part of :class:`routekeeper.client.blocking.Client`; see there for its members."""
 
     core: ClientCore
     admin: AdminOperations
@@ -164,7 +164,7 @@ def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[Ba
 
 @show_as_called
 class Consumer:
-    """What both kinds of consumers can do; see :class:`routekeeper.client.member.GroupMember`."""
+    """Methods of both kinds of consumers; see :class:`routekeeper.client.member.GroupMember`."""
 
     def __init__(self, client: Client, core: GroupMember) -> None:
         self._client = client
@@ -246,7 +246,7 @@ class PullConsumer(Consumer):
 
 @show_as_called
 class Admin:
-    """What administrators ask of nameservers and brokers; see :class:`routekeeper.client.admin.Admin`."""
+    """Requests of administrators to nameservers and brokers; see :class:`routekeeper.client.admin.Admin`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -36,7 +36,7 @@ DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """How connections are secured; files are PEM.
+    """Security of connections; files are PEM.
 
     Attributes:
         ca_file: Authorities that servers' certificates must come from; empty for those the system trusts.
@@ -66,7 +66,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What producers, consumers and admin share.
+    """Settings that producers, consumers and admin share.
 
     Attributes:
         nameservers: Addresses, "host:port".
@@ -205,7 +205,7 @@ class ProducerConfig:
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins that has no stored offset."""
+    """The beginning of a group that has no stored offset."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -214,7 +214,7 @@ class ConsumeFrom(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """What both kinds of consumers share; times are seconds.
+    """Settings of both kinds of consumers; times are seconds.
 
     Attributes:
         consume_timestamp_ms: Unix ms to begin at with TIMESTAMP; 0 for half an hour before the start.

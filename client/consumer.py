@@ -55,12 +55,12 @@ log = logging.getLogger(__name__)
 #: Waits in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
 _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
-#: How often a broker may refuse to take back a message that cannot be read, before it is left where it lies.
+#: A message that cannot be read is left where it lies after a broker has refused it so many times.
 _BROKEN_TRIES_MAX: Final = 16
 
 
 class ConsumeResult(Enum):
-    """What a listener says of its messages."""
+    """A listener's result for its messages."""
 
     SUCCESS = "success"
     RECONSUME_LATER = "reconsume later"

@@ -1,4 +1,4 @@
-"""What one client process shares between its producers and consumers: routes, heartbeats, its end."""
+"""State that a client's producers and consumers share: routes, heartbeats, its end."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ PEER_REQUESTS: Final = (
 )
 #: Those of them that a broker waits for.
 _ANSWERED: Final = PEER_REQUESTS[2:]
-#: What serves them: its answer, at once or as an operation; None if it is for somebody else, or has none.
+#: Serves them: returns an answer, at once or as an operation; None if it has none.
 PeerHandler = Callable[[RemotingCommand], "RemotingCommand | Operation[RemotingCommand] | None"]
 #: Requests by which a broker learns over which connection it reaches a client.
 MEMBERSHIP_REQUESTS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
-#: How many brokers are told something at a time.
+#: Brokers that are notified at a time.
 _TOLD_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What tells this client apart from others: its machine, its process, itself in the process.
+    """The identity of this client: its machine, its process, itself in the process.
 
     Attributes:
         ip: Text of an address of this machine.

@@ -31,7 +31,7 @@ _PAGE_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EachAnswer:
-    """What one of several nameservers said: exactly one of ``response`` and ``error`` is there."""
+    """The answer of one of several nameservers: exactly one of ``response`` and ``error`` is there."""
 
     addr: str
     response: RemotingCommand | None
@@ -39,7 +39,7 @@ class EachAnswer:
 
 
 class RouteSource(Protocol):
-    """Where a client's routes come from; :func:`ask_nameservers` unless its driver is given another."""
+    """The source of a client's routes; :func:`ask_nameservers` unless its driver is given another."""
 
     def __call__(
         self, directory: Directory, topic: str, *, timeout_s: float | None
@@ -76,7 +76,7 @@ class Directory:
         self.routes = RouteCache(refresh_s=config.route_refresh_s)
         #: Called when a route in use changed; must not wait.
         self.watchers: list[Callable[[], None]] = []
-        #: Whether :meth:`keep_routes` runs; if not, a send refreshes a route that is due itself.
+        #: True if :meth:`keep_routes` runs; if not, a send refreshes a route that is due itself.
         self.kept = False
         #: The client has ended: what fails was cut off by that.
         self.closing = False

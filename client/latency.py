@@ -9,7 +9,7 @@ from typing import Final
 
 #: From this latency in seconds on, so many seconds without new sends. Source: MQFaultStrategy, 5.3.
 _STEPS: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
-#: What a try without answer counts as. Source: MQFaultStrategy.updateFaultItem (isolation), 5.3.
+#: A try without answer counts so long. Source: MQFaultStrategy.updateFaultItem (isolation), 5.3.
 NO_ANSWER_S: Final = 10.0
 
 _NONE: Final[frozenset[str]] = frozenset()

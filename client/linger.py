@@ -31,7 +31,7 @@ _COUNT_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What the messages of a batch have in common.
+    """Properties that the messages of a batch share.
 
     Attributes:
         queue: The one they are for; None leaves it to each batch.
@@ -150,7 +150,7 @@ class Batches:
 
 #: Told of a delivery: the error or the result, the other one is None.
 OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
-#: What became of messages: (handle, result or error) each. Returns the failures of their owners' callbacks.
+#: Takes outcomes of messages: (handle, result or error). Returns failures of their owners' callbacks.
 #: A coroutine function with the asyncio driver.
 Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
 

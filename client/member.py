@@ -113,7 +113,7 @@ class GroupMember:
         self.stopping = False
         self.unreadable = 0
 
-    # What others ask of it --------------------------------------------------------------------------
+    # Requests of others -----------------------------------------------------------------------------
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:

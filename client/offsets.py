@@ -1,4 +1,4 @@
-"""Where a group's offsets are kept: at the brokers, or by a broadcast member itself."""
+"""Stores of a group's offsets: at the brokers, or by a broadcast member itself."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SPAN_MAX: Final = 2000
 
 
 class Queued(Protocol):
-    """What this module needs to know of a message."""
+    """A message as this module needs it."""
 
     @property
     def queue_offset(self) -> int: ...

@@ -50,7 +50,7 @@ _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 
 
 class SendStatus(IntEnum):
-    """How a stored message is stored; the number is the answer's code."""
+    """The way in which a message was stored; the number is the answer's code."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -94,7 +94,7 @@ def by_hash(key: str) -> QueueSelector:
 
 
 class _Prepared(msgspec.Struct, frozen=True):
-    """What stays the same over all tries.
+    """Parts of a send that all tries share.
 
     Attributes:
         arguments: All but the queue are those of each try.

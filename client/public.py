@@ -1,4 +1,4 @@
-"""What users import as :mod:`routekeeper`: both clients, made from a line of text, and all their parts."""
+"""Public names of :mod:`routekeeper`: both clients, made from a line of text, and all their parts."""
 
 from __future__ import annotations
 

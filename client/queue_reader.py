@@ -128,7 +128,7 @@ class BrokenMessage:
     body: bytes = b""
 
 
-#: What a queue may hold.
+#: Bounds of a queue.
 Taken = ReceivedMessage | BrokenMessage
 
 

@@ -1,4 +1,4 @@
-"""What administrators ask of a group of nameservers over HTTP, as operations without IO.
+"""Requests of administrators to a group of nameservers over HTTP, as operations without IO.
 
 A change is for the leader alone. Whoever is asked first names it, by its raft address; it is found among the
 HTTP addresses that were given, by what each says of itself, else at the one that members told each other.
@@ -25,11 +25,11 @@ from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_cloc
 SNAPSHOT_MAX: Final = 1 << 30
 #: Largest answer to any other change.
 _ANSWER_MAX: Final = 1 << 20
-#: How often the leader may turn out to be another one.
+#: The leader may turn out to be another one so many times.
 _HOPS_MAX: Final = 5
 #: Time between two questions while no leader is known.
 _NO_LEADER_PAUSE_S: Final = 0.5
-#: How much longer than the change itself its answer may take.
+#: The answer to a change may take so much longer than the change.
 _MARGIN_S: Final = 5.0
 
 

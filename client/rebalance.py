@@ -1,4 +1,4 @@
-"""Who consumes which queue: pure functions of the member list and the queue list."""
+"""Assignment of queues to consumers: pure functions of the member list and the queue list."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ _REFUSALS: Final = (
 
 
 class Outcome(Enum):
-    """What became of one try, or of all tries of a change."""
+    """The outcome of one try, or of all tries of a change."""
 
     APPLIED = "applied"
     NOT_APPLIED = "not applied"

@@ -1,4 +1,4 @@
-"""What a client knows of routes, and what follows from a route: where to send, where to read.
+"""A client's routes, and conclusions from a route: queues to send to, queues to read from.
 
 Pure: the caller says what time it is and brings the routes.
 """
@@ -34,7 +34,7 @@ def _queue(topic: str, broker_name: str, queue_id: int) -> MessageQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishInfo:
-    """Where messages of a topic may be sent.
+    """Queues to which messages of a topic may be sent.
 
     Attributes:
         queues: Writable queues whose broker has a master; by broker name, then queue id.

@@ -1,4 +1,4 @@
-"""How a client's connections are secured, from its settings."""
+"""Security of a client's connections, from its settings."""
 
 from __future__ import annotations
 

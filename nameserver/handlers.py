@@ -136,7 +136,7 @@ def table_limits(settings: NamesrvSettings, host: str) -> commands.TableLimits:
 
 
 def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
-    """Whether 105 is refused because the process is young (``needWaitForService``, 5.1)."""
+    """Return whether 105 is refused because the process is young (``needWaitForService``, 5.1)."""
     return settings.need_wait_for_service and uptime_s < settings.wait_seconds_for_service
 
 

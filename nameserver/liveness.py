@@ -325,7 +325,7 @@ class Liveness:
         return Ownership.STRANGER
 
     def carries_broker(self, origin: ConnectionId) -> bool:
-        """Whether any broker registered over this open connection."""
+        """Return whether any broker registered over this open connection."""
         return bool(self._registered_over.get(origin))
 
     def connections_of(self, broker: BrokerKey, *, up_to_revision: int) -> tuple[ConnectionId, ...]:

@@ -1,4 +1,4 @@
-"""Who changed what, and what came of it, in one line a change.
+"""The audit log: peer, change and outcome, one line for each change.
 
 Lines are a bounded number for each host and for all of them, and how many were left out is said.
 """

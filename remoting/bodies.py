@@ -207,7 +207,7 @@ class BrokerMemberGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionData:
-    """What a consumer group wants of one topic.
+    """A consumer group's subscription to one topic.
 
     Attributes:
         sub_string: ``A || B``; ``*`` is everything.
@@ -318,7 +318,7 @@ class HeartbeatData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupConfig:
-    """How a broker treats one consumer group.
+    """A broker's settings of one consumer group.
 
     Attributes:
         consume_message_orderly: For consumers by POP, which 5.x brokers serve; others have their own setting.
@@ -636,7 +636,7 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOffset:
-    """How far a group is in one queue; ``last_timestamp`` is Unix ms of the last message consumed.
+    """A group's progress in one queue; ``last_timestamp`` is Unix ms of the last message consumed.
 
     ``pull_offset`` is how far it has pulled (5.x; its consumerProgress prints the difference as in flight).
     """

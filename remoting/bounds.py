@@ -1,4 +1,4 @@
-"""What names, addresses and counts on the wire may be: real peers stay far below.
+"""Bounds of names, addresses and counts on the wire: real peers stay far below.
 
 Each is checked where the request that carries it is decoded, so that nothing behind it meets anything larger.
 Lengths are in characters.
@@ -24,10 +24,10 @@ PORT_MAX: Final = 65_535
 #: Queues that one broker may have of one topic, where something is made for each of them: at brokers and
 #: clients. A nameserver only carries the number.
 QUEUE_NUMS_MAX: Final = 65_536
-#: How long a broker may be silent that asks for nothing, in ms.
+#: Longest silence of a broker that asks for nothing, in ms.
 #: Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager.
 LEASE_MS: Final = 120_000
-#: How long a broker may ask to be kept unheard, in ms: a day. 5.x brokers ask for 10 s unless set otherwise.
+#: Longest silence that a broker may ask for, in ms: a day. 5.x brokers ask for 10 s unless set otherwise.
 LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
 #: Filter servers of one broker.
 FILTER_SERVERS_MAX: Final = 256

@@ -29,7 +29,7 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class HeaderCodec(IntEnum):
-    """How a frame's header is written; the first byte of the header word."""
+    """Encoding of a frame's header; the first byte of the header word."""
 
     JSON = 0
     ROCKETMQ = 1

@@ -145,7 +145,7 @@ _DONE_BEFORE, _, _DONE_AFTER = (
     .partition(b"%d" % _DONE_OPAQUE)
 )
 _DONE_SIZE: Final = len(_DONE_BEFORE) + len(_DONE_AFTER)
-#: What such an answer starts with, by the characters of its opaque: an int32 has at most 11.
+#: The beginning of such an answer, by the characters of its opaque: an int32 has at most 11.
 _DONE_HEADS: Final = tuple(
     _DONE_LENGTHS.pack(4 + _DONE_SIZE + characters, _DONE_SIZE + characters) + _DONE_BEFORE
     for characters in range(12)

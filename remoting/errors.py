@@ -37,7 +37,7 @@ class TooManyRequests(RemotingError):
 
 
 class Withdrawn(RemotingError):
-    """What was to be sent held no more when its turn came; nothing was sent."""
+    """The request no longer held when its turn came; nothing was sent."""
 
 
 class ResponseError(RemotingError):

@@ -41,7 +41,7 @@ Int32OrDefault = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra=_FORGIVING
 Int64OrDefault = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, extra=_FORGIVING)]
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-#: What msgspec takes for true or for nothing, and Java for false.
+#: Texts that msgspec reads as true or as nothing, and Java as false.
 _NOT_AS_JAVA: Final = frozenset(map("".join, product(*zip("null", "NULL", strict=True)))) | {"1"}
 
 
@@ -81,7 +81,7 @@ class _Argument(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What :meth:`Fields.parse` checks before it trusts msgspec; names on the wire.
+    """Checks of :meth:`Fields.parse` before it trusts msgspec; names on the wire.
 
     Attributes:
         numbers: An empty name first, which stands for "0": a class may have none.

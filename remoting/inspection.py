@@ -1,4 +1,4 @@
-"""What a consumer says of itself when an operator asks for it: answers to 221 and 307.
+"""A consumer's report on itself, for an operator: answers to 221 and 307.
 
 Source: GetConsumerStatusBody and ConsumerRunningInfo of RocketMQ 4.9 and 5.3.
 """
@@ -32,7 +32,7 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningQueue:
-    """What a consumer holds of one queue; offsets of cached messages are 0 if there are none."""
+    """A consumer's part of one queue; offsets of cached messages are 0 if there are none."""
 
     commit_offset: int = 0
     cached_min_offset: int = 0

@@ -24,7 +24,7 @@ from routekeeper.remoting.errors import RemoteProtocolError
 #: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
 DEPTH_MAX: Final = 64
 
-#: What msgspec raises on bytes that it cannot read: text that is none, and nesting without end, are no errors
+#: Exceptions of msgspec on unreadable bytes: text that is none, and nesting without end, are no errors
 #: of its own.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -33,7 +33,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 class Limits(NamedTuple):
-    """What one text may cost its reader.
+    """Limits of the cost of one text for its reader.
 
     Attributes:
         size: Bytes.
@@ -64,7 +64,7 @@ FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 *
 
 # A whole string, or an unterminated one up to the end: nothing is scanned twice.
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-# What stands before a key, and a key that needs quotes. Only of use where no strings are.
+# Text before a key, and a key that needs quotes. Only of use where no strings are.
 _BARE_KEY: Final = re.compile(rb"([{,][ \t\r\n]*+)(-?[0-9]++|\{[^{}]*+\})(?=[ \t\r\n]*+:)")
 _RESERVED: Final = re.compile(rb"[\0\1\2]")
 _HOLE: Final = b"\0"  # stands for a string while keys are looked for

@@ -1,4 +1,4 @@
-"""How many log lines strangers may cause: so many for each peer, for each event, and in all; pure."""
+"""Limit of the log lines that strangers may cause: for each peer, for each event, and in all; pure."""
 
 from __future__ import annotations
 

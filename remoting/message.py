@@ -49,7 +49,7 @@ PROPERTY_CLUSTER: Final = "CLUSTER"
 #: Largest body in bytes that a broker takes by default, and to which a compressed one may inflate.
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_SIZE_MAX: Final = 32767
-#: What ends a name and what ends a value in the text of a message's properties.
+#: Characters that end a name and a value in the text of a message's properties.
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 
@@ -89,7 +89,7 @@ class Host(NamedTuple):
         return join_address(self.ip, self.port)
 
 
-#: What stands in place of a host that is not known.
+#: Stands in place of a host that is not known.
 NO_HOST: Final = Host("127.0.0.1", 0)
 
 
@@ -147,7 +147,7 @@ def _pack_ip(host: Host) -> bytes:
 
 
 class Unplaced(Protocol):
-    """What a stored message consists of before it has a place; members as those of :class:`StoredMessage`."""
+    """A stored message before it has a place; members as those of :class:`StoredMessage`."""
 
     @property
     def topic(self) -> str: ...
@@ -335,7 +335,7 @@ def decode_message(data: bytes, start: int = 0) -> tuple[StoredMessage, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageHead:
-    """What the first bytes of a stored message say, whatever follows them.
+    """The first bytes of a stored message, read without the others.
 
     Attributes:
         end: Position after the message.

@@ -21,7 +21,7 @@ _NAME: Final = re.compile(rf"[{CHARACTERS}]+")
 
 
 class NameFault(enum.Enum):
-    """What is wrong with a name; the words for it are those of whoever refuses it."""
+    """A fault of a name; the module that refuses it has the words for it."""
 
     BLANK = enum.auto()
     CHARACTERS = enum.auto()

@@ -1,4 +1,4 @@
-"""What programs write to stdout and stderr, by threads: a reader that stands still holds up nobody.
+"""Output of programs to stdout and stderr, by threads: a hung reader holds up nobody.
 
 Lines wait in a queue that is bounded in bytes. What does not fit is dropped and counted, and a line says how
 many were dropped once the output goes on.
@@ -79,7 +79,7 @@ class OutputThread:
 
     @property
     def is_full(self) -> bool:
-        """Whether a line now would be dropped."""
+        """Return whether a line now would be dropped."""
         return self._held >= self._bytes_max
 
     def put(self, data: bytes) -> None:

@@ -40,7 +40,7 @@ from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
 REGISTER_TOPICS_MAX: Final = 100_000
 #: Size in bytes to which a compressed registration may inflate: 100,000 topics with names of 300 characters.
 REGISTER_INFLATED_MAX: Final = 32 * 1024 * 1024
-#: How many times its own size a compressed registration may inflate to. Real ones reach 15 to 40.
+#: A compressed registration may inflate to so many times its size. Real ones reach 15 to 40.
 REGISTER_RATIO_MAX: Final = 128
 #: Of a registration that only the tolerant reader can read: one with static topics, say, whose keys are bare.
 REGISTER_LIMITS: Final = Limits(
@@ -92,7 +92,7 @@ _TopicName = Annotated[str, msgspec.Meta(max_length=TOPIC_NAME_MAX)]
 
 
 class TopicNumbers(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What a nameserver keeps of a topic's configuration.
+    """A topic's configuration as a nameserver keeps it.
 
     Attributes:
         topic_name: Empty if the object states none: the key counts then.
@@ -139,7 +139,7 @@ _MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQ
 
 
 class PlainRegistration(msgspec.Struct, frozen=True):
-    """What a nameserver needs of a registration, see :func:`reading_registration`.
+    """A registration as a nameserver needs it, see :func:`reading_registration`.
 
     Attributes:
         topics: By name. Their own ``topic_name`` may be empty.
@@ -363,7 +363,7 @@ def _read_piece(body: bytes, at: int, piece_max: int) -> tuple[dict[str, TopicNu
 
 
 def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
-    """Whether an object states no name, or another one than the key it stands under."""
+    """Return whether an object states no name, or another one than the key it stands under."""
     return any(numbers.topic_name != key for key, numbers in topics.items())
 
 

@@ -34,7 +34,7 @@ from routekeeper.remoting.lenient import (
 
 
 class RouteDialect(Enum):
-    """How number keys of a route body are written."""
+    """The spelling of number keys in a route body."""
 
     UNQUOTED = "unquoted"  # {0:"addr"}: what every release reads, and no JSON
     QUOTED = "quoted"  # {"0":"addr"}, maps sorted, ASCII only: JSON
@@ -167,7 +167,7 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRouteData:
-    """Where a topic lives: the answer to request 105.
+    """The route of a topic: the answer to request 105.
 
     Attributes:
         filter_server_table: Broker address to filter servers; None where 5.x names an address without any.

@@ -72,7 +72,7 @@ class Storage(Protocol):
 
 
 class Trust(Enum):
-    """How far the content of a file can be believed."""
+    """Trust in the content of a file."""
 
     CHECKED = "its checksum was right"
     BACKUP = "the version before, whose checksum was right"
@@ -82,7 +82,7 @@ class Trust(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
-    """What a file held, None if there is none."""
+    """The content of a file, None if there is none."""
 
     value: T | None
     trust: Trust
@@ -188,7 +188,7 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
     before = None if content is None else _digest(content)
     is_good = content is not None and (known is None or before in known)
     if not is_good:
-        # What is damaged must not take the place of the backup.
+        # A damaged file must not take the place of the backup.
         other, _ = _content(storage, backup)
         before = None if other is None else _digest(other)
     try:

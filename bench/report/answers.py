@@ -354,9 +354,9 @@ class Claim:
     note: str = ""
     """What no figure shows, or what the figures do not show."""
     of_asking: bool = False
-    """Whether its figures rest on how often clients ask."""
+    """Return whether its figures rest on how often clients ask."""
     by_design: bool = False
-    """Whether it says what is built, which nothing that is measured can show or refute."""
+    """Return whether it says what is built, which nothing that is measured can show or refute."""
 
 
 CLAIMS: Final = (

@@ -248,7 +248,7 @@ class LoadUser(User):
     name: str
 
     needs_topics = True
-    """Whether it has nothing to do before the topics are made."""
+    """Return whether it has nothing to do before the topics are made."""
 
     def on_start(self) -> None:
         self.number = next(_numbers)

@@ -1,4 +1,4 @@
-"""What operators ask about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352 (pure but for the store).
+"""Requests of operators about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352 (pure but for the store).
 
 What goes through all queues of a topic does so in steps, between which others have their turn.
 Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.

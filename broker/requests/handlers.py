@@ -24,7 +24,7 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.frame import FRAME_SIZE_MAX
 
-#: What a handler gives: an answer, one that waits for the disk or the nameservers, one that clients give,
+#: Results of a handler: an answer, one that waits for the disk or the nameservers, one that clients give,
 #: one that takes a while to make, or a pull to be held.
 Outcome = RemotingCommand | Later | Forward | AskAll | Stepwise | Park
 Serve = Callable[[BrokerState, Call], Outcome]

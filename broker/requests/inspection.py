@@ -1,4 +1,4 @@
-"""What operators ask of a broker's insides: 306, 315, 316, 321, 328, 329 (pure but for the store).
+"""Requests of operators about a broker's insides: 306, 315, 316, 321, 328, 329 (pure but for the store).
 
 Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """

@@ -59,7 +59,7 @@ _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_
 #: Properties by which a message goes elsewhere, or is refused; and the one that we write.
 _STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTER, *_TIMER_PROPERTIES})
 _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
-#: What all messages of a producer to one queue have in common, and what makes them another kind.
+#: Arguments that all messages of a producer to one queue share, and those that make them another kind.
 _KIND: Final = itemgetter(*"abcdefhjkm")
 #: Kinds that are remembered, and how many characters one may have: strangers choose both.
 KNOWN_MAX: Final = 4096
@@ -105,7 +105,7 @@ def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
 
 
 class _Sent(NamedTuple):
-    """What is to be stored; the last two are for the answer.
+    """Parts of a message to be stored; the last two are for the answer.
 
     Attributes:
         waits: Whether the sender wants to wait for the disk.
@@ -413,7 +413,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     properties = decode_properties(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
-    # What an earlier round through the schedule topic left behind must not steer this one.
+    # Traces of an earlier round through the schedule topic must not steer this one.
     for name in (PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID):
         properties.pop(name, None)
     properties[PROPERTY_WAIT] = "false"

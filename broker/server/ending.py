@@ -1,4 +1,4 @@
-"""How the process ends: in order at a signal; at once at a later one, or when the order takes too long."""
+"""End of the process: in order at a signal; at once at a later one, or when the order takes too long."""
 
 from __future__ import annotations
 

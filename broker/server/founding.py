@@ -17,7 +17,7 @@ from routekeeper.broker.tables.state_files import NAME, TOPICS
 
 #: Name of a broker whose host has none. Source: BrokerConfig.localHostName, RocketMQ 4.9 and 5.3.
 NO_HOST_NAME: Final = "DEFAULT_BROKER"
-#: Where the store of a broker without a name lies by default.
+#: The default place of the store of a broker without a name.
 UNNAMED: Final = "broker"
 #: Default name, and so default place, before stores kept names.
 FORMER: Final = "broker-a"

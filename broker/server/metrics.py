@@ -1,4 +1,4 @@
-"""What ``/metrics`` tells of a broker, under the names and labels of RocketMQ's own exporter.
+"""Metrics of a broker (``/metrics``), under the names and labels of RocketMQ's own exporter.
 
 Pure but for the store. Rates are those of the last minute, as there. Left out is what the exporter asks
 clients for, what it reads messages for (lag in time), and what this broker does not have: latencies of puts,

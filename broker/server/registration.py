@@ -31,7 +31,7 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionAnswer:
-    """What one nameserver said to request 322.
+    """One nameserver's answer to request 322.
 
     Attributes:
         failed: It did not answer, or not with success.

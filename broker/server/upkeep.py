@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 #: Longest time between two checkpoints when nothing else asks for one.
 _CHECKPOINT_S: Final = 2.0
-#: Whether log files have to go is asked this often. Source: cleanResourceInterval, RocketMQ 4.9.
+#: Old log files are looked for this often. Source: cleanResourceInterval, RocketMQ 4.9.
 _CLEAN_S: Final = 10.0
 #: The index follows the log this often.
 _INDEX_S: Final = 1.0
-#: How often a disk that refuses is looked after, and its state logged.
+#: A disk that refuses is tried again, and its state logged, this often.
 _WATCH_S: Final = 1.0
 #: Pause after the disk refused.
 _RETRY_S: Final = 1.0

@@ -267,7 +267,7 @@ class CommitLog:
 
     @property
     def padded_to(self) -> int | None:
-        """Where the next file would begin, if the last one ends with padding; user data may look so."""
+        """Return the beginning of the next file if the last one ends with padding; user data may look so."""
         return self._padding_end(self._segments[-1]) if self._segments else None
 
     def holes(self) -> tuple[tuple[int, int], ...]:

@@ -103,7 +103,7 @@ class ConsumeQueue:
         queue.max_index = (last + min(queue._size_of(last), queue._file_size)) // ENTRY_SIZE
         queue.min_index = low
         queue._stored = queue._tail_index = queue.max_index
-        # What was not synced may be anything: holes, and entries whose records the log has no more.
+        # Data that was not synced may be anything: holes, and entries whose records the log has no more.
         queue.max_index = queue._end_of_synced(low, log_end)
         queue._stored = queue._tail_index = queue.max_index
         if log_min:  # else it begins with the log: what is no entry was damaged
@@ -121,7 +121,7 @@ class ConsumeQueue:
 
     @property
     def last_log_offset(self) -> int:
-        """Where its last record lies, also if the log has lost it; if there was none, behind everything."""
+        """Return the place of its last record, also if the log has lost it; if none, behind everything."""
         entry = self._entry_at(self.max_index - 1) if self.max_index else None
         return 2**63 if entry is None else entry.log_offset
 
@@ -182,7 +182,7 @@ class ConsumeQueue:
             finally:
                 self._disk.close(fd)
 
-    # Where the log begins later ------------------------------------------------------------------
+    # A log that begins later ---------------------------------------------------------------------
 
     def first_in_files(self, log_min: int) -> int:
         """Return the first index whose record the log still has, as far as the files say; in any thread.
@@ -313,7 +313,7 @@ class ConsumeQueue:
             return []
 
 
-#: What a part of a file reads as that was never written.
+#: A part of a file that was never written reads so.
 _HOLE: Final = Entry(0, 0, 0)
 
 

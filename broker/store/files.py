@@ -29,7 +29,7 @@ Content = bytes | mmap.mmap
 
 
 class Disk:
-    """What the broker asks of a file system. Everything raises OSError if it cannot be done."""
+    """Operations that the broker needs of a file system. All raises OSError if it cannot be done."""
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)

@@ -29,7 +29,7 @@ _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2
 _MAGIC_AT: Final = 4
 
 
-#: What is read of a record up to its body, by the bits of its hosts' families: size, magic, crc, queue id,
+#: Fields of a record up to its body, by the bits of its hosts' families: size, magic, crc, queue id,
 #: queue and log offset, store time, body size.
 _LAYOUTS: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
@@ -50,7 +50,7 @@ _PLACED: Final = struct.Struct(">ii20xq")
 
 
 class Record(NamedTuple):
-    """What recovery needs of a message in the log; members as those of ``StoredMessage``."""
+    """A message in the log as recovery needs it; members as those of ``StoredMessage``."""
 
     topic: str
     queue_id: int

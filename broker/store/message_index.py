@@ -99,7 +99,7 @@ def keys_of(properties: str) -> list[str]:
     """Return the keys under which a message is found, each once: those in KEYS, and its unique id."""
     begin = properties.find(_UNIQUE_MARK)
     if _KEYS_MARK not in properties and (begin < 0 or properties.find(_UNIQUE_MARK, begin + 1) < 0):
-        # What nearly every message has: nothing but a unique id.
+        # Nearly every message has nothing but a unique id.
         if begin < 0 or (begin and properties[begin - 1] != PAIR_END):
             return []
         end = properties.find(PAIR_END, begin)

@@ -52,7 +52,7 @@ _SCAN_BYTES_MIN: Final = 16_000
 
 
 class GetStatus(Enum):
-    """What a look into a queue gave; the names are the remarks of pull answers."""
+    """The result of a look into a queue; the names are the remarks of pull answers."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -76,7 +76,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Placed(NamedTuple):
-    """Where a message went."""
+    """The place of a message."""
 
     queue_offset: int
     physical_offset: int
@@ -104,7 +104,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWork:
-    """What a checkpoint has to write; made by the loop, run by a thread.
+    """The work of a checkpoint; made by the loop, run by a thread.
 
     Attributes:
         doomed: Topics whose queues go, each with the number of its deletion; their files go first.
@@ -363,7 +363,7 @@ class MessageStore:
         if offset > high:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
-        # Where all are wanted, it takes no more than are asked for, unless some are lost.
+        # If all are wanted, it takes no more than are asked for, unless some are lost.
         data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
         if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
             data = self._entries_at(topic, queue_id, queue, offset, wide)
@@ -468,7 +468,7 @@ class MessageStore:
         first, block = self._blocks.get(queue, (0, b""))
         begin = (offset - first) * ENTRY_SIZE
         if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
-            # Who is behind will ask for what follows.
+            # A consumer that is behind will ask for the following messages.
             block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
             block = self._mender.checked(topic, queue_id, queue, offset, block)
             begin = 0
@@ -532,7 +532,7 @@ class MessageStore:
         Args:
             places: Queue id and offset of each.
         """
-        # What memory holds belongs to this thread.
+        # Content of memory belongs to this thread.
         looks: list[Callable[[], Entry | None]] = []
         for queue_id, offset in places:
             queue = self._queues.get((topic, queue_id))

@@ -38,7 +38,7 @@ Holes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What is durable.
+    """State that is durable.
 
     Attributes:
         log_offset: The log below is, and so is the queue entry of each of its messages.

@@ -17,7 +17,7 @@ OLDEST_AT_ONCE: Final = 10
 
 
 class Removal(Enum):
-    """What goes now; the newest file always stays."""
+    """Files that are removed now; the newest file always stays."""
 
     NOTHING = "nothing"
     EXPIRED = "files older than fileReservedTime"

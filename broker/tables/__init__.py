@@ -1,4 +1,4 @@
-"""What one broker knows besides messages, and the files that keep it.
+"""Tables of one broker beside messages, and the files that keep them.
 
 Here belongs a table with its bounds; all of it is pure but for the files.
 

@@ -21,7 +21,7 @@ from routekeeper.remoting.codes import LanguageCode
 
 #: A client not seen for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
 CLIENT_EXPIRY_S: Final = 120.0
-#: How often to look. Source: ClientHousekeepingService.
+#: Interval of the looks. Source: ClientHousekeepingService.
 SCAN_INTERVAL_S: Final = 10.0
 #: Bytes that a client's membership in a group takes besides its names, a subscription, and a tag of it.
 _MEMBER_BYTES: Final = 400

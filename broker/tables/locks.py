@@ -24,7 +24,7 @@ class _Held(NamedTuple):
 
 
 class QueueLocks:
-    """Who may consume which queue of which group in order."""
+    """The clients that may consume queues of a group in order."""
 
     def __init__(self) -> None:
         self._holders: dict[str, dict[MessageQueue, _Held]] = {}

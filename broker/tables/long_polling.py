@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 #: Pulls that wait at a time, and bytes that they take.
 PULLS_MAX: Final = 100_000
 PULL_BYTES_MAX: Final = 256 * 1024 * 1024
-#: How much of each of these one host may fill, loopback apart; a pull that is not held comes again at once.
+#: One host, loopback apart, may fill this part of each; a pull that is not held comes again at once.
 HOST_PERCENT: Final = 50
 
 P = TypeVar("P", bound=Hashable)
@@ -34,7 +34,7 @@ class _Parked(Generic[P]):
 
 @dataclass(slots=True)
 class _Filled:
-    """What the pulls of one host take."""
+    """Room that the pulls of one host take."""
 
     count: int = 0
     size: int = 0

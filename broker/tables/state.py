@@ -1,4 +1,4 @@
-"""What the handlers of one broker share: its tables, its store, and the effects they ask for."""
+"""State that the handlers of one broker share: its tables, its store, and the effects they ask for."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Effects:
-    """What a handler wants done besides its answer; the server takes and clears it after each call.
+    """Effects that a handler wants besides its answer; the server takes and clears it after each call.
 
     Attributes:
         notify: Consumer groups whose members are told to rebalance (request 40), before the answer goes out.
@@ -95,7 +95,7 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_synced(self) -> bool:
-        """Whether it waits for nothing but the log."""
+        """Return whether it waits for nothing but the log."""
         return not (
             self.topics_saved
             or self.groups_saved
@@ -106,7 +106,7 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownSend(msgspec.Struct, frozen=True):
-    """What was found out of a send's arguments; they are the same for all that a producer sends to a queue.
+    """Conclusions from a send's arguments; they hold for all messages that a producer sends to a queue.
 
     Attributes:
         topic, settings: What they were judged by; what was found holds while both are in force.

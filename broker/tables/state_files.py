@@ -260,7 +260,7 @@ def state_files(
     return StateFiles(
         JournaledFile(disk, directory / TOPICS, state.topics, saved=topics_saved, damaged=damaged),
         JournaledFile(disk, directory / GROUPS, state.groups, damaged=damaged),
-        # What was consumed, sent back or delivered is in the log before these say that it is done with.
+        # A message that was sent back or delivered is in the log before these files say that it is done with.
         StateFile(
             disk,
             directory / OFFSETS,

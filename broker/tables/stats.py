@@ -9,7 +9,7 @@ from typing import Final
 
 #: Windows of the rates that request 28 answers, in seconds.
 WINDOWS_S: Final = (10.0, 60.0, 600.0)
-#: How often :meth:`Rate.sample` is to be called, in seconds.
+#: Interval between calls of :meth:`Rate.sample`, in seconds.
 SAMPLE_INTERVAL_S: Final = 5.0
 
 #: Names of statistics that request 315 answers. Source: BrokerStatsManager.
@@ -54,7 +54,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a counter grew between its first and its last sample of a span.
+    """Growth of a counter between its first and its last sample of a span.
 
     Attributes:
         times: How often something was added.
@@ -98,7 +98,7 @@ class Item:
 
 @dataclass(slots=True)
 class Stats:
-    """What this broker did since its start.
+    """Counters of this broker since its start.
 
     Attributes:
         cluster_name: Key of the statistics of the whole broker, as RocketMQ has it.

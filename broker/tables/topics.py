@@ -84,7 +84,7 @@ def is_sending_forbidden(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTopics:
-    """What decides which topics are there from the start."""
+    """Settings that decide which topics are there from the start."""
 
     cluster_name: str
     broker_name: str
@@ -459,7 +459,7 @@ def retry_topic(group: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """What request 17 asks for.
+    """The change that request 17 asks for.
 
     ``attributes`` is 5.x's edit text: ``+key=value,-key``.
     """

@@ -1,4 +1,4 @@
-"""What a subcommand works with: the client, the two outputs, ways to report failures."""
+"""Tools of a subcommand: the client, the two outputs, ways to report failures."""
 
 from __future__ import annotations
 

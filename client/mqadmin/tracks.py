@@ -1,4 +1,4 @@
-"""What became of a message in each consumer group of its topic: the message tracks of Apache's tool."""
+"""Outcome of a message in each consumer group of its topic: the message tracks of Apache's tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVERY_TAG: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What became of a message in one group.
+    """The outcome of a message in one group.
 
     Attributes:
         kind: By Apache's name. Source: TrackType.

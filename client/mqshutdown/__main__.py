@@ -19,7 +19,7 @@ _PROGRAMS: Final = {"broker": "mqbroker", "namesrv": "mqnamesrv"}
 _MODULES: Final = {"routekeeper.broker": "mqbroker", "routekeeper.nameserver": "mqnamesrv"}
 #: Options of the interpreter whose value is an argument of its own.
 _VALUED: Final = ("-X", "-W")
-#: How long a server may take. One that takes longer than 30 s to end gives up by itself.
+#: Longest wait for a server. One that needs more than 30 s to end stops waiting for requests by itself.
 _ENDS_WITHIN_S: Final = 60.0
 _PROC: Final = Path("/proc")
 

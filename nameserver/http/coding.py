@@ -81,7 +81,7 @@ def compressing(body: bytes) -> Steps[bytes]:
 
 
 def accepts_gzip(header: str | None) -> bool:
-    """Whether an ``Accept-Encoding`` names gzip, or everything, and does not rule it out."""
+    """Return whether an ``Accept-Encoding`` names gzip, or everything, and does not rule it out."""
     found: dict[str, bool] = {}
     for part in (header or "").split(","):
         match = _CODING.fullmatch(part)
@@ -91,7 +91,7 @@ def accepts_gzip(header: str | None) -> bool:
 
 
 def has_tag(header: str | None, tag: str, *, strong: bool = False) -> bool:
-    """Whether an ``If-Match`` or ``If-None-Match`` names an entity tag, or everything.
+    """Return whether an ``If-Match`` or ``If-None-Match`` names an entity tag, or everything.
 
     Args:
         strong: Weak tags never match.

@@ -149,7 +149,7 @@ class Watch:
 
     @property
     def is_telling(self) -> bool:
-        """Whether more follows at once."""
+        """Return whether more follows at once."""
         return self._state is not None or self._told_of > 0
 
     def take_pause(self) -> float:

@@ -189,7 +189,7 @@ class Consistency(Protocol):
         """Note the end of a connection; evidence against its brokers unless we closed it ourselves."""
 
     def carries_broker(self, origin: ConnectionId) -> bool:
-        """Whether a broker registered over this connection (a refused read must not close it then)."""
+        """Return whether a broker registered over this connection (a refused read must not close it then)."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision once it is above ``after``, or what it is at the deadline.

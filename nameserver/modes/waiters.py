@@ -41,7 +41,7 @@ class TableWaiters:
         return len(self._changes)
 
     def __bool__(self) -> bool:
-        """Whether a change has to be followed."""
+        """Return whether a change has to be followed."""
         return bool(self._changes) or self.log.begun
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:

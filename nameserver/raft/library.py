@@ -171,7 +171,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def transfer_in_progress(self) -> bool:
-        """Whether the leader has asked this member to stand."""
+        """Return whether the leader has asked this member to stand."""
         return self._SyncObj__transferInProgress
 
     @property

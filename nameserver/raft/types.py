@@ -163,7 +163,7 @@ class RaftConfig:
 
     @property
     def authenticated(self) -> bool:
-        """Whether peers prove who they are, so that what one of them says is what a member says."""
+        """Return whether peers prove who they are, so that what one of them says is what a member says."""
         return self.secret is not None or self.tls_ca is not None
 
     def validate(self) -> None:

@@ -142,7 +142,7 @@ class FailureDetector:
         return min(member.understands for member in self.members.values())
 
     def ready(self, clock: float) -> bool:
-        """Whether this leader may judge yet."""
+        """Return whether this leader may judge yet."""
         return len(self.members) == len(self._names) or clock - self._leads_since >= self._judge_after_s
 
     def judge(

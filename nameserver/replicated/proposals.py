@@ -118,7 +118,7 @@ class ProposalBook:
         return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
-        """Whether one more command of this size may be on its way."""
+        """Return whether one more command of this size may be on its way."""
         return self._bytes + len(command) <= BOOK_BYTES_MAX
 
     def next_sequence(self) -> int:

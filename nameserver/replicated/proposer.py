@@ -186,7 +186,7 @@ class Proposer(Component):
         return renewal.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
-        """Whether a registration of this broker over this connection has no answer yet."""
+        """Return whether a registration of this broker over this connection has no answer yet."""
         return (broker, origin) in self._registering
 
     def closed(self, origin: ConnectionId) -> None:

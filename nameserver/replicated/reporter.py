@@ -84,7 +84,7 @@ class Reporter:
         return True
 
     def period_is_over(self) -> bool:
-        """Whether a second has passed since the last report of this term."""
+        """Return whether a second has passed since the last report of this term."""
         return self._last_at is None or self._liveness.clock - self._last_at >= REPORT_PERIOD_S
 
     def reports(self, part_bytes: int = PART_BYTES) -> tuple[Report, ...]:
@@ -157,7 +157,7 @@ class Reporter:
         return gap
 
     def may_vouch(self, broker: BrokerKey, origin: ConnectionId, *, in_contact: bool, lease_s: float) -> bool:
-        """Whether a registration or question that changes nothing is answered without the log (rule 3).
+        """Return whether a registration or question without a change is answered without the log (rule 3).
 
         Args:
             origin: The connection it came over.

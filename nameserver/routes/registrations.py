@@ -49,7 +49,7 @@ def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
 
 
 def _says_news(store: RouteStore, command: RegisterBroker) -> bool | None:
-    """Whether a registration changes the table; None: if its topics do."""
+    """Return whether a registration changes the table; None: if its topics do."""
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if _is_fenced(store, command, name):
         return record is not None
@@ -196,7 +196,7 @@ def _fenced(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
 
 
 def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | None) -> bool:
-    """Whether another address holds the id with a greater state version (5.x)."""
+    """Return whether another address holds the id with a greater state version (5.x)."""
     if name is None:
         return False
     holder = name.addrs.get(command.broker_id)
@@ -276,7 +276,7 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
 
 
 def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
-    """Whether the table has room for a registration even if nothing of it is known.
+    """Return whether the table has room for a registration even if nothing of it is known.
 
     Cheap: no topic is looked up. False says nothing, see :func:`excess_of_registration`.
     """
@@ -426,7 +426,7 @@ def _same_place(record: Record, said: Sender | Touch) -> bool:
 
 
 def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool:
-    """Whether a broker says of itself what it said before: place, addresses, lease, settings, filter servers.
+    """Return whether a broker's own facts are as before: place, addresses, lease, settings, filter servers.
 
     At the same place it is listed, and in its cluster.
     """
@@ -441,14 +441,14 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
-    """Whether an incremental registration is in a complete record already, so a late copy."""
+    """Return whether an incremental registration is in a complete record already, so a late copy."""
     return incremental and record.complete and version.contained_in(record.data_version)
 
 
 def brings_all_perms(
     command: RegisterBroker | Update, broker_id: int, version_before: DataVersion | None
 ) -> bool:
-    """Whether a registration replaces every permission, so that none is left that an operator set.
+    """Return whether a registration replaces every permission, so that none is left that an operator set.
 
     Args:
         version_before: None if it is the first one of this broker.

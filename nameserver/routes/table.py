@@ -132,7 +132,7 @@ class RouteTable(RouteStore):
         assert_never(command)
 
     def moved(self, command: Command) -> bool:
-        """Whether something is younger than what the command was computed from."""
+        """Return whether something is younger than what the command was computed from."""
         younger = any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
         return younger or (isinstance(command, Update) and topic_dropped(self, command))
 
@@ -237,7 +237,7 @@ class RouteTable(RouteStore):
         return None
 
     def has_ample_room(self, decoded: Registration, limits: TableLimits) -> bool:
-        """Whether there is room for a registration even if nothing of it is known; False says nothing."""
+        """Return whether there is room for a registration if nothing of it is known; False says nothing."""
         return has_ample_room(self, decoded, limits)
 
     def _excess_of_topic(self, topic: str, names: list[BrokerName], limits: TableLimits) -> Rejected | None:

@@ -144,7 +144,7 @@ def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | Non
 
 
 def topic_dropped(store: RouteStore, command: Update) -> bool:
-    """Whether a topic was dropped since a difference was decided; only that leaves its bases as they were.
+    """Return whether a topic was dropped since a difference was decided; only that leaves its bases alone.
 
     The table may be behind the one on which it was decided: its broker name is of an older revision then.
     """

@@ -258,7 +258,7 @@ class RouteView:
         return with_set_perms(self._store, said)
 
     def is_repeated_by(self, said: Registration) -> bool:
-        """Whether a whole registration says what a complete record says, so that it changes nothing.
+        """Return whether a whole registration says what a complete record says, so that it changes nothing.
 
         Nearly every registration does, so it is asked before a command is made of one.
         """

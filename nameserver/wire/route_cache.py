@@ -125,7 +125,7 @@ class _Known:
     tail: bytes = b""
 
     def holds(self, view: RouteView) -> bool:
-        """Whether the topic is as the pieces show it; asked once for each revision of the table."""
+        """Return whether the topic is as the pieces show it; asked once for each revision of the table."""
         if view.topic_revision(self.asked.topic) != self.topic_revision:
             return False
         self.revision = view.revision
@@ -264,7 +264,7 @@ class RouteReader:
 
 
 def _is_query(data: bytes, position: int) -> bool:
-    """Whether the frame at ``position`` looks like a route query, as far as it is there."""
+    """Return whether the frame at ``position`` looks like a route query, as far as it is there."""
     if data.startswith(_STARTS, position + 8):
         return True
     if not data.startswith(_OTHER_STARTS, position + 8):
@@ -451,7 +451,7 @@ def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> 
 
 
 def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> bool:
-    """Whether exchanging the digits from ``start`` to ``end`` exchanges the opaque and nothing else."""
+    """Return whether the digits from ``start`` to ``end`` are the opaque and nothing else."""
     digits = header_bytes[start:end]
     if header.opaque != int(digits):
         return False

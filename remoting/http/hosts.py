@@ -24,7 +24,7 @@ class AllowedHosts:
         self._named = frozenset(canonical_host(name.strip()) for name in named if name.strip())
 
     def allow(self, host: str | None) -> bool:
-        """Whether a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) is to be answered."""
+        """Return whether a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) may pass."""
         if host is None or (not self._loopback and not self._named):
             return True  # what sends no Host is no browser
         name = canonical_host(_without_port(host))

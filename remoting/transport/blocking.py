@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
 _CHUNK: Final = 256 * 1024
-#: How long a connection's own reader thread waits at a time.
+#: Time that a connection's own reader thread waits at once.
 _READ_TIMEOUT_S: Final = 3600.0
 
 #: A peer's request to us: ``(address, request)``; it runs in the connection's reader thread.

@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
             park=functools.partial(server.park, self),
         )
         self._whole = _nothing if fast_path is None else fast_path.whole
-        # Whether received bytes are shown to the fast path as they are: nothing came before them that is not
+        # True if received bytes are shown to the fast path as they are: nothing came before them that is not
         # answered, and the peer reads.
         self._straight = self._inbox.straight
         self._counted = 0  # bytes in the inbox as the server knows them
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def waits_for_peer(self) -> bool:
-        """Whether nothing goes on here before the peer has sent or read something."""
+        """Return whether nothing goes on here before the peer has sent or read something."""
         return not self._queued and not self._large_unanswered
 
     def hold_back(self, *, held_back: bool) -> None:
@@ -560,7 +560,7 @@ class Connection(asyncio.Protocol):
                     self._straight = not self._backed_up
                     continue
             if inbox.resume(data):
-                # What it waited for is only there now.
+                # The index that it waited for is applied only now.
                 self._look(anyway=True)
         if self._counted:
             self._kept()

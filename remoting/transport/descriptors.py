@@ -1,4 +1,4 @@
-"""How many connections fit the descriptors that the system grants this process: strangers get no others."""
+"""The number of connections that fit this process's descriptors: strangers get no others."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _DOWN_TO: Final = 7 / 8
 
 
 class Holdings(Generic[Holder]):
-    """How much is held for whom.
+    """Bytes that are held for each connection.
 
     While all of it together stays within the bound, one peer may hold as much as it likes: brokers behind one
     address are normal. Once it does not, those go first of whose address most is held.

@@ -1,4 +1,4 @@
-"""What one peer has sent: bytes in as they come, its requests out in their order; without IO.
+"""Received bytes of one peer: bytes in as they come, its requests out in their order; without IO.
 
 The server's counterpart of :mod:`routekeeper.remoting.session`. A driver gives the bytes that arrived, asks
 for one request after the other, and may stop between any two of them, as when the peer does not read its
@@ -108,7 +108,7 @@ class Inbox:
         self._frame_size_max = frame_size_max
         self._fast_path = fast_path
         self._starts = () if fast_path is None else fast_path.starts
-        # Whether the fast path is asked about received bytes as a whole: not after something else came. Who
+        # True if the fast path is asked about received bytes as a whole: not after something else came. Who
         # registers queries no routes.
         self._is_asked = fast_path is not None
         self._park = park
@@ -123,12 +123,12 @@ class Inbox:
 
     @property
     def straight(self) -> bool:
-        """Whether the next bytes may be shown to :meth:`FastPath.whole` at once: nothing came before them."""
+        """Return whether the next bytes may go to :meth:`FastPath.whole` at once."""
         return self._is_asked and not self._parked_for and not self._unfinished and not self._data
 
     @property
     def more(self) -> bool:
-        """Whether there is something that :meth:`next` has not looked at."""
+        """Return whether there is something that :meth:`next` has not looked at."""
         return bool(self._data)
 
     @property
@@ -138,7 +138,7 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        """Whether no more should be read from this peer before something here was answered."""
+        """Return whether no more should be read from this peer before something here was answered."""
         return len(self._data) - self._position + self._waiting > KEPT_MAX
 
     @property

@@ -35,7 +35,7 @@ class Intake(Generic[Holder]):
         return sum(map(len, self._waiting.values()))
 
     def waits(self, holder: Holder) -> bool:
-        """Whether a connection waits for a place."""
+        """Return whether a connection waits for a place."""
         return holder in self._waiting.get(self._host(holder), ())
 
     def enter(self, holder: Holder, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""What peers may make a server hold, and what it counts."""
+"""Limits of the memory that peers may make a server hold, and its counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.remoting.frame import FRAME_SIZE_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What peers may make a server hold.
+    """Limits of the memory that peers may make a server hold.
 
     Attributes:
         connections_max: Open connections; further ones are closed at once.

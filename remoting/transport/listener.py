@@ -59,7 +59,7 @@ class RemotingServer:
             clock=time.perf_counter, call_soon=loop.call_soon, idle=self._all_looked_at, turn_s=turn_s
         )
         host = operator.attrgetter("host")
-        #: What was received and not looked at; what was sent and not read.
+        #: Bytes that were received and not looked at; bytes that were sent and not read.
         self.received: Holdings[Connection] = Holdings(bytes_max=self.limits.received_max, host=host)
         self.unread: Holdings[Connection] = Holdings(bytes_max=self.limits.unread_all_max, host=host)
         self._intake: Intake[Connection] = Intake(bytes_max=self.limits.large_frames_max, host=host)

@@ -15,12 +15,12 @@ from typing import Any, Final, Literal
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 
-#: What a server's certificate must show: that a known authority made it for the host of its address, that
+#: A server's certificate must show that a known authority made it for the host of its address, that
 #: such an authority made it, or nothing.
 Check = Literal["host", "authority", "nothing"]
 
 _READ: Final = 256 * 1024
-#: What OpenSSL says of first bytes that are no TLS record.
+#: OpenSSL's reasons for first bytes that are no TLS record.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
 
@@ -30,7 +30,7 @@ class TlsError(RemotingError):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How connections are secured.
+    """Security of connections.
 
     Attributes:
         covers: Says of an address whether connections to it are.
@@ -140,7 +140,7 @@ class Pipe:
         return True
 
     def pending(self) -> bytes:
-        """What the wire must still carry."""
+        """Bytes that the wire must still carry."""
         return self._outgoing.read()
 
     def certificate(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Whose turn it is: how long requests may hold the loop before others are served, and who goes on first."""
+"""Turns of connections: requests may hold the loop for a while, then others are served in their order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ TURN_S: Final = 0.005
 _UNCHECKED_S: Final = 0.000_5
 #: Bytes that wait on a connection below which it is served before those with more.
 SMALL_BYTES: Final = 4096
-#: What a request is taken to cost whose handler waits, in seconds, until some were measured.
+#: Assumed cost of a request whose handler waits, in seconds, until some were measured.
 _TASK_S: Final = 0.000_2
-#: What each byte of its body is taken to cost, up to a size: as the dearest bodies do, since a cheap one
+#: Assumed cost of each byte of its body, up to a size: that of the dearest bodies, since a cheap one
 #: among them only ends a turn early.
 _TASK_BYTE_S: Final = 0.000_000_3
 _TASK_BYTES_MAX: Final = 65_536
-#: How fast the measured cost of such requests is forgotten when cheaper ones follow.
+#: The rate at which the measured cost of such requests is forgotten when cheaper ones follow.
 _FORGETTING: Final = 0.1
 #: Connections at most that are let in before a turn, one each time the loop comes round.
 _LET_IN_MAX: Final = 64

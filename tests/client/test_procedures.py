@@ -112,7 +112,7 @@ class Nameserver:
         return self.get("/readyz")[0] == 200
 
     def routed(self) -> bool:
-        """Whether a broker's default topic is known here."""
+        """Return whether a broker's default topic is known here."""
         code, body = self.get("/v1/topics?consistency=stale")
         return code == 200 and "TBW102" in body["topics"]
 

@@ -219,7 +219,7 @@ class Broker(Actor):
             self.start(backup)
 
     def went_back(self, version: DataVersion, *, to: DataVersion) -> bool:
-        """Whether it was restored to a version after it had said another one."""
+        """Return whether it was restored to a version after it had said another one."""
         return any(to == restored and version in before for restored, before in self._went_back)
 
     def flap(self) -> None:

@@ -64,10 +64,10 @@ class Faulty(Protocol):
 
     def leader(self) -> Victim | None: ...
     def may_lose(self, member: Victim) -> bool:
-        """Whether one member may lose its data now without anything that was promised being lost."""
+        """Return whether one member may lose its data now without anything that was promised being lost."""
 
     def may_lose_power(self, member: Victim) -> bool:
-        """Whether power may be cut now at its machine without anything that was promised being lost."""
+        """Return whether a power cut at its machine now would lose nothing that was promised."""
 
 
 _Some = TypeVar("_Some")

@@ -95,7 +95,7 @@ class Watched(Replicated):
 
     @property
     def judges(self) -> bool:
-        """Whether it leads and is ready to judge."""
+        """Return whether it leads and is ready to judge."""
         detector = self.leader.failure_detector
         return (
             detector is not None
@@ -111,7 +111,7 @@ class Watched(Replicated):
 
     @property
     def waits_to_be_added(self) -> bool:
-        """Whether it never took part, or was emptied and has not caught up with a change of the members.
+        """Return whether it never took part, or was emptied and has not caught up with a change of members.
 
         It believes no removal then: see ``Membership.on_removed``.
         """
@@ -123,7 +123,7 @@ class Watched(Replicated):
 
     @property
     def promises_kept(self) -> bool:
-        """Whether its disk holds what it has become: until then a crash makes a new voter a learner again."""
+        """Return whether its disk holds its new role; before that a crash makes it a learner again."""
         return self._member.promises_kept
 
     @property

@@ -250,5 +250,5 @@ class Operator:
 
 
 def is_refusal(error: RaftStartError) -> bool:
-    """Whether a member refuses to start because it was removed."""
+    """Return whether a member refuses to start because it was removed."""
     return "was removed" in str(error)

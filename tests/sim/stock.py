@@ -294,7 +294,7 @@ class StockMember:
         world = self.world
         wait = self._paused_until - world.clock.now
         if wait > 0:
-            # Whether it looks at the time or at what waited for it first is chance.
+            # By chance it looks first at the time, or first at waiting messages.
             world.clock.at(wait + world.clock.rng.choice((0.0, 1e-6)), self._tick, life)
             return
         self._do_tick()

@@ -463,7 +463,7 @@ class Truth:
                 self._ghosts[key] = -math.inf
 
     def _is_held_up(self, broker: BrokerKey, leader: Member) -> bool:
-        """Whether a report to the leader that may name this broker waits where nothing passes.
+        """Return whether a report to the leader that may name this broker waits where nothing passes.
 
         What it tells will be dated by its arrival, as much too young as it has waited.
         """

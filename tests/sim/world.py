@@ -175,7 +175,7 @@ class World:
         return None
 
     def nobody_remembers_since(self, at: float) -> bool:
-        """Whether all members have been restarted since then."""
+        """Return whether all members have been restarted since then."""
         return self.memory_from > at
 
     def disturbed(self) -> None:

@@ -63,7 +63,7 @@ def switched_off() -> set[int]:
 
 
 def exists(place: str) -> bool:
-    """Whether a path from ``routekeeper.nameserver`` on is a module, or a name that its module defines."""
+    """Return whether a path below ``routekeeper.nameserver`` is a module, or a name in its module."""
     path, names = "routekeeper.nameserver", place.split(".")
     while names and importlib.util.find_spec(f"{path}.{names[0]}") is not None:
         path, names = f"{path}.{names[0]}", names[1:]

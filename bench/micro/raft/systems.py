@@ -76,7 +76,7 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def healthy(self) -> bool:
-        """Whether all three serve, one leads and all know it."""
+        """Return whether all three serve, one leads and all know it."""
 
     @abc.abstractmethod
     def version(self) -> str:

@@ -56,11 +56,11 @@ class QuorumContact:
         self._echoed_before = {peer: clock for peer, clock in self._echoed_before.items() if peer in others}
 
     def in_time(self, now: float, limit: float) -> bool:
-        """Whether contact is known to be younger than ``limit``; False: see :meth:`younger`."""
+        """Return whether contact is known to be younger than ``limit``; False: see :meth:`younger`."""
         return now < self._young_until and limit == self._limit
 
     def younger(self, now: float, limit: float) -> bool:
-        """Whether contact is younger than ``limit`` at ``now``, by the date; a yes is kept."""
+        """Return whether contact is younger than ``limit`` at ``now``, by the date; a yes is kept."""
         self._limit = limit
         self._young_until = self.date + limit - _ROUNDING_S
         return self.age(now) < limit

@@ -97,7 +97,7 @@ class Engine(EnginePart):
 
     @property
     def leads(self) -> bool:
-        """Whether this member leads, and an entry of its own term is committed."""
+        """Return whether this member leads, and an entry of its own term is committed."""
         return self._library.leads
 
     @property
@@ -423,7 +423,7 @@ class Engine(EnginePart):
 
     @property
     def _due(self) -> bool:
-        """Whether :meth:`_tick` has something to do already, before :meth:`next_wake`."""
+        """Return whether :meth:`_tick` has something to do already, before :meth:`next_wake`."""
         library = self._library
         commit = library.commit_index
         if library.applied_index < commit and not self._goes_on:

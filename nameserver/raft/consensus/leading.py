@@ -147,7 +147,7 @@ class Leading(EnginePart):
         self._library.match[peer] = 0
 
     def _counts(self, peer: str, progress: Progress) -> bool:
-        """Whether what ``peer`` holds and says counts: not if it was emptied (D25), nor before it votes."""
+        """Return whether the log of ``peer`` counts: not if it was emptied (D25), nor before it votes."""
         return not progress.learner and peer in self.shared.configuration.voters
 
     def trusted(self, peer: str) -> Progress | None:
@@ -201,7 +201,7 @@ class Leading(EnginePart):
 
     @property
     def due(self) -> bool:
-        """Whether a peer is to be sent something before its next heartbeat."""
+        """Return whether a peer is to be sent something before its next heartbeat."""
         last, base, commit = self._log.last_index, self._log.base_index, self._library.commit_index
         for p in self.progress.values():
             behind = p.next <= last and p.window_open

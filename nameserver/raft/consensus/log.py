@@ -140,7 +140,7 @@ class RaftLog:
 
     @property
     def has_ops(self) -> bool:
-        """Whether entries wait for the journal; a commit index alone can wait."""
+        """Return whether entries wait for the journal; a commit index alone can wait."""
         return bool(self._ops)
 
     def durable(self, position: int) -> None:

@@ -153,7 +153,7 @@ class Membership(EnginePart):
         return self._change(configuration)
 
     def _counts_now(self, voter: str) -> bool:
-        """Whether ``voter`` is there, as far as this leader can tell, and has what it once promised (D25)."""
+        """Return whether ``voter`` answers this leader, and has all that it once promised (D25)."""
         age = self._clock() - self._contact.member_date(voter)
         return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 

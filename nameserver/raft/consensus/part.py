@@ -107,13 +107,13 @@ class Shared:
         self.contact.voters_are(self.other_voters)
 
     def is_majority(self, others: Collection[str]) -> bool:
-        """Whether this member and those of ``others`` that are voters are more than half of the voters."""
+        """Return whether this member and the voters among ``others`` are more than half of the voters."""
         voters = self.configuration.voters
         return 1 + sum(name in voters for name in others) >= majority(len(voters))
 
     @property
     def committed(self) -> bool:
-        """Whether the configuration that the log holds last is committed."""
+        """Return whether the configuration that the log holds last is committed."""
         return self.log.configuration_index <= self.library.commit_index
 
     # ---- who is silent: how long this member waits; that it stood still itself is nobody's silence
@@ -179,7 +179,7 @@ class Shared:
         self.library.election_deadline = -math.inf
 
     def hears_leader(self, now: float) -> bool:
-        """Whether a leader works as far as this member can tell (stickiness)."""
+        """Return whether a leader works as far as this member can tell (stickiness)."""
         listening = now < self.watch.listening_until
         if self.library.state == LEADER:
             return listening or now - self.contact.majority_date(now) < self.timeout

@@ -1,4 +1,4 @@
-"""Whether this member itself stood still, so that the silence of others says nothing. Pure: time comes in.
+"""Detection of pauses of this member, after which the silence of others proves nothing. Pure: time comes in.
 
 A member that was paused, or waited long for a processor, finds everybody silent. But what they said waits in
 its sockets, and if the whole machine stood still, they had the same reason. So the time by which it is late

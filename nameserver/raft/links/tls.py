@@ -93,7 +93,7 @@ def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContex
 
 
 def names_host(certificate: Mapping[str, Any], host: str) -> bool:
-    """Whether a certificate, as :meth:`ssl.SSLObject.getpeercert` gives it, names ``host``."""
+    """Return whether a certificate, as :meth:`ssl.SSLObject.getpeercert` gives it, names ``host``."""
     kind, name = _canonical(host)
     return any(
         kind == of_kind and name == _canonical(value)[1]

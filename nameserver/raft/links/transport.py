@@ -92,7 +92,7 @@ class Strangers:
         self._counts: Counter[str] = Counter()
 
     def allow(self, host: str, now: float) -> bool:
-        """Whether one more may begin; hosts beyond those that are remembered wait for the next second."""
+        """Return whether one more may begin; hosts beyond the remembered ones wait for the next second."""
         if int(now) != self._second:
             self._second = int(now)
             self._counts.clear()
@@ -242,7 +242,7 @@ class Transport:
         self.owner.link_up(peer)
 
     def _rank(self, link: Link, peer: str) -> bool:
-        """Whether the greater of the two identities dialled, as it should."""
+        """Return whether the greater of the two identities dialled, as it should."""
         return (link.dialled is not None) == (peer < self.credentials.me)
 
     def left(self, link: Link) -> None:

@@ -33,7 +33,7 @@ class Applier:
 
     @property
     def within(self) -> bool:
-        """Whether the steps of an entry have begun and are not all made: the state is that of no index."""
+        """Return whether an entry is half applied: the state is that of no index."""
         return self._steps is not None
 
     def apply(self, entries: Sequence[Committed]) -> int:

@@ -135,12 +135,12 @@ class RaftMember:
 
     @property
     def started(self) -> bool:
-        """Whether this member has read its disk."""
+        """Return whether this member has read its disk."""
         return self._engine is not None
 
     @property
     def promises_kept(self) -> bool:
-        """Whether the disk holds every vote and standing of this member: until then no message leaves."""
+        """Return whether the disk holds all votes and standings; until then no message leaves."""
         return self._engine is not None and self._promises.kept
 
     @property
@@ -160,12 +160,12 @@ class RaftMember:
 
     @property
     def leads(self) -> bool:
-        """Whether this member leads, and an entry of its own term is committed."""
+        """Return whether this member leads, and an entry of its own term is committed."""
         return self._engine is not None and self._engine.leads
 
     @property
     def votes(self) -> bool:
-        """Whether this member is a voter, by its own configuration and standing: no learner."""
+        """Return whether this member is a voter, by its own configuration and standing: no learner."""
         return self._engine is not None and self._engine.shared.votes
 
     @property

@@ -341,12 +341,12 @@ class Journal:
 
     @property
     def wants_room(self) -> bool:
-        """Whether :meth:`make_room` is worth while, the better the sooner nothing waits for a write."""
+        """Return whether :meth:`make_room` pays, best while nothing waits for a write."""
         return self._sync and self._room - self._size < ZEROS // 2 and self._size >= self._no_room_before
 
     @property
     def out_of_room(self) -> bool:
-        """Whether it is worth while though writes wait: the next ones are dearer."""
+        """Return whether it is worth while though writes wait: the next ones are dearer."""
         return self._room - self._size < ZEROS // 16 and self.wants_room
 
     def make_room(self) -> None:

@@ -115,7 +115,7 @@ def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: tuple[Life, Rows
         server: waits([one for one in samples if one.server == server])["wait_ms_longest"]
         for server in range(MEMBERS)
     }
-    # Whether all of it shows depends on when the bystander last asked, and on its own pauses.
+    # The visible part of it depends on the bystander's last question, and on its own pauses.
     assert longest_ms[index] > 0.8 * PAUSE_S * 1e3
     assert longest_ms[index] == max(longest_ms.values())
 

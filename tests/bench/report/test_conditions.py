@@ -1,4 +1,4 @@
-"""Whether the machine was fit for a verdict."""
+"""Conditions under which the machine was fit for a verdict."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def conclusions(values: Values, lines: list[Line]) -> list[str]:
 
 
 def is_verdict(said: str) -> bool:
-    """Whether a sentence says that one arm is better than another; it is false where all are alike."""
+    """Return whether a sentence says that one arm is better than another; it is false where all are alike."""
     if said.startswith(("Holds", "Does not hold", "True", "Not later than elsewhere.")):
         return True
     return (" is better than " in said or " rather than " in said) and "no verdict" not in said
