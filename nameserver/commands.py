@@ -80,7 +80,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class TopicQueues(_Wire, frozen=True, gc=False):
-    """What the nameserver keeps of a topic's configuration at one broker."""
+    """A topic's configuration at one broker, as the nameserver keeps it."""
 
     topic: str
     read_queue_nums: int

@@ -1,4 +1,4 @@
-"""What a nameserver answers, as one pure function of the table, the request and the settings.
+"""Answers of a nameserver, as one pure function of the table, the request and the settings.
 
 :func:`decide` returns an answer, or what must happen first: a command for the table, a renewal of a lease, a
 change of settings. It knows neither the mode nor connections. :func:`answer_for` turns a command's verdict

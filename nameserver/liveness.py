@@ -1,4 +1,4 @@
-"""Who was heard when, over which connection, and which connections closed.
+"""Times at which brokers were last seen, by connection, and connections that closed.
 
 One small state machine for both modes. It decides nothing about routes: independent mode judges this
 process's evidence alone, raft mode reports it to the leader, which judges the evidence of all members.
@@ -59,7 +59,7 @@ NEVER: Final = float("-inf")
 
 
 class Ownership(Enum):
-    """What a connection is to a broker."""
+    """The relation of a connection to a broker."""
 
     OWNER = "owner"
     OLDER = "older"
@@ -90,7 +90,7 @@ class _Contained(msgspec.Struct, frozen=True, gc=False):
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What this process knows of one broker from its own connections."""
+    """One broker as this process sees it over its own connections."""
 
     heard_at: float
     """Instant on the liveness clock."""

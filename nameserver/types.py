@@ -22,7 +22,7 @@ ConnectionId = NewType("ConnectionId", int)
 
 
 class BrokerKey(NamedTuple):
-    """What identifies one broker process, as in 5.x. 4.9 knows the address alone."""
+    """Identity of one broker process, as in 5.x. 4.9 knows the address alone."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -54,7 +54,7 @@ Request: TypeAlias = RemotingCommand
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes back to the sender; the wire adds opaque, flag, version and header codec."""
+    """The answer to the sender; the wire adds opaque, flag, version and header codec."""
 
     code: int = ResponseCode.SUCCESS
     remark: str | None = None

@@ -1,4 +1,4 @@
-"""What applying a command to the route table came to, and what its sender and others must know of it."""
+"""Outcome of a command in the route table, and the facts for its sender and others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveRe
 
 
 class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the answer to a registration tells the broker.
+    """Content of the answer to a registration.
 
     Attributes:
         master_addr, ha_server_addr: The master's, for a slave whose master is registered.
@@ -26,7 +26,7 @@ class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountReply(msgspec.Struct, frozen=True, kw_only=True):
-    """How many topics a broker name has (205, 327), or how many keys were imported."""
+    """The number of topics of a broker name (205, 327), or of imported keys."""
 
     count: int
 
@@ -73,7 +73,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct):
-    """What one change did, gathered while it is made."""
+    """Effects of one change, gathered while it is made."""
 
     topics: dict[str, object] = {}
     names: dict[str, None] = {}

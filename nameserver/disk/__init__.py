@@ -1,4 +1,4 @@
-"""How both modes reach the disk.
+"""Access of both modes to the disk.
 
 Here belongs what is promised of bytes and names on a disk, and this machine's side of it; not what is kept.
 

@@ -86,7 +86,7 @@ class Files:
         return read_regular(path, size_max=size_max)
 
     def names(self, directory: Path) -> list[str]:
-        """What is in a directory, in order; nothing if there is none."""
+        """Return the names in a directory, in order; none if there is no directory."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
@@ -186,5 +186,5 @@ def make_directories(files: Files, path: Path) -> None:
         files.sync_directory(path.parent)
 
 
-#: What a member uses unless it is given something else.
+#: A member's disk, unless it is given another one.
 DISK: Final = Files()

@@ -103,7 +103,7 @@ class Topics(Read, frozen=True, kw_only=True):
 
 
 class Route(Read, frozen=True, kw_only=True):
-    """Where a topic lives."""
+    """The route of a topic."""
 
     topic: str
     route: Annotated[msgspec.Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/TopicRouteData"})]
@@ -284,7 +284,7 @@ class Digests(_Answer, frozen=True, kw_only=True):
 
 
 class Members(_Answer, frozen=True, kw_only=True):
-    """Who belongs to the group."""
+    """The members of the group."""
 
     members: tuple[MemberAddress, ...]
     voters: tuple[MemberAddress, ...]
@@ -292,7 +292,7 @@ class Members(_Answer, frozen=True, kw_only=True):
 
 
 class Leader(_Answer, frozen=True, kw_only=True):
-    """Who leads the group now."""
+    """The present leader of the group."""
 
     leader: MemberAddress
 

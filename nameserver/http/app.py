@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 #: Longest time in seconds that requests in flight get when the server stops.
 DRAIN_S: Final = 1.0
-#: What is answered although all places for connections are taken.
+#: Answered although all places for connections are taken.
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-#: What is answered under any name: it says nothing that a stranger could use, and balancers ask by address.
+#: Answered under any name: it says nothing that a stranger could use, and balancers ask by address.
 UNDER_ANY_NAME: Final = frozenset({"/healthz", "/readyz"})
 #: Counted where the asker has left before it had its answer; nobody is sent this.
 GONE: Final = 499

@@ -1,4 +1,4 @@
-"""How answers are written: JSON in steps, gzip in steps, entity tags, the cursors of pages.
+"""Encoding of answers: JSON in steps, gzip in steps, entity tags, the cursors of pages.
 
 Pure.
 """

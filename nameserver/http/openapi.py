@@ -1,4 +1,4 @@
-"""What is served over HTTP, as each handler says of itself: the routes, and the OpenAPI document."""
+"""Description of the HTTP interface, from each handler's own: the routes, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .problems import JSON, PROBLEM
 _REF: Final = "#/components/schemas/{name}"
 BINARY: Final = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
-#: What a handler returns; a value is answered as JSON.
+#: The result of a handler; a value is answered as JSON.
 Answer: TypeAlias = web.StreamResponse | msgspec.Struct
 _Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Answer]])
 

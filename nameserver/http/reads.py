@@ -149,7 +149,7 @@ class Reads:
             return unchanged
 
         def work() -> Steps[web.Response]:
-            # What changes from here on may be in the list or not; the table may be ahead of its log.
+            # Changes from here on may be in the list or not; the table may be ahead of its log.
             index, tag = min(view.revision, changes.revision), self._tag(changes.changed_at[kind])
             page = yield from make(view, wanted)
             if page is None:
@@ -192,7 +192,7 @@ class Reads:
         tagged=True,
     )
     async def get_route(self, request: web.Request) -> Answer:
-        """Where a topic lives, as RocketMQ's request 105 answers it."""
+        """Return the route of a topic, as RocketMQ's request 105 has it."""
         topic = request.match_info["topic"]
         after, epoch, wait_s = _blocking(request)
         view = await self.view(request, known=_BLOCKING)

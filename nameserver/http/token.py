@@ -1,4 +1,4 @@
-"""What a change over HTTP needs: the token of ``--http-token-file``, a deadline, a body of bounded size."""
+"""Conditions of changes over HTTP: the token of ``--http-token-file``, a deadline, a bounded body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .problems import Problem, check_query
 
 log = logging.getLogger(__name__)
 
-#: How long a change may take if the request does not say, in seconds: a newcomer first catches up.
+#: Longest time of a change if the request names none, in seconds: a newcomer first catches up.
 TIMEOUT_S: Final = 30.0
 #: Most that a request may allow; below the silence after which an HTTP connection is closed.
 TIMEOUT_MAX_S: Final = 100.0

@@ -40,7 +40,7 @@ _ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
 
 
 class Place(NamedTuple):
-    """What somebody knows who watches: all up to a revision of an epoch."""
+    """A watcher's progress: it knows all up to a revision of an epoch."""
 
     life: int
     epoch: int
@@ -110,7 +110,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Filter(NamedTuple):
-    """What somebody wants to watch."""
+    """The kinds of changes that a watcher wants."""
 
     kinds: Collection[str] = KINDS
     prefix: str = ""

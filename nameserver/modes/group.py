@@ -12,11 +12,11 @@ from msgspec import UNSET, Meta, UnsetType
 if TYPE_CHECKING:
     from routekeeper.nameserver.raft.node.member import RaftMember
 
-#: Who a member is, on the raft port and to operators.
+#: A member's address on the raft port, by which operators know it.
 MemberAddress = Annotated[
     str, Meta(description="A member's raft HOST:PORT, which is its identity.", examples=["10.0.0.4:9878"])
 ]
-#: Where a member serves HTTP.
+#: A member's HTTP address.
 HttpAddress = Annotated[str, Meta(examples=["10.0.0.4:9880"])]
 
 

@@ -23,7 +23,7 @@ OUTCOME_UNKNOWN_TAG = "[OUTCOME_UNKNOWN]"
 
 
 class Freshness(Enum):
-    """How old a read may be; the value is the word in settings and URLs."""
+    """The allowed age of a read; the value is the word in settings and URLs."""
 
     STALE = "stale"
     """Local, always."""

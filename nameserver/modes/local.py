@@ -49,7 +49,7 @@ class Local:
 
     @property
     def liveness(self) -> Liveness:
-        """What this process knows of brokers from its own connections."""
+        """Brokers as this process sees them over its own connections."""
         return self._liveness
 
     def carries_broker(self, origin: ConnectionId) -> bool:

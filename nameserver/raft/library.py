@@ -32,7 +32,7 @@ SyncObj: Any = module.SyncObj
 
 
 class Rules(Protocol):
-    """What is decided in the library's place; called while it runs."""
+    """Decisions in the library's place; called while it runs."""
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
     def send_vote(self, peer: str, term: int) -> None: ...
@@ -317,7 +317,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         return last if self._commit_limit is None else min(last, self._commit_limit)
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """What is committed is applied after the tick, by the engine, which moves :attr:`applied_index`."""
+        """Apply nothing: the engine applies committed entries after the tick, and moves the applied index."""
         self._commit_limit = None  # the commit loop is over
         return False
 

@@ -1,4 +1,4 @@
-"""What the raft package shows to the layer above: settings, roles, the state machine it drives."""
+"""Interface of the raft package for the layer above: settings, roles, the state machine it drives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET_SIZE_MIN: Final = 32
 
 
 class Role(enum.StrEnum):
-    """What a member is right now. A learner neither votes nor counts."""
+    """The role of a member. A learner neither votes nor counts."""
 
     LEADER = "leader"
     FOLLOWER = "follower"

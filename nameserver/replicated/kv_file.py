@@ -84,7 +84,7 @@ class KvFile(Component):
         try:
             await self._offer(ImportKv(table=found))
         except Exception:
-            # What the file holds must not be lost for it: nothing is exported over it.
+            # The file's content must not be lost for it: nothing is exported over it.
             logger.exception("KV configuration not imported file=%s", self._path)
             self._exports = False
 

@@ -62,7 +62,7 @@ ASK_ALL_S: Final = 0.05
 
 
 class Leader(Component):
-    """What this member holds while it leads, all of it of one term.
+    """State of this member while it leads, all of it of one term.
 
     Attributes:
         sequencer: Appends proposals in order; None if this member does not lead.

@@ -1,4 +1,4 @@
-"""What the components of one nameserver of a group share."""
+"""State that the components of one nameserver of a group share."""
 
 from __future__ import annotations
 

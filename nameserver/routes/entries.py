@@ -1,4 +1,4 @@
-"""What the route table keeps, as immutable values, and the marks that stand for them in digests.
+"""Content of the route table, as immutable values, and the marks that stand for them in digests.
 
 Most topics have equal queue data at the same brokers: one :class:`QueueSet` serves all of them. Values that
 there are many of are unknown to the garbage collector (they cannot be part of a cycle), so that a collection
@@ -62,7 +62,7 @@ def host_mark(host: str) -> int:
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What one broker name has of some topics: queue data. A table keeps one of each, compared by identity.
+    """Queue data of one broker name for some topics. A table keeps one of each, compared by identity.
 
     Attributes:
         mark: Stands for the data in digests.
@@ -93,7 +93,7 @@ NO_QUEUES: Final = QueueSet({}, 0)
 
 
 class TopicEntry(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What is kept of a topic. Entries and their maps are replaced, never changed, so copies may share them.
+    """A topic in the table. Entries and their maps are replaced, never changed, so copies may share them.
 
     Topics that one change made alike share one entry.
 

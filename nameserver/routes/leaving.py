@@ -1,4 +1,4 @@
-"""What the route table does when a broker goes, whatever the cause; see :class:`LeaveReason`."""
+"""Changes of the route table when a broker goes; for the causes see :class:`LeaveReason`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What registrations change in the route table, and what their senders are told."""
+"""Changes of the route table by registrations, and the replies to their senders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .room import Held, excess, size_of
 from .store import RouteStore
 from .topics import Draft
 
-#: Who registers, as a command says it or as it was decoded.
+#: A registering broker, as a command names it or as it was decoded.
 Sender: TypeAlias = RegisterBroker | Registration
 
 

@@ -1,4 +1,4 @@
-"""How much a route table holds, in all and of each host, and whether a change may make it hold more."""
+"""Room in a route table, in all and for each host, and the check that a change fits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Held(msgspec.Struct):
 
 
 class Ledger:
-    """What a table holds, kept up to date at a few additions per change.
+    """Sums of a table's content, kept up to date at a few additions per change.
 
     A host is charged for the records of its registrations, for topics that it was the first to bring, and for
     the pairs of each broker name to which it was the last to add a topic. A stranger chooses names and

@@ -1,4 +1,4 @@
-"""What the route table remembers of things that were removed."""
+"""The route table's memory of removed things."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ for over all topics, which may cost next to nothing per change."""
 
 @dataclass(slots=True)
 class Pool:
-    """What is derived from the topics for one broker name.
+    """Data derived from the topics for one broker name.
 
     Attributes:
         topics: Topics of which the name has queue data, and which.
@@ -77,7 +77,7 @@ _NO_POOL: Final = Pool()
 
 
 class Difference(msgspec.Struct):
-    """What a broker says otherwise than is listed of its name.
+    """Differences between a broker's registration and the list of its name.
 
     Attributes:
         topics: As they are to be kept.

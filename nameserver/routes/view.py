@@ -1,4 +1,4 @@
-"""What the routes, brokers and KV configuration of a route table look like to those who read them."""
+"""Read-only view of a route table: routes, brokers and KV configuration."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class RouteView:
         if entry.mappings:
             return topic, self.topic_revision(topic)
         order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
-        # Whatever all routes of a name show moves its revision above all that there were.
+        # A change that all routes of a name show moves its revision above all former ones.
         latest = self._store.brokers.shown_at(entry.queues)
         exempt = topic.startswith(ACTING_MASTER_EXEMPT)
         return entry.queue_set, latest, exempt, None if order is None else order.value
@@ -143,7 +143,7 @@ class RouteView:
 
     @property
     def held(self) -> Held:
-        """How much the table holds, to be read at once."""
+        """The sums of the table's content, to be read at once."""
         return self._store.ledger.whole
 
     def topics_of_name(self, name: str) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""What may be set: declared once, read from flags and files by rank, changed at run time by request 318.
+"""Settings: declared once, read from flags and files by rank, changed at run time by request 318.
 
 Here belongs what a setting is and where its value comes from; nothing that acts on one.
 

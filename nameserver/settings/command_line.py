@@ -12,7 +12,7 @@ from .declared import BY_KEY, CHOICES, INERT, ConfigError, flag_of, read_address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """What the flags say.
+    """Values of the flags.
 
     Attributes:
         flags: Settings by key.

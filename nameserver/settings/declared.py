@@ -176,7 +176,7 @@ class NamesrvSettings:
 
     @property
     def http_told(self) -> str:
-        """Where operators anywhere reach the HTTP port; empty if they do not, as far as is known.
+        """The HTTP address for operators on any machine; empty if none is known.
 
         One that is bound everywhere is reached under the name that the members use. Port 0 is not known yet.
         """

@@ -90,7 +90,7 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """What some answers end with, after the opaque; one for all topics whose routes are made of the same.
+    """The end of some answers, after the opaque; one for all topics with equal routes.
 
     Attributes:
         made_of: Header codec, dialect and the route's shape.
@@ -142,7 +142,7 @@ class RouteReader:
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
-        # Where the opaque of the last request stood: in a binary one from its start, else from its end.
+        # The place of the last request's opaque: in a binary one from its start, else from its end.
         self._opaque_at, self._rest_at = _BINARY_OPAQUE, _BINARY_REST
 
     def whole(self, data: bytes) -> bytes | int | None:
@@ -275,7 +275,7 @@ def _is_query(data: bytes, position: int) -> bool:
 
 @dataclass(kw_only=True, eq=False)
 class RouteCache:
-    """What is known of requests and their answers, for all connections.
+    """Known requests and their answers, for all connections.
 
     Args:
         view: Returns the view with the freshness in force, or None if a read cannot be answered at once. It

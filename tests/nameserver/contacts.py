@@ -1,4 +1,4 @@
-"""What must hold of the contacts that a process keeps, at every moment."""
+"""Invariants of the contacts that a process keeps."""
 
 from __future__ import annotations
 

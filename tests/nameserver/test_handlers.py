@@ -1,4 +1,4 @@
-"""What each request is answered, decided on a table and applied to it."""
+"""Answers to each request, decided on a table and applied to it."""
 
 from __future__ import annotations
 

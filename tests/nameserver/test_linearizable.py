@@ -216,7 +216,7 @@ def read_request(topic: str) -> RemotingCommand:
 
 
 def value_of(answer: RemotingCommand) -> int | None:
-    """What a successful read read."""
+    """Return the value of a successful read."""
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     (queues,) = decode_route(answer.body).queue_datas

@@ -49,7 +49,7 @@ class Clock:
 
     @property
     def events(self) -> int:
-        """How many have happened."""
+        """Return the number of events so far."""
         return self._events + len(self._played) // 2
 
     def at(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
@@ -209,7 +209,7 @@ class Loop(base_events.BaseEventLoop):
             self._leave(before)
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
-        """What runs from here on is this process; returns whose code ran until now."""
+        """Make this process the running one; return the one that ran until now."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         return before
@@ -388,7 +388,7 @@ class Loop(base_events.BaseEventLoop):
         return future
 
     def _thread_waits(self) -> float:
-        """How long a thread still stands still."""
+        """Return for how long a thread is still paused."""
         return self.paused_until - self._clock.now
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ class Crashed(BaseException):
 
 
 class Owner(Protocol):
-    """Whose disk it is."""
+    """The owner of a disk."""
 
     def crashed(self, *, power: bool) -> None:
         """The process ends now."""
@@ -76,7 +76,7 @@ class _Change:
             data[begin:end] = old.ljust(end - begin, b"\0")
 
     def know(self, sure: _Change, data: bytearray) -> None:
-        """What a younger change has put there is sure: it is there whatever becomes of this one."""
+        """Note that a younger change is sure: it is there whatever becomes of this one."""
         begin, end = max(self.begin, sure.begin), sure.new_end
         if self.new_end > self.begin:
             end = min(end, self.new_end)
@@ -210,7 +210,7 @@ class Disk:
         self.root = Directory()
 
     def done(self) -> None:
-        """What the journal's thread was writing is done."""
+        """End the write of the journal's thread."""
         for inode, change, sure in self.under_way:
             if sure:
                 inode.sync_one(change)
@@ -246,7 +246,7 @@ class Disk:
         return not self.full or end <= len(inode.data)
 
     def short(self, size: int) -> int:
-        """How much of so many bytes a write takes."""
+        """Return how much of so many bytes a write takes."""
         return self._rng.randint(1, size) if size > 1 and self._rng.random() < SHORT else size
 
     def part(self, size: int) -> int:

@@ -1,4 +1,4 @@
-"""What goes wrong with members and the ways between hosts, whatever the members run."""
+"""Faults of members and of the ways between hosts, whatever the members run."""
 
 from __future__ import annotations
 

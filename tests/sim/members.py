@@ -128,7 +128,7 @@ class Watched(Replicated):
 
     @property
     def engine(self) -> Engine:
-        """What decides in it, once it has started."""
+        """The engine of it, once it has started."""
         return self._member.engine
 
     def was_paused_since(self, at: float) -> bool:
@@ -213,7 +213,7 @@ class Observing(Observer):
 
 
 class Server:
-    """What stands between connections and the mode, as the nameserver's wire server does it."""
+    """The layer between connections and the mode, as the nameserver's wire server is one."""
 
     def __init__(self, host: Member) -> None:
         self.host = host
@@ -277,7 +277,7 @@ class Server:
 
     def _passed(self, number: int, error: NoQuorum | None) -> None:
         """A barrier that reads have joined has passed, or has not."""
-        # Who joined it twice, with another in between, is told twice: then nobody is parked any more.
+        # A read that joined it twice, with another in between, is told twice: then none is parked any more.
         mode, needed = self.host.running, self._needed.pop(number, None)
         if error is None and needed is not None:
             self.host.world.truth.check_barrier(mode, needed)

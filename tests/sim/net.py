@@ -22,7 +22,7 @@ GIVE_UP_S = 5.0
 
 
 class Host(Protocol):
-    """Who has connections. ``life`` changes with each start of its process."""
+    """A host with connections. ``life`` changes with each start of its process."""
 
     name: str
     life: int
@@ -79,7 +79,7 @@ class End:
             self._end(end, error)
 
     def hold_until(self, at: float) -> None:
-        """What is sent from here on arrives at that instant or later."""
+        """Hold up messages from here on until that instant."""
         self._last_arrival = max(self._last_arrival, at)
 
     def arrive(self, item: Any, size: int) -> None:
@@ -98,7 +98,7 @@ class End:
         self._take(item, size)
 
     def unblocked(self) -> None:
-        """What was held up goes on, some of it at once."""
+        """Let held up messages go on, some of them at once."""
         while self._held:
             self._take(*self._held.popleft())
 
@@ -224,7 +224,7 @@ class _Socket:
 
 
 class Listener:
-    """What the transport binds."""
+    """The listener that the transport binds."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -278,7 +278,7 @@ class Wire(asyncio.Transport):
 
 
 class _Server:
-    """What ``create_server`` returns."""
+    """The result of ``create_server``."""
 
     def __init__(self, net: Net, host: Host, loop: Loop, factory: Callable[[], Any], address: str) -> None:
         self._net, self._host, self._loop = net, host, loop

@@ -1,4 +1,4 @@
-"""Who changes the group of nameservers: adds, removes, hands over; asks again until it is done."""
+"""An operator of the group of nameservers: adds, removes, hands over; asks again until it is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What judges a run: each violation begins with the instant and the name of the oracle that saw it."""
+"""Judges of a run: each violation begins with the instant and the name of the oracle that saw it."""
 
 from __future__ import annotations
 

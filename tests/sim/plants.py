@@ -130,7 +130,7 @@ def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None
 
 
 def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
-    """Whoever joined a barrier joins it again, though it has been sent meanwhile."""
+    """Let a read join a barrier again, though it has been sent meanwhile."""
     real = reader.Reader.join
 
     def join(keeper: Any, passed: Any) -> int:
@@ -277,7 +277,7 @@ def names_of_segments_and_images_are_not_synced(patch: pytest.MonkeyPatch) -> No
 
 
 def promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """Whoever was killed has forgotten its term and its vote."""
+    """Let a killed member forget its term and its vote."""
     patch.setattr(EffectQueue, "store_vote", lambda effects: None)
 
 
@@ -293,7 +293,7 @@ def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def machines_never_restart(patch: pytest.MonkeyPatch) -> None:
-    """Who lost power under ``journal`` takes what it finds for all that it acknowledged."""
+    """Let a member that lost power under ``journal`` take its disk for all that it acknowledged."""
     patch.setattr(DiskFiles, "boot_id", lambda files: "always the same")
 
 
@@ -381,7 +381,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """What D1 comes to: an older message comes again, and the log ends where that message did."""
+    """Plant the effect of D1: an older message comes again, and the log ends where that message did."""
     real = Following.on_append
 
     def on_append(following: Any, peer: str, m: Append) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: chosen by the seed, then checked."""
+"""Faults of a run: chosen by the seed, then checked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DURABILITIES = ("journal", "journal", "fsync", "memory")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     settings: str

@@ -1,4 +1,4 @@
-"""Where the raft package touches the machine, the simulator takes the machine's place.
+"""Seams at which the simulator takes the machine's place for the raft package.
 
 The real driver, engine, journal, writer, snapshots, data directory, transport and handshake run; replaced are
 clocks, chance, the files (see :mod:`disk`), the journal's thread, whose steps run on virtual time, and the
@@ -45,7 +45,7 @@ BEGINS_S = 1e-5
 
 
 class Machine:
-    """What one simulated process stands on: its disk, its chance."""
+    """The machine of one simulated process: its disk, its chance."""
 
     def __init__(self, clock: Clock, loop: Loop, disk: Disk) -> None:
         self.clock = clock
@@ -183,7 +183,7 @@ class WriterThread:
             self._go_on()
 
     def _go_on(self) -> None:
-        """What was waited for is there."""
+        """Go on: the awaited thing is there."""
         self._due += 1
         self._machine.disk.done()
         self._advance(self.get_nowait() if self._waits is NEXT_ITEM else None)

@@ -512,7 +512,7 @@ class StockWorld:
 
     @contextmanager
     def watched(self, member: StockMember) -> Iterator[None]:
-        """What comes out of a tick is logged and forgotten, as the library's own thread does it."""
+        """Log and forget the errors of a tick, as the library's own thread does."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What the seeds of one call have covered, in words: "clean" is worth what stands here, and no more."""
+"""Coverage of the seeds of one call, in words: "clean" is worth what stands here, and no more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Summary:
             self.failed.append(result.seed)
 
     def left_s(self, took_s: float) -> float:
-        """How long the rest takes, if it goes on like this."""
+        """Return the time that the rest takes, if it goes on like this."""
         return (len(self._seeds) - self.played) * took_s / max(self.played, 1)
 
     def progress(self, took_s: float, ends: str) -> str:
@@ -51,7 +51,7 @@ class Summary:
         )
 
     def lines(self, took_s: float) -> Iterator[str]:
-        """What was played and what it covered."""
+        """Return lines on the seeds played and their coverage."""
         seeds = self._seeds
         cpu = f", {self._cpu_s / self.played:.2f} CPU s each" if self.played else ""
         yield (

@@ -85,7 +85,7 @@ def entry(index: int) -> Op:
 
 @dataclass
 class Known:
-    """What somebody was told of, so that it must be there in the next life."""
+    """Acknowledged things, which must be there in the next life."""
 
     vote: tuple[int, str | None] = (0, None)
     entries: int = 1
@@ -158,7 +158,7 @@ class Life:
 
 
 def everything(life: Life) -> None:
-    """What a member does, each of it once or more."""
+    """Do all that a member does, each of it once or more."""
     life.known.instance = life.directory.standing.instance
     life.become_voter()
     life.save_vote(3, "b:1")

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(900)
 def test_other_seeds_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """What must hold holds whatever goes wrong. Half of the seeds have three members, half of them five."""
+    """All rules hold whatever goes wrong. Half of the seeds have three members, half of them five."""
     first = FIRST or random.SystemRandom().randrange(10**5, 10**9)
     seeds = f"{first}-{first + SEEDS - 1}"
     with capsys.disabled():

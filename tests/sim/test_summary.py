@@ -1,4 +1,4 @@
-"""What is said of many seeds is their sum, and an interrupted call says what it did."""
+"""The summary of many seeds is their sum, and an interrupted call says what it did."""
 
 from __future__ import annotations
 

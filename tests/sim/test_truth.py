@@ -1,4 +1,4 @@
-"""What the simulator holds to be wrong, and what it does not."""
+"""Behaviour that the simulator holds to be wrong, and behaviour that it does not."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
 
 
 def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits in it says nothing of the broker."""
+    """Messages that wait in it say nothing of the broker."""
     monkeypatch.setattr(FailureDetector, "judge", lambda *_, **__: ())
     leader = world.leader()
     assert leader is not None
@@ -91,7 +91,7 @@ def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(wo
 
 
 def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked for each batch of reads agrees with the age itself, after every turn and for later."""
+    """The check of each batch of reads agrees with the age itself, after every turn and for later."""
     answers = {True: 0, False: 0}
 
     def compare(truth: Truth, mode: Watched) -> None:

@@ -1,4 +1,4 @@
-"""What must hold, checked against everything that happened, which no member can see.
+"""Rules, checked against everything that happened, which no member can see.
 
 Violations are collected, not raised: much of what calls in here runs under code that catches exceptions.
 """
@@ -106,7 +106,7 @@ class Truth:
         self.violations.append(f"{self.world.clock.now:.6f} {oracle}: {text}")
 
     def whole_history(self) -> list[Call]:
-        """What clients were told, and what the end of broker names did to what they have read."""
+        """Return the answers to clients, and the effect of the end of broker names on their reads."""
         calls = [replace_call(call, outcome=Outcome.UNKNOWN) for _, call in self._drops]
         for call in self.history:
             what = call.key, call.value
@@ -140,7 +140,7 @@ class Truth:
         member.looked_at_index = index
 
     def before(self, command: Command, view: RouteView) -> Record | None:
-        """What is to be known of a command before it is applied for the first time anywhere."""
+        """Note the facts of a command before it is applied for the first time anywhere."""
         return view.record(command.broker) if isinstance(command, REGISTRATIONS) else None
 
     def after(
@@ -285,7 +285,7 @@ class Truth:
         self.count["acknowledged"] += 1
         self._acknowledged_at.append(self.world.clock.now)
         self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
-        # Who was told of something behind a drop must find it dropped, as must everybody after that.
+        # A client that got an answer behind a drop must find it dropped, as must all clients after that.
         while self._drops and self._drops[0][0] <= index:
             call = self._drops.pop(0)[1]
             self.history.append(replace_call(call, ended=self.world.clock.now))
@@ -481,8 +481,8 @@ class Truth:
         return False
 
     def _stood_still(self, broker: BrokerKey) -> float:
-        """How much too young a member may date a hearing: its liveness clock does not count its pauses, and
-        it may have heard something just before one that it reports only afterwards.
+        """Return by how much a member may date a heartbeat too young: its liveness clock leaves out its pauses,
+        and it may report after a pause a heartbeat that came just before.
         """
         pauses = [
             member.paused_at_last - member.paused_from

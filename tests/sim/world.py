@@ -25,7 +25,7 @@ SETTLE_S = 12.0
 
 
 class _Complaints(logging.Handler):
-    """Whatever the nameserver logs as an error is one, unless the simulator made it."""
+    """Errors that the nameserver logs are violations, unless the simulator caused them."""
 
     EXPECTED = (
         *("journal full", "not exported", "unable to store"),

@@ -1,4 +1,4 @@
-"""How long ago this member certainly belonged to the cluster: contact, dated by echoed clocks.
+"""Contact: the time since this member certainly belonged to the cluster, dated by echoed clocks.
 
 Each message carries the sender's clock and echoes the newest clock received from that peer in the same term,
 so a message that waited in a buffer while a process stood still proves nothing. An echo of our own clock

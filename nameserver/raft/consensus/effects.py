@@ -1,4 +1,4 @@
-"""What a step wants done: values, in the order in which they are to be done.
+"""Effects of a step: values, in the order in which they are to be carried out.
 
 As with other protocols without IO, whoever calls the engine takes the effects of the call afterwards, and
 performs them, before it calls again: :meth:`.engine.Engine.take_effects`.
@@ -145,7 +145,7 @@ class EffectQueue:
         self.stopped = False
 
     def take(self) -> list[Effect]:
-        """What was wanted since this was called last."""
+        """Return the effects since the last call."""
         wanted, self._wanted = self._wanted, []
         return wanted
 

@@ -64,7 +64,7 @@ class Elections(EnginePart):
             self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
-        """What this member knows of its leader, for the log."""
+        """Return this member's knowledge of its leader, for the log."""
         leader = self._library.leader
         linked = "none" if leader is None else "up" if leader in self._effects.greeted else "down"
         return f"leader={leader} link={linked} {self.shared.silence(now)}"

@@ -36,7 +36,7 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: How often a commit index that nothing else writes goes to the journal, and how often stalls are looked for.
+#: Interval at which an unwritten commit index goes to the journal, and at which stalls are looked for.
 HOUSEKEEPING_S: Final = 0.25
 #: A journal write that takes longer makes the leader step down (rule 9).
 STALL_S: Final = 1.0
@@ -404,7 +404,7 @@ class Engine(EnginePart):
             self.leading.step_down("journal stalls")
 
     def _write_takes(self, now: float) -> float:
-        """How long the oldest write is under way; while this member stood still it could not hear of it."""
+        """Return the age of the oldest write under way, in seconds, without the pauses of this member."""
         return now - self.shared.watch.lost - self._log.written_since
 
     # ---- the step

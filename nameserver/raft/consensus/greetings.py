@@ -90,7 +90,7 @@ class Greetings(EnginePart):
 
     @property
     def http_addresses(self) -> dict[str, str]:
-        """Where operators reach the members that have said so, this one included."""
+        """Return the HTTP addresses of the members that have announced one, this one included."""
         known, members = {**self.said, self._me: self._mine}, self.shared.configuration.members
         return {name: known[name].http for name in members if name in known and known[name].http}
 
@@ -140,7 +140,7 @@ class Greetings(EnginePart):
 
     @property
     def _mine(self) -> Greeting:
-        """What this member says of itself."""
+        """Return this member's greeting."""
         standing, config, log = self.shared.standing, self.shared.config, self._log
         return Greeting(
             standing.instance,
@@ -161,7 +161,7 @@ class Greetings(EnginePart):
         self._effects.send(peer, self._mine)
 
     def say_to_all(self) -> None:
-        """What this member is has changed."""
+        """Send every linked peer a new greeting, because this member's role changed."""
         for peer in sorted(self._effects.links):
             self.say(peer)
 

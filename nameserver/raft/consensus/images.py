@@ -36,7 +36,7 @@ TAIL_BYTES: Final = 1024 * 1024
 
 
 class Images(EnginePart):
-    """What one member does with state images; one thing at a time.
+    """One member's work with snapshots; one thing at a time.
 
     Attributes:
         failures: How many could not be stored; ``error`` says why the last one that was made here could not.
@@ -188,7 +188,7 @@ class Images(EnginePart):
         self._effects.send(leader, reply)
 
     def link_down(self, peer: str) -> None:
-        """What ``peer`` has sent of an image is void."""
+        """Discard the partial snapshot received from ``peer``."""
         if self._incoming is not None and self._incoming[0] == peer:
             self._incoming = None
 

@@ -151,7 +151,7 @@ class Leading(EnginePart):
         return not progress.learner and peer in self.shared.configuration.voters
 
     def trusted(self, peer: str) -> Progress | None:
-        """What is known of ``peer`` if it is linked and has what it once promised (D25)."""
+        """Return the progress of ``peer`` if it is linked and has what it once promised (D25)."""
         progress = self.progress.get(peer)
         linked = peer in self._effects.greeted
         return progress if linked and progress is not None and not progress.learner else None
@@ -216,7 +216,7 @@ class Leading(EnginePart):
         see transport.
         """
         now = self._clock()
-        # What is not applied here yet is so there before the age counts.
+        # A follower applies entries that are not applied here yet before its contact counts.
         age = now - self._contact.majority_date(now) if self._library.leads else math.inf
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:

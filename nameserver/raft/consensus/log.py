@@ -33,7 +33,7 @@ Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a member finds on its disk.
+    """The content of a member's disk at its start.
 
     Attributes:
         configuration: The one in force at the base.
@@ -127,7 +127,7 @@ class RaftLog:
         return found
 
     def take_ops(self, at: float) -> tuple[int, list[Op]] | None:
-        """What the journal must write, handed over at ``at``, with its position; None if nothing changed."""
+        """Return the journal's next writes, handed over at ``at``, with their position; None if there are none."""
         if self._commit != self._commit_written:
             self._ops.append((OP_COMMIT, self._commit))
             self._commit_written = self._commit
@@ -163,7 +163,7 @@ class RaftLog:
             self._configurations = [(index, self.committed_configuration(index)[1]), *later]
 
     def tail_from(self, index: int, bytes_min: int) -> int:
-        """Where the entries begin that end at ``index`` and have so many bytes, or are all that there are."""
+        """Return the first of the entries up to ``index`` that have so many bytes, or of all."""
         size = 0
         while index > self.base_index + 1 and size < bytes_min:
             index -= 1

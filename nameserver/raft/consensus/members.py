@@ -1,4 +1,4 @@
-"""Who takes part: a member's standing in its cluster, and how a cluster is founded. Pure.
+"""Membership: a member's role in its cluster, and the founding of a cluster. Pure.
 
 A data directory that never took part is empty. Empty members found a cluster only together: each must see
 every other one linked and empty at the same time (or hear from one that has just done so that its own
@@ -28,7 +28,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """What a member knows of its own part; durable before anybody hears of what it does by it.
+    """A member's own role; durable before others see the effects of it.
 
     Attributes:
         instance: Names this life of the data directory; another one after it was emptied.
@@ -51,7 +51,7 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Who takes part: voters count, learners only receive. Sorted, so that equal ones are equal."""
+    """The members: voters count, learners only receive. Sorted, so that equal ones are equal."""
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def decode_configuration(data: bytes) -> Configuration:
 
 
 def majority(members: int) -> int:
-    """How many of so many are more than half."""
+    """Return the smallest number that is more than half of so many."""
     return members // 2 + 1
 
 

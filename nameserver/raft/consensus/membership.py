@@ -30,7 +30,7 @@ ALIVE_TIMEOUTS: Final = 4
 
 
 class Membership(EnginePart):
-    """Who takes part and who leads, as one member changes it or learns of it."""
+    """Changes of members and of the leader, as one member makes them or learns of them."""
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
@@ -158,7 +158,7 @@ class Membership(EnginePart):
         return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 
     def notify_removed(self) -> None:
-        """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
+        """Notify members that were removed, as a leader that knows it."""
         if not self.shared.committed:
             return
         members = self.shared.configuration.members

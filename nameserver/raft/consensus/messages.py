@@ -1,4 +1,4 @@
-"""What members say to each other: closed set of messages, msgpack, one format byte in front.
+"""Messages of members to each other: closed set of messages, msgpack, one format byte in front.
 
 Fields are positional; a later version may append fields with defaults (older members skip them) and raises
 :data:`FORMAT` when an older member could not understand the message (docs/formats.md).
@@ -18,13 +18,13 @@ FORMAT: Final = 1
 
 #: The next one still fits into every field of messages and journal.
 NUMBER_MAX: Final = 2**62
-#: How far one message takes a member's term. One from further ahead is refused, so that a few do not use up
-#: the terms that there are; a group with 100 elections a second takes more than a year for so many.
+#: One message raises a member's term by so much at most. One from further ahead is refused, or a few would
+#: use up the terms that there are; a group with 100 elections a second takes over a year for so many.
 TERM_STEP_MAX: Final = 2**32
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Term = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
-#: What names a cluster or one life of a directory: it is kept, and stands in lines of the log.
+#: The name of a cluster, or of one life of a directory: it is kept, and stands in lines of the log.
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 
 
@@ -115,7 +115,7 @@ class Append(_OfTerm, frozen=True, tag=7):
     age: float | None
 
 
-#: What an :class:`AppendReply` says of ``index``.
+#: The meaning of ``index`` in an :class:`AppendReply`.
 MATCH: Final = 0  # the log is the leader's up to here, and durable
 RESET: Final = 1  # send from here
 ALIVE: Final = 2  # nothing; only the clocks count
@@ -167,7 +167,7 @@ class Removed(_OfTerm, frozen=True, tag=11):
     index: Index
 
 
-#: What elections are made of.
+#: Messages of elections.
 Electoral = PreVote | PreVoteReply | RequestVote | VoteReply | Stale | TimeoutNow
 Message = Greeting | Electoral | Append | AppendReply | SnapshotPart | SnapshotReply | Removed
 

@@ -1,4 +1,4 @@
-"""What the parts of one member share (who counts, who is silent), and what each of them holds of it."""
+"""State that the parts of one member share (voters, silent members), and each part's access to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: A leader that a majority has not answered for so many election timeouts steps down (D8).
 FALLBACK: Final = 1.5
-#: What takes long to apply is expected to take others as long, up to so many election timeouts.
+#: Others are expected to apply an entry for as long as this member, up to so many election timeouts.
 APPLY_PATIENCE: Final = 4
 
 
@@ -44,7 +44,7 @@ class HeldImage(Protocol):
 
 @dataclass(eq=False, repr=False)
 class Shared:
-    """What all parts of one member look at, and some change: it imports none of them, they all import it.
+    """State that all parts of one member read, and some change: it imports none of them, they all import it.
 
     Attributes:
         standing: What this member is; stored before anybody hears of what it does by it.
@@ -151,7 +151,7 @@ class Shared:
                 self.last_look_at = library.election_deadline  # one last look is enough
 
     def expect_silence(self, took: float) -> None:
-        """What took this member so long to apply takes the others as long: they say nothing meanwhile."""
+        """Expect silence of the others: they take as long to apply an entry as this member did."""
         now, took, library = self.clock(), min(took, APPLY_PATIENCE * self.timeout), self.library
         if library.state == LEADER:
             times = library.answered
@@ -196,7 +196,7 @@ class Shared:
             library.election_deadline = min(library.election_deadline, soon)
 
     def silence(self, now: float) -> str:
-        """What this member heard last, for the log."""
+        """Return the time of the last message from the leader, for the log."""
         heard = f"{(now - self.heard) * 1000:.0f}" if math.isfinite(self.heard) else "never"
         return f"last_heard_ms={heard} own_gap_ms={self.watch.longest * 1000:.0f}"
 
@@ -230,7 +230,7 @@ class Shared:
 
 
 class EnginePart:
-    """What each part holds of what they share."""
+    """Base of the parts: their access to the shared state."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared: Final = shared

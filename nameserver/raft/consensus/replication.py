@@ -1,4 +1,4 @@
-"""What the leader knows of each peer's log: what was sent, what is acknowledged, how much may be under way.
+"""The leader's view of each peer's log: entries sent, entries acknowledged, entries that may be under way.
 Pure.
 """
 

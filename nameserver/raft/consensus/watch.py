@@ -62,7 +62,7 @@ class Watch:
         return late
 
     def restart(self, now: float) -> None:
-        """What came before was work that is done once (a replay): no gap."""
+        """Begin anew: the time before was work that is done once (a replay), no gap."""
         self._last = now
 
     def heard(self) -> None:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a link, and that nobody changes what it says. Pure: randomness comes in as
+"""Proof of the peer's identity and of unchanged messages. Pure: randomness comes in as
 nonces.
 
 Four handshake frames; whoever dials proves first, so a stranger that connects learns one random number::
@@ -79,7 +79,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What one member brings to each handshake.
+    """One member's part in each handshake.
 
     Attributes:
         members: Whom this member knows to take part. Another one of the same cluster is let in, too: it may
@@ -119,7 +119,7 @@ class Handshake:
 
     @property
     def refusal(self) -> str:
-        """What it means, at the dialler, if the other end closes the connection before it is proven."""
+        """Return the likely reason, at the dialler, of a connection that is closed before it is proven."""
         if self._their_nonce:
             return "it does not take our proof: is its secret another one?"
         return "it does not take us for a member: its log says why"

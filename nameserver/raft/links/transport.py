@@ -44,7 +44,7 @@ OUTSIDERS_MAX: Final = 16
 RETRY_S: Final = (0.05, 0.5)
 #: Without a link for so long, the lesser of two members dials as well.
 LESSER_DIALS_AFTER_S: Final = 3.0
-#: What is logged of a host's unproven connections for one reason is logged again after so long.
+#: The same reason of a host's unproven connections is logged again after so long.
 REPORT_AGAIN_S: Final = 30.0
 #: Lines about unproven connections in that time.
 REPORTS_MAX: Final = 150
@@ -64,14 +64,14 @@ RAFT: Final = 1
 APPLICATION: Final = 2
 
 _SIZE: Final = struct.Struct(">I")
-#: What the first two bytes of a TLS handshake, or of its refusal, are.
+#: The first two bytes of a TLS handshake, or of its refusal.
 _TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
 #: Copying so much costs less than another call of the loop's.
 _JOIN_MAX: Final = 64 * 1024
 
 
 class LinkOwner(Protocol):
-    """Who is told about links; every call is on the loop."""
+    """Owner of links, notified of them; every call is on the loop."""
 
     def link_up(self, peer: str) -> None: ...
     def link_down(self, peer: str) -> None: ...
@@ -83,7 +83,7 @@ class LinkOwner(Protocol):
 
 
 class Strangers:
-    """How many connections that have proved nothing came from each host in this second."""
+    """Counts of unproven connections from each host in this second."""
 
     _REMEMBERED_MAX: Final = 1024
 
@@ -448,7 +448,7 @@ class Link(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _why_it_left(self) -> str:
-        """What it means that the peer closes the connection now, so that both ends say what is wrong."""
+        """Return the likely reason of a close by the peer now, so that both ends log the fault."""
         pipe = self._pipe
         if self.peer is not None:
             return ""

@@ -18,7 +18,7 @@ from routekeeper.remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 
-#: How often the files are looked at, and the date.
+#: Interval at which the files and the date are looked at.
 CHECK_S: Final = 5.0
 
 _Signature = tuple[tuple[int, int, int], ...]

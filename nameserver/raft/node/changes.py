@@ -15,10 +15,10 @@ from .images import ImageFiles
 
 logger = logging.getLogger(__name__)
 
-#: How long a closing leader waits for another one.
+#: Longest wait of a closing leader for another one.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
-#: How long a change waits for another one, or for a new leader to find its feet, and how often it looks.
+#: Wait of a change for another one, or for a new leader to be ready, and the interval of its looks.
 PATIENCE_S: Final = 2.0
 PATIENCE_STEP_S: Final = 0.02
 

@@ -51,7 +51,7 @@ boot_clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", 
 FRAME_OVERHEAD: Final = 1024 * 1024
 #: Timers are not set closer than this.
 TIMER_MIN_S: Final = 0.001
-#: How often a timer is set anew because messages have moved its deadline on.
+#: Interval at which a timer is set anew because messages have moved its deadline.
 MOVE_TIMER_S: Final = 0.02
 #: Messages held while a promise is stored; a disk that stands still for long costs those after these.
 HELD_MAX: Final = 4096
@@ -124,7 +124,7 @@ class RaftMember:
 
     @property
     def engine(self) -> Engine:
-        """What decides for this member.
+        """The engine, which decides for this member.
 
         Raises:
             NotLeader: It is not started.
@@ -145,7 +145,7 @@ class RaftMember:
 
     @property
     def role(self) -> Role:
-        """What this member is right now."""
+        """The present role of this member."""
         return Role.LEARNER if self._engine is None else self._engine.role
 
     @property
@@ -732,7 +732,7 @@ class RaftMember:
         self.keep(task)
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
-        """What may go wrong with a disk is dealt with in the task: anything else is our own fault, and a
+        """Stop at a defect: the task deals with faults of the disk, so any other error is our own, and a
         member that goes on without its promises or images would look alive and be of no use.
         """
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -42,7 +42,7 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
-        # What is to be stored next: a vote is never later on the disk than what this member became by it.
+        # To be stored next: a vote is never later on the disk than what this member became by it.
         self._vote_due: Callable[[], None] | None = None
         self._standing_due: Callable[[], None] | None = None
         self._saving = False

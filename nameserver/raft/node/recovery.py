@@ -1,4 +1,4 @@
-"""What a member finds on its disk at its start, and what it leaves there at its end."""
+"""Recovery of a member's state from its disk at the start, and the record that it leaves at its end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Storage:
         self.snapshots = Snapshots(self.directory.raft, files)
 
     def recover(self) -> Recovered:
-        """What this member knows, all of it durable; from here on something may be acknowledged.
+        """Return this member's state, all of it durable; from here on something may be acknowledged.
 
         Raises:
             RaftStartError: What is there cannot be read, or is not all of it.

@@ -1,4 +1,4 @@
-"""What a member keeps on disk, and the thread that writes it.
+"""A member's files, and the thread that writes them.
 
 Here belongs the form of files and how they are read back after any end; ``consensus`` decides what to keep.
 

@@ -1,4 +1,4 @@
-"""Where the journal ends, kept beside it, so that a start notices a journal that was shortened.
+"""The journal's end, kept beside it, so that a start notices a journal that was shortened.
 
 ``DATA/raft/end`` has three blocks::
 
@@ -104,7 +104,7 @@ class JournalEnd:
                 self._written = block
 
     def sync(self) -> None:
-        """What was saved is durable on return."""
+        """Make durable all that was saved."""
         if self._file is not None:
             self._file.sync()
             self._synced = self._written

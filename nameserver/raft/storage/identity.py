@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 VOTE_FORMAT: Final = 1
-#: What a standing says, and what of it still holds in a life that finds no data.
+#: Fields of a standing, and those that still hold in a life that finds no data.
 _STANDING: Final = tuple(field.name for field in fields(MemberState))
 _WITHOUT_DATA: Final = ("cluster", "removed")
 #: Room for what is known of some hundred members.
@@ -55,7 +55,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State(MemberState):
-    """What this member is, and what became of its last life. Kept as JSON, by the names of the fields.
+    """This member's role, and the end of its last life. Kept as JSON, by the names of the fields.
 
     Attributes:
         members: The founders, or those whom this member was started to join; the log knows who takes part.

@@ -45,7 +45,7 @@ _KEEP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """Where an image is; ``size`` counts its bytes without the header, which holds ``configuration``."""
+    """The place of a snapshot; ``size`` is without the header, which holds ``configuration``."""
 
     index: int
     term: int
@@ -127,7 +127,7 @@ class Snapshots:
 
 
 def _image_at(raw: bytes) -> int:
-    """Where the image begins in a file that begins so."""
+    """Return the beginning of the snapshot in a file that begins so."""
     return _MEMBERS_AT + int.from_bytes(raw[_HEAD.size : _MEMBERS_AT], "big")
 
 

@@ -270,7 +270,7 @@ class Journal:
             self._cut(good)
             if good == 0:  # killed while the segment was begun
                 self._write_header(self._segments[-1].number)
-            # What a former life wrote without syncing counts from now on as durable.
+            # Bytes that a former life wrote without a sync count from now on as durable.
             self._file.sync()
         return replay, size_total
 

@@ -22,7 +22,7 @@ from typing import Final
 from routekeeper.nameserver.disk.files import File, Files, replace_file, write_all
 
 _HEAD: Final = struct.Struct(">IQI")
-#: What a disk loses together, at most: two slots never share one.
+#: The largest piece that a disk loses at once: two slots never share one.
 BLOCK: Final = 4096
 
 

@@ -24,12 +24,12 @@ from .journal import Journal
 
 logger = logging.getLogger(__name__)
 
-#: How often a write that found the disk full is tried again.
+#: Interval at which a write that found the disk full is tried again.
 FULL_RETRY_S: Final = 0.5
 
 #: A position and what becomes durable as it; something to call; None to end.
 Item: TypeAlias = tuple[int, list[Op]] | Callable[[], None] | None
-#: Where the steps wait: for the next item, which is sent to them; until the disk has done what it was given,
+#: The steps wait here: for the next item, which is sent to them; until the disk has done what it was given,
 #: which the calls to it have waited for already; or for so many seconds.
 NEXT_ITEM: Final = None
 DISK: Final = 0.0
@@ -90,7 +90,7 @@ class Writer:
     def write(self, position: int, ops: list[Op], *, silent: bool = False) -> None:
         """Hand over what becomes durable as ``position``; ``silent`` if :meth:`ask` is called soon anyway."""
         with self._lock:
-            # Whoever is to be told of what is under way will be told.
+            # All callbacks of the writes under way will be called.
             self._silent = silent and (self._silent or self.handed == self._written)
             self.handed = position
         self._thread.put((position, ops))
@@ -116,7 +116,7 @@ class Writer:
     # ---- on the thread
 
     def steps(self) -> Steps:
-        """What the thread does, in the order in which it does it."""
+        """Run the thread's steps, in their order."""
         try:
             item = yield from self._take()
             while item is not None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-operators"
 WAIT_S = 60.0
 BIN = Path(sys.executable).parent
-#: What is checked of each answer; which of the requests are valid is said better by tests of our own.
+#: Checks of each answer; which of the requests are valid is said better by tests of our own.
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
     *("response_schema_conformance", "response_headers_conformance"),

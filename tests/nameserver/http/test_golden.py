@@ -72,7 +72,7 @@ VOLATILE: Final = re.compile(
 #: A log index that is called "index" alone, the number in a snapshot's name, the name that a group founded.
 VOLATILE_INDEX: Final = re.compile(r'(?<="index":)\d+(?=,"term"|\}$)')
 VOLATILE_NAME: Final = re.compile(r'(?<=/snapshot-)\d+|(?<="cluster":")[0-9a-f]{32}')
-#: What stands for a group in an entity tag.
+#: Stands for a group in an entity tag.
 VOLATILE_TAG: Final = re.compile(r'(?<=Etag: ")\d+|(?<=Etag: W/")\d+')
 #: Metrics of which the same is true.
 VOLATILE_METRICS: Final = re.compile(

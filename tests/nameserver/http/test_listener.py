@@ -57,7 +57,7 @@ async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any)
 
 
 def served(connections: HttpConnections) -> int:
-    """How many have a request with its handler."""
+    """Return the number of requests in handlers."""
     return len(connections.open) - len(connections.begun) - len(connections.kept)
 
 

@@ -1,4 +1,4 @@
-"""What /metrics says of a raft group; alert rules and operations.md name nothing that does not exist."""
+"""Metrics of a raft group; alert rules and operations.md name nothing that does not exist."""
 
 from __future__ import annotations
 

@@ -419,7 +419,7 @@ def test_document_and_served_paths_are_the_same(tmp_path: Path) -> None:
 
 
 def test_document_is_whole() -> None:
-    """What it refers to is there, what is there is referred to, and each schema is one."""
+    """All references lead to a schema, all schemas are referred to, and each is valid."""
     text = json.dumps(DOCUMENT)
     referred = set(re.findall(r'"#/components/(\w+/\w+)"', text))
     there = {

@@ -84,7 +84,7 @@ def names(events: list[tuple[str | None, str, Any]]) -> list[str]:
 
 
 class Knower:
-    """What somebody knows who only has the events."""
+    """The knowledge of a watcher that has only the events."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()

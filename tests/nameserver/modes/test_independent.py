@@ -523,7 +523,7 @@ def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> N
         await bench.register()
         assert await waiting == 1
         assert not other.done()
-        # What shows in a topic's route without touching the topic itself wakes too: a slave's address.
+        # A change that shows in a topic's route without touching the topic wakes, too: a slave's address.
         waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
         await asyncio.sleep(0)
         await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")

@@ -1,4 +1,4 @@
-"""What a leader and its followers say to each other, made by hand."""
+"""Messages of a leader and its followers, made by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def follower_of(w: Any) -> Engine:
 
 
 def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **changes: Any) -> Append:
-    """What the leader says next, with entries of its own term."""
+    """Return the leader's next message, with entries of its own term."""
     log = follower._log
     values: dict[str, Any] = {
         "term": follower.term,
@@ -53,7 +53,7 @@ def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **c
 
 
 def from_voter(leader: Engine, **changes: Any) -> AppendReply:
-    """What a voter answers that has all."""
+    """Return the answer of a voter that has all entries."""
     values: dict[str, Any] = {
         "term": leader.term,
         "seq": 10**6,

@@ -40,7 +40,7 @@ TIMEOUT_S = TIMEOUT_MS / 1000
 
 @dataclass
 class Disk:
-    """What survives: frames in order, of which the last ones may be lost; promises are synced at once."""
+    """Surviving content: frames in order, of which the last ones may be lost; promises are synced at once."""
 
     frames: list[list[Op]] = field(default_factory=list)
     written: int = 0  # frames that are certainly there
@@ -651,7 +651,7 @@ def world() -> Callable[..., World]:
 
 @pytest.fixture
 def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What plays a scenario on a directory with a fix switched off: it must be found wrong."""
+    """Play a scenario on a directory with a fix switched off: it must be found wrong."""
 
     def find(
         switch_off: Callable[[pytest.MonkeyPatch], None],

@@ -1,4 +1,4 @@
-"""What becomes of a change that was proposed: its sender is told in time (D13), is never told what became of
+"""Outcomes of proposed changes: the sender is notified in time (D13), and never of the outcome of
 another one (D23), and nothing late is applied over something newer (D27).
 """
 
@@ -35,7 +35,7 @@ class _NoEffects:
 
 @pytest.fixture
 def draw_boot_id() -> Callable[[], int]:
-    """How a process gets its number."""
+    """Return the number of a process."""
     return lambda: secrets.randbits(48)
 
 

@@ -723,7 +723,7 @@ def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pau
 
 
 def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> None:
-    """Whoever wrote over a follower does not wait for the leader's apply; large entries run side by side."""
+    """A write over a follower does not wait for the leader's apply; large entries run side by side."""
     w = world()
     leader = w.elect("a")
     w.settle()
@@ -1156,7 +1156,7 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d27_off(patch: pytest.MonkeyPatch) -> None:
-    """What was handed over in an earlier term is appended all the same."""
+    """Append proposals although they were handed over in an earlier term."""
     original = Engine.append
 
     def append(engine: Any, payload: bytes, *, term: int) -> int | None:

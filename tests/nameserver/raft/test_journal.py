@@ -558,7 +558,7 @@ def test_d30_a_journal_of_what_is_kept_is_as_small_as_that(tmp_path: Path) -> No
 
 
 def _d15_off(patch: pytest.MonkeyPatch) -> None:
-    """What cannot be read is as good as not there."""
+    """Treat an unreadable part as if it were absent."""
     original = Snapshots.recover
 
     def recover(snapshots: Snapshots) -> tuple[SnapshotFile, bytes] | None:

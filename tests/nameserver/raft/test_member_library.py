@@ -1,4 +1,4 @@
-"""What the library does badly with sockets, pipes and children, and members do not."""
+"""Faults of the library with sockets, pipes and children, which members do not have."""
 
 from __future__ import annotations
 

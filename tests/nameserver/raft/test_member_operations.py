@@ -282,7 +282,7 @@ def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_
 def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asked for it was told that its outcome is unknown: nobody else learns of it."""
+    """The operator was told that its outcome is unknown: nobody else learns of it."""
 
     async def scenario() -> None:
         begun = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a member can make another one write into its log: some lines, whatever it sends, and their number."""
+"""Log lines that a member can cause at another one: some, whatever it sends, and their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routekeeper.nameserver.raft.consensus.messages import (
 
 Make = Callable[..., Any]
 MESSAGES = 200
-#: Whatever came of each of these messages, it is said of so many of them at most; and what is said otherwise.
+#: So many of these messages are logged at most, and the other lines.
 LINES_MAX = 30
 
 

@@ -1,4 +1,4 @@
-"""Whoever proves to be of the cluster, but is in no configuration: on loopback without a secret, anybody.
+"""Peers that prove to be of the cluster, but are in no configuration: on loopback without a secret, anybody.
 
 It may have been added while this member was away. It is let in, and must cost nothing.
 """

@@ -32,7 +32,7 @@ def _contexts(name: str, *, me: str = "127.0.0.1:1", authority: str = "authority
 
 
 def _forged(name: str) -> TlsContexts:
-    """What a member would not start with: contexts with any certificate, which take the true authority's."""
+    """Make contexts that a member would not start with: any certificate, and trust in the true authority."""
     accept, dial = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     for context in (accept, dial):
         context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -337,7 +337,7 @@ def test_strangers_leave_the_log_lines_about_members_alone(
 
 
 class _Planted:
-    """Whoever loads its pickle runs code: a file appears."""
+    """An object whose pickle runs code when it is loaded: a file appears."""
 
     def __init__(self, trace: Path) -> None:
         self._trace = trace

@@ -84,7 +84,7 @@ def put_kv(key: str, value: str) -> Request:
 
 @dataclass
 class RecordedEffects:
-    """What a server would be asked to do."""
+    """The effects that a server would carry out."""
 
     closed: list[ConnectionId] = field(default_factory=list)
     notices: list[MinBrokerChange] = field(default_factory=list)

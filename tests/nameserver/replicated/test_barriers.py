@@ -267,7 +267,7 @@ def test_of_five_members_the_asker_and_one_more_do() -> None:
 
 
 def test_of_five_members_one_question_does_not_stand_by_another() -> None:
-    """Who asked may have left the term before the other's read arrived."""
+    """The asking member may have left the term before the other's read arrived."""
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)
     ask(rounds, "c", 1, voter=True)

@@ -49,7 +49,7 @@ def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Pa
 
 @pytest.mark.slow
 def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
-    """What waited in sockets may be read before the liveness clock's timer fires."""
+    """Bytes that waited in sockets may be read before the liveness clock's timer fires."""
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:

@@ -1,4 +1,4 @@
-"""How much the table takes: bounds of the whole and of one host, and the counts behind them."""
+"""Room in the table: bounds of the whole and of one host, and the counts behind them."""
 
 from __future__ import annotations
 

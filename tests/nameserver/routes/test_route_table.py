@@ -95,7 +95,7 @@ def filled(*names: str, topics: tuple[str, ...] = ("t1", "t2")) -> RouteTable:
 
 
 def shortened(table: RouteTable, counter: int = 2, topics: tuple[str, ...] = ("t1", "t3")) -> Update:
-    """What is left of a registration of broker a that keeps ``t1`` and brings ``t3``."""
+    """Return the difference of a registration of broker a that keeps ``t1`` and brings ``t3``."""
     command = registration(table, topics=topics, data_version=DataVersion(counter=counter))
     short = table.shortened(as_it_came(command), delete_absent=False)
     assert short is not None
