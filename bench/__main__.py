@@ -232,7 +232,7 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # What is on this machine can be looked at before a JVM is started; the rest only Spark can reach.
+    # Look at local files before a JVM is started; the others only Spark can reach.
     missing = [each for each in arguments.folders if not _URI.match(each) and not Path(each).is_dir()]
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)

@@ -17,7 +17,7 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.codes import MASTER_ID
 from routekeeper.remoting.errors import RemotingError
 
-#: How long a given cluster may take to show that it is ready, s.
+#: Longest wait for a given cluster to be ready, s.
 READY_S: Final = 15.0
 
 

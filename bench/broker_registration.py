@@ -31,7 +31,7 @@ UNKNOWN_MARK = "[OUTCOME_UNKNOWN]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself.
+    """A broker's announcement.
 
     Attributes:
         topics: Real brokers never have exactly one: the nameserver takes that for an increment.

@@ -11,7 +11,7 @@ from routekeeper.bench.split import Slot
 
 
 class Chronicle:
-    """What is known of a life's scenarios so far.
+    """A life's scenarios so far.
 
     Attributes:
         scenario: The one that is under way; the warm-up belongs to the first one.

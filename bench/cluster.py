@@ -54,7 +54,7 @@ RESTART_MAX_S: Final = 60.0
 
 _NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
 _NEW_TOPICS: Final = "autoCreateTopicEnable=true"
-#: What a server says whose port somebody else has: ports are the harness's choice.
+#: The error of a server whose port is taken: ports are the harness's choice.
 _PORT_TAKEN: Final = "Address already in use"
 
 Record = Callable[[Event], None]
@@ -150,7 +150,7 @@ class Cluster:
 
     @property
     def _generator_load(self) -> Load:
-        """What the generator does of the plan's load."""
+        """Return the generator's part of the plan's load."""
         return self.plan.load
 
     def _load_processes(self) -> list[Process]:
@@ -209,7 +209,7 @@ class Cluster:
 
     @property
     def links(self) -> Links | Literal["none"]:
-        """What cuts the links between processes."""
+        """Return the means that cuts links between processes."""
         return self.plan.links
 
     @property
@@ -238,7 +238,7 @@ class Cluster:
         for process in self._carriers:
             process.wait_ready()
         self._launch_brokers()
-        # Whoever loads much comes after those that the others wait for, and is ready when these have met.
+        # Start processes that load much after those that the others wait for.
         self.generator.launch()
         self._launch_observer()
         wait_until(

@@ -1,4 +1,4 @@
-"""Whom a fault strikes and which links it cuts (pure): in which directions nothing passes."""
+"""Targets of a fault, and the links and directions that it cuts (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the comparison writes down: one struct per kind of event, and the files they go to.
+"""Events of a run of the comparison: one struct per kind of event, and the files they go to.
 
 Rules that hold for every event:
 
@@ -99,7 +99,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one observer shows of a topic from some instant on: readings compressed to transitions.
+    """One observer's view of a topic from some instant on: readings compressed to transitions.
 
     The true instant lies in ``(unseen_ns, seen_ns]``. The view holds until the next row of the same observer,
     index and topic; the state ``end`` only says how far it was observed.
@@ -141,7 +141,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one process had used by one instant.
+    """Resources that one process had used by one instant.
 
     The CPU of a span is the sum over pids of the difference between last and first row, where ``start`` is
     0 and ``exit`` is exact, so that processes that come and go are counted in full.

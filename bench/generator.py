@@ -72,9 +72,9 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicRouteData
 
-#: How often the configuration is looked for, s.
+#: Interval at which the configuration is looked for, s.
 AWAIT_S: Final = 0.01
-#: How often a producer tries to send to a new topic, s; producers take turns within it.
+#: Interval of a producer's tries to send to a new topic, s; producers take turns within it.
 FIRST_SEND_EVERY_S: Final = 0.1
 #: Numbers of messages to new topics.
 FIRST_MESSAGES_FROM: Final = 1_000_000_000
@@ -90,7 +90,7 @@ def arm_of(config: ArmConfig) -> Arm:
 
 
 class Generator:
-    """What all users of this process share."""
+    """State that all users of this process share."""
 
     def __init__(self, config: GeneratorConfig, environment: Any) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""What the harness tells the load generator (pure)."""
+"""Configuration that the harness hands to the load generator (pure)."""
 
 from pathlib import Path
 from typing import Final

@@ -15,7 +15,7 @@ SERVERS_MAX: Final = 9
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the cluster is, and which arm it stands for."""
+    """Addresses of a given cluster, and the arm that it stands for."""
 
     arm: Arm
     servers: list[str]

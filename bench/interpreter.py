@@ -1,4 +1,4 @@
-"""How a Python was built, and which of a machine's interpreters measures best.
+"""Build of a Python, and the choice among a machine's interpreters.
 
     python3 -I bench/interpreter.py            print the path of the python3.11 that the Makefile takes
     python3 -I bench/interpreter.py --about    print path, version, compiler and build of this one as JSON

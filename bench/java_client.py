@@ -1,4 +1,4 @@
-"""What RocketMQ's Java client is told (``java/Sender.java``), and the rows that its lines become (pure).
+"""Input of RocketMQ's Java client (``java/Sender.java``), and the rows that its lines become (pure).
 
 The Java program judges nothing: it writes what it did and what it was answered, and here that becomes the
 same rows as those of the load that stands before every other arm, so that a report knows of one kind only.
@@ -64,7 +64,7 @@ class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="oper
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="view"):
-    """What a producer's client has in its route table since some instant."""
+    """A producer's route table since some instant."""
 
     client: int
     topic: str
@@ -75,7 +75,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="vi
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="end"):
-    """How far a table was watched."""
+    """The end of a table's watch."""
 
     client: int
     topic: str

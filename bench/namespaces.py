@@ -29,7 +29,7 @@ def network(subnet: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespaces:
-    """Where each process of a cluster stands.
+    """Network namespaces of a cluster's processes.
 
     Attributes:
         tag: Tells the names of this cluster from all others; the harness's interface has it as its name.

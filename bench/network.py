@@ -1,4 +1,4 @@
-"""What the connections of a run pass, so that a fault can cut them: a proxy of our own, or the kernel."""
+"""The network of a run, so that a fault can cut connections: a proxy of our own, or the kernel."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _CHUNK: Final = 64 * 1024
 
 
 class ObserverConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be read, and where it goes."""
+    """Servers to be read, and the file for the events."""
 
     kind: ArmKind
     servers: list[str]

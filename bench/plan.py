@@ -1,4 +1,4 @@
-"""What a comparison does, read from ``plans/NAME.toml`` and checked, and how long it takes."""
+"""Plan of a comparison, read from ``plans/NAME.toml`` and checked, and the time it takes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def all_users(self) -> int:
-        """How many users there are in all; each simulated broker is one."""
+        """Return the number of users; each simulated broker is one."""
         return self.sim_brokers + sum(map(self.users, ("lookup", "newcomer", "send", "send_once")))
 
 

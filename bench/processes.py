@@ -154,7 +154,7 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """How it ended; None if it runs or never did."""
+        """The exit code; None if it runs or never did."""
         return None if self.child is None else self.child.returncode
 
     def died(self) -> str | None:

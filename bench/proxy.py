@@ -26,7 +26,7 @@ from routekeeper.bench.links import Command, Count, Direction, Done, Link
 from routekeeper.remoting.transport.accepting import stop_accepting
 
 _CHUNK: Final = 64 * 1024
-#: How often it is looked who listens, s.
+#: Interval at which listeners are looked for, s.
 _LOOK_S: Final = 0.02
 #: 127.0.0.1 as the kernel holds it; Java binds it as an IPv6 address.
 _LOOPBACK: Final = {

@@ -50,7 +50,7 @@ class ManifestError(Exception):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the run took place."""
+    """The machine of a run."""
 
     cpu: str
     """Model name as the system gives it."""

@@ -22,7 +22,7 @@ ATTEMPTS_MAX: Final = 3
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; lies in the comparison's folder, so that it can be gone on with."""
+    """The order for a comparison; lies in its folder, so that it can be resumed."""
 
     profile: str
     plan: Plan
@@ -63,12 +63,12 @@ class SessionPlan:
 
     @property
     def work(self) -> Path:
-        """Where the life's processes store and log; no run folder."""
+        """Folder in which the life's processes store and log; no run folder."""
         return self.out / "work" / self.name
 
     @property
     def spool(self) -> Path:
-        """Where all of them write events, until these are sorted into run folders."""
+        """Folder for events of all of them, until these are sorted into run folders."""
         return self.work / "events"
 
     def folder(self, scenario: str) -> Path:

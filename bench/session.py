@@ -235,7 +235,7 @@ class Session:
             write_manifest(aside, manifest)
 
     def _keep_logs(self) -> None:
-        """What servers stored is not kept, what they said is."""
+        """Keep the logs of servers, but not their data."""
         for path in self.given.work.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

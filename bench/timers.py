@@ -10,7 +10,7 @@ from routekeeper.client.config import ClientConfig
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a workload says of timers; see ``plans/compare.toml``."""
+    """Timers of a workload; see ``plans/compare.toml``."""
 
     divisor: float
     """Divides the documented broker, client and scan timers."""

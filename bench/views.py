@@ -14,7 +14,7 @@ class _Shown:
 
 
 class Views:
-    """What one observer saw last of each topic."""
+    """One observer's last view of each topic."""
 
     def __init__(self, observer: Observer, index: int) -> None:
         self._observer = observer

@@ -1,4 +1,4 @@
-"""How users of Locust wait for several calls at a time."""
+"""Waiting for several calls at a time, for users of Locust."""
 
 from __future__ import annotations
 

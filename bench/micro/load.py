@@ -35,7 +35,7 @@ _UNQUOTED_VERSION: Final = 317
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What to send, and whom to account it to.
+    """Requests to send, and the process to account them to.
 
     Attributes:
         topics: Asked for at random.

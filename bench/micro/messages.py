@@ -52,7 +52,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one round of a case took.
+    """Cost of one round of a case.
 
     Attributes:
         wall_s: From the first to the last message.

@@ -1,4 +1,4 @@
-"""How the report's time grows with the events: ``python -m routekeeper.bench.micro.report_scale --rows
+"""Growth of the report's time with the events: ``python -m routekeeper.bench.micro.report_scale --rows
 5000000``.
 
 Writes run folders of invented operations, changes and views, as many rows as were asked for, and makes their
@@ -210,7 +210,7 @@ def _write_manifest(folder: Path, part: Part) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one report took; sizes in MiB."""
+    """Cost of one report; sizes in MiB."""
 
     seconds: float
     cpu_s: float

@@ -65,7 +65,7 @@ QUERY_EVERY_S: Final = 0.01
 STEP_S: Final = 60.0
 #: A thread repeats its work for so long while the loop's turns are timed.
 PAUSES_S: Final = 2.0
-#: How often it does so while what it holds at most is looked for.
+#: So often it does so while its largest table is looked for.
 HOLD_TIMES: Final = 3
 _Result = TypeVar("_Result")
 

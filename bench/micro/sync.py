@@ -1,4 +1,4 @@
-"""What one sync costs, by what the file held before: ``python -m routekeeper.bench.micro.sync --folder DIR``.
+"""Cost of one sync, by the file's former content: ``python -m routekeeper.bench.micro.sync --folder DIR``.
 
 Appends blocks to a file and syncs each (fdatasync), as the journal of a raft group does: to a file that
 grows, to one whose blocks are allocated, to one in which zeros were made durable ahead, as the journal has

@@ -66,7 +66,7 @@ _Out = TypeVar("_Out")
 
 
 class Steps:
-    """How long each step took, in us.
+    """Time of each step, in us.
 
     Args:
         cold: Steps are to find the processor's caches without their code and data.
@@ -138,7 +138,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
 
 
 class _Peer(asyncio.Transport):
-    """What a connection writes to: counts the answers."""
+    """Peer of a connection: counts the answers."""
 
     def __init__(self, connection: Connection, answered: Callable[[], None]) -> None:
         super().__init__()

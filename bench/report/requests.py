@@ -484,7 +484,7 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
     tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
     ok = F.col("outcome") == "ok"
     answered_ns = F.col("offset_ns") + F.col("done_ns") - F.col("due_ns")
-    # Who has succeeded tries no more: a failure that is due after the last success is of one who never did.
+    # A client that has succeeded tries no more: a failure due after the last success is of another one.
     of_producers = tries.groupBy("run", "fault", "topic").agg(
         F.max(F.when(ok, answered_ns)).alias("sent_ns"),
         F.max(F.when(~ok, F.col("offset_ns"))).alias("failed_ns"),

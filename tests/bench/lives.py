@@ -1,4 +1,4 @@
-"""What tests of whole lives share: which turn a life is, and what its runs wrote down."""
+"""Helpers of tests of whole lives: the number of a life's turn, and the rows of its runs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 
-#: How often the other one is asked, s: what the answers' age is true to.
+#: Interval at which the other one is asked, s: the error of the answers' age.
 EVERY_S: Final = 0.002
 
 

@@ -1,4 +1,4 @@
-"""What the arms show of brokers: MetaQ's nodes as routes, routes as look-ups, readings as transitions."""
+"""Views of brokers by arm: MetaQ's nodes as routes, routes as look-ups, readings as transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a life's scenarios: their times, and by what the arm has lost which of them."""
+"""A life's scenarios: their times, and the reasons for which the arm has lost some."""
 
 from __future__ import annotations
 

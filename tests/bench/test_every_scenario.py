@@ -69,7 +69,7 @@ RUN: Final[dict[Arm, dict[str, tuple[str, ...]]]] = {
     },
 }
 SECOND: Final = 10**9
-#: Where the lives are kept, if so many bytes are free there.
+#: Folder for the lives, if so many bytes are free there.
 MEMORY: Final = Path("/dev/shm")
 ROOM: Final = 4 * 1024**3
 #: Lease 3 s, registration and refresh every 0.75 s.
@@ -427,7 +427,7 @@ def test_cut_lets_nothing_through_in_the_directions_that_it_names(
     assert used & cut, "what was cut had been in use"
     (first, *_) = fault.targets
     if CASES[scenario][case] == "oneway":
-        # What was sent to the leader still came to it, from the moment of the cut on.
+        # Messages to the leader still came to it, from the moment of the cut on.
         into = passed(life, fault.begin_ns - SECOND // 2, fault.healed_ns)
         assert {sender for sender, _ in cut} == {first}
         assert any(many for (_, receiver), many in into.items() if receiver == first)

@@ -1,4 +1,4 @@
-"""What RocketMQ's Java client is told, and the rows that its lines become."""
+"""Input of RocketMQ's Java client, and the rows that its lines become."""
 
 from __future__ import annotations
 

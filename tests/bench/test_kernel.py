@@ -129,7 +129,7 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
         if cut.isdisjoint({ends, ends[::-1]}):
             continue
         before += operation.done_ns < begin_ns
-        # What one cut lets through in one direction may be asked before, and be answered after it.
+        # A cut in one direction may fall between a question and its answer.
         if operation.sent_ns > begin_ns + SECOND // 10 and operation.done_ns < fault.healed_ns:
             within.append(operation)
         if operation.done_ns > end_ns:

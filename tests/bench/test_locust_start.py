@@ -1,4 +1,4 @@
-"""How Locust's users begin: arguments that make no sense, and servers or topics that are not there yet."""
+"""Start of Locust's users: arguments that make no sense, and servers or topics that are not there yet."""
 
 from __future__ import annotations
 

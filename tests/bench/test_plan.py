@@ -226,7 +226,7 @@ def test_a_dead_broker_is_watched_for_longer_than_any_timer_may_let_it_live(name
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
 def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name: str) -> None:
-    """Who comes back without a restart registers with its next period, and clients poll after that."""
+    """Without a restart a broker registers with its next period, and clients poll after that."""
     plan = load_plan(name)
     for series in plan.series:
         timers = ("registerNameServerPeriod", "pollNameServerInterval")

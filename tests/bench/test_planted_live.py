@@ -168,7 +168,7 @@ def live(out: Path, cluster: Cluster) -> None:
     (listen,) = free_addresses(1)
     link = Link(dialler="broker-0", acceptor="nameserver-2", listen=listen, to=cluster.nameservers[2])
     network = network_process([link], out, sys.executable, lambda event: None)
-    # What is seen of one nameserver must be no disagreement of three: they have observers of their own.
+    # The view of one nameserver must be no disagreement of three: they have observers of their own.
     (behind,) = free_addresses(1)
     stale = Watched(out, "stale", [behind], "sim-100-stale")
     parted = Watched(out, "parted", cluster.nameservers, "sim-101-parted")

@@ -75,7 +75,7 @@ class Dialler:
     def until_refused(self, addr: str) -> None:
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            # Who dials while the listener closes waits in its queue and is reset, as with any server.
+            # A peer that dials while the listener closes waits in its queue and is reset, as with any server.
             with contextlib.suppress(ConnectionResetError):
                 self(addr)
 

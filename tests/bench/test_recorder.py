@@ -1,4 +1,4 @@
-"""What the recorder puts into files."""
+"""Content of the recorder's files."""
 
 import json
 import os

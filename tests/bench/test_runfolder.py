@@ -1,4 +1,4 @@
-"""Where runs are kept, what their manifests say, and to which scenario an event belongs."""
+"""Folders of runs, their manifests, and the scenario of an event."""
 
 from __future__ import annotations
 

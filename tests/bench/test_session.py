@@ -61,7 +61,7 @@ faults = [{ case = "freeze", jitter_s = 0.0, down_s = 2.0, after_s = 1.0 }]
 name = "partition"
 faults = [{ case = "broker-nameserver", jitter_s = 0.0, down_s = 6.0, after_s = 1.5 }]
 """
-#: What the observer, a poll or a busy machine may add to an instant, ns.
+#: Delay that the observer, a poll or a busy machine may add to an instant, ns.
 SLACK_NS = 700_000_000
 SECOND = 1_000_000_000
 
@@ -169,7 +169,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gold(
     life: list[Path], frozen: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Gold:
-    """What the report makes of both lives."""
+    """The report's tables of both lives."""
     return compute(
         spark,
         [str(folder) for folder in (*life, frozen)],

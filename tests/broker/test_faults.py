@@ -401,7 +401,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     assert other.send_message("T0", b"taken").code == 0
     asked_at = time.monotonic()
     assert broker.stop() == 0
-    # What waits for the disk is given up by the drain of 5 s.
+    # The drain of 5 s ends requests that wait for the disk.
     assert time.monotonic() - asked_at < 5 + 2 * 1 + 5
     log = broker.log.read_text()
     for what in ("topics.json", "subscriptionGroup.json", "broker.properties", "log", "store"):

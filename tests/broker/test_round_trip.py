@@ -1,4 +1,4 @@
-"""Whatever strangers ask for, a broker that is started again over its files knows what it knew."""
+"""A broker that is started again over its files knows what it knew, whatever strangers asked for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ known_name = st.sampled_from(["T", "U", "%RETRY%G"])
 group_like = st.one_of(st.sampled_from(["G", "H"]), name_like)
 int32 = st.one_of(st.integers(-3, 20), st.sampled_from([-(2**31), 2**31 - 1, 2**16]))
 int64 = st.one_of(st.integers(-3, 20), st.sampled_from([-(2**63), 2**63 - 1, 2**40]))
-# What Python takes for blanks and digits, and others do not.
+# Characters that Python takes for blanks and digits, and others do not.
 blanks = st.sampled_from(
     ["", "", " ", "\t", "\n", "\r", "\x1c", "\x85", "\xa0", "\u2028", "\u3000", "\\", "\0"]
 )
@@ -211,7 +211,7 @@ def finished(work: Work) -> Steps:
 def ask(state: BrokerState, request: Asked) -> None:
     ext = request.ext
     if request.code == 36:
-        # What is sent back is one of the messages there are.
+        # A message that is sent back is one of the present ones.
         stored = [
             message for queue in messages_of(state).values() for message in queue if message is not None
         ]

@@ -1,4 +1,4 @@
-"""How long the end of a client takes."""
+"""Time of a client's end."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ class Member:
 
 
 class History:
-    """What the listeners saw."""
+    """Messages that the listeners saw."""
 
     def __init__(self, rng: random.Random, failing: float) -> None:
         self._rng = rng

@@ -1,4 +1,4 @@
-"""What both clients answer when a broker asks for an operator (221, 307, 309); 220 has no answer."""
+"""Answers of both clients when a broker asks for an operator (221, 307, 309); 220 has no answer."""
 
 from __future__ import annotations
 

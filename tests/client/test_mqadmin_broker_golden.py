@@ -39,7 +39,7 @@ FAILS: Final = {
     "consumerProgress-c": "no master in cluster 'Golden' has topic 'Golden'",
     "resetOffsetByTime-c": "no master in cluster 'Golden' has topic 'Golden'",
 }
-#: Whose recording answers what ours asks besides: whether a setting was kept.
+#: Commands whose recording also answers the question that ours asks besides: was the setting kept?
 LENDERS: Final = {"updateSubGroup-orderly": "getConsumerConfig", "updateSubGroup-policy": "getConsumerConfig"}
 #: Apache's tool reads and writes each queue's offset itself, ours has the broker do it.
 CLONE_GROUP_OFFSET: Final = 314

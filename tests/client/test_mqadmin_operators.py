@@ -1,4 +1,4 @@
-"""What operators do every day, by our mqadmin at our own nameserver and broker."""
+"""Daily work of operators, by our mqadmin at our own nameserver and broker."""
 
 from __future__ import annotations
 

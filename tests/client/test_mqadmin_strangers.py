@@ -1,4 +1,4 @@
-"""What strangers can do to an operator through mqadmin: steer the terminal, forge lines, get at the token."""
+"""Attacks of strangers on an operator through mqadmin: on the terminal, on lines, on the token."""
 
 from __future__ import annotations
 

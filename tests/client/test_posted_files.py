@@ -17,7 +17,7 @@ from tests.client.conftest import Process
 pytestmark = [pytest.mark.one_core, pytest.mark.slow]
 
 PROGRAMS = ("nameserver", "broker")
-#: What keeps a server from ports and folders that others may have.
+#: Settings that keep a server from ports and folders that others may have.
 LOCAL = {
     "nameserver": ("--http", "off", "--data"),
     "broker": ("-n", "127.0.0.1:9", "--store"),
@@ -153,7 +153,7 @@ def test_a_server_whose_address_is_a_flag_does_not_warn_of_it(
     assert warnings(log) == []
 
 
-# What cannot be honoured -------------------------------------------------------------------------
+# Settings that are refused -----------------------------------------------------------------------
 
 
 def test_a_controller_in_the_nameserver_is_refused(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Nameserver:
         until(lambda: self.ask(100, namespace="n", key=key, value=value).code == 0, f"{key} is written")
 
     def kv(self) -> str | None:
-        """What is read, as soon as a read is not refused."""
+        """Return the value, as soon as a read is not refused."""
         answers: list[RemotingCommand] = []
 
         def granted() -> bool:
@@ -418,7 +418,7 @@ def test_machine_is_replaced_add_first_then_remove(place: Place) -> None:
     with ExitStack() as stack:
         stack.callback(lambda: new.end(kill=True))
         new.start_member([*place.peers, new.raft])
-        # Whoever is asked names the leader and where it is: any of them may lead, the new one, too.
+        # Each member names the leader and its address: any of them may lead, the new one, too.
         place.admin("addMember", "--address", new.raft, http=place.servers[2].http)
         until(new.ready, "the new one is ready")
         assert old.popen is not None

@@ -1,4 +1,4 @@
-"""What Apache's brokers answered to questions asked by hand, recorded, beside what ours answers in the same
+"""Recorded answers of Apache's brokers to questions asked by hand, beside those of ours in the same
 position: the same code, the same members, each of the same type."""
 
 from __future__ import annotations

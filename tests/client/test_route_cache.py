@@ -1,4 +1,4 @@
-"""What follows from a route, and how long it is believed."""
+"""Conclusions from a route, and its age."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ OFFSET = {"bname": "broker-a", "consumerGroup": "G", "queueId": "3", "topic": "O
 def test_signatures_are_those_of_javas_client(
     code: int, fields: dict[str, str], body: bytes, token: str | None, signature: str
 ) -> None:
-    """What AclClientRPCHook of RocketMQ's Java client 5.3.3 made of these requests."""
+    """Signatures that AclClientRPCHook of RocketMQ's Java client 5.3.3 made for these requests."""
     keys = Credentials(access_key="RocketMQ", secret_key="12345678", security_token=token)
     signed = keys.before("addr", RemotingCommand.request(code, fields, body))
     assert signed.ext_fields["Signature"] == signature

@@ -1,4 +1,4 @@
-"""What a client tells several brokers it tells them side by side: a silent one holds up nobody."""
+"""A client notifies several brokers side by side: a silent one holds up nobody."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 
 BROKERS = 4
-#: How long a broker waits until all are told; who told them in turn would wait as long for the first.
+#: A broker waits so long until all are notified; a client that took turns would wait for the first.
 WAIT_S = 10.0
 TOLD = {RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}
 

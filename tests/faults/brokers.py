@@ -452,7 +452,7 @@ def judge_reads(
     refused = [w for w in writes if w.outcome is history.Outcome.FAILED and (w.key, w.value) in seen]
     wrong = [f"refused, yet read: {write} {write.begun:.3f}..{write.ended:.3f}" for write in refused]
     wrong += [f"linearizable reads: {violation}" for violation in check([*writes, *reads])]
-    # What is missed was acknowledged up to so long before the read arrived, as if it had arrived earlier.
+    # Missed changes were acknowledged up to so long before the read arrived, as if it had arrived earlier.
     earlier = [replace(read, begun=read.begun - promise_s) for read in default_reads]
     return wrong + [f"default reads: {violation}" for violation in check([*writes, *earlier])]
 

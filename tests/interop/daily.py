@@ -1,4 +1,4 @@
-"""What operators do every day, as a script of ``mqadmin`` runs, and how two tools' outputs are compared."""
+"""Daily work of operators, as a script of ``mqadmin`` runs, and the comparison of two tools' outputs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ consumerProgress-g-offline|consumerProgress -g golden_group
 """
 #: Tables of what a broker is and was told, of which only names are compared.
 TABLES: Final = ("brokerStatus-b", "getBrokerConfig")
-#: What our tool prints in the words of 5.x, to whatever broker it speaks; those of 4.9's are all there.
+#: Lines that our tool prints in the words of 5.x to any broker; those of 4.9's are all there.
 IN_WORDS_OF_5: Final = (
     *("updateSubGroup", "getConsumerConfig", "updateTopicPerm", "consumerProgress-", "resetOffsetByTime"),
 )
@@ -233,7 +233,7 @@ _ELSEWHERE: Final = re.compile(
     rf"MessageTrack \[consumerGroup=(?!{GROUP},)|See https:|Message Body|(Consume )?Diff Total|%RETRY%"
     r"|=+DefaultCluster:"
 )
-#: Where ours says how many queues a member has, Apache's names the file into which it wrote what it was told.
+#: In place of our number of a member's queues, Apache's names the file into which it wrote the answer.
 _MEMBER: Final = re.compile(r"(#Index #ClientId #Version|\d+ CLIENT V\S+) .*")
 
 

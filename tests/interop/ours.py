@@ -269,7 +269,7 @@ class RouteWatch:
 
     @property
     def seconds(self) -> float:
-        """How long it has been watching."""
+        """Return for how long it has been watching."""
         return time.monotonic() - self._begin
 
     def _run(self) -> None:

@@ -135,7 +135,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class AdminResult:
-    """What one run of Apache's ``mqadmin`` printed.
+    """Output of one run of Apache's ``mqadmin``.
 
     ``stdout`` and ``stderr`` are as printed; a failed command prints a stack trace and still exits 0.
     """

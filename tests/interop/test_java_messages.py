@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interop
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one pair of clients does.
+    """Work of one pair of clients.
 
     Attributes:
         client: Release.

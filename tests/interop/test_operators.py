@@ -57,7 +57,7 @@ TOLD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
-    """What was printed beside one release of Apache's programs.
+    """Output of both tools beside one release of Apache's programs.
 
     Attributes:
         theirs: By Apache's tool of Apache's broker.

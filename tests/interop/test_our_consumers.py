@@ -21,7 +21,7 @@ from .patient import patient, sender
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-#: How Java compresses, and the number of it in a message's system flag.
+#: Java's compressions, and their numbers in a message's system flag.
 COMPRESSED = {"LZ4": 1, "ZSTD": 2, "ZLIB": 3}
 _COMPRESSED_FLAG = "1"
 _names = itertools.count(1)
@@ -149,7 +149,7 @@ async def orderly(client: AsyncClient, stage: Stage) -> None:
 
 
 async def unreadable(client: AsyncClient, stage: Stage) -> None:
-    """What nobody can read goes to the retry topic and in the end among the dead; its queue goes on."""
+    """Unreadable messages go to the retry topic and in the end among the dead; their queue goes on."""
     topic, group = await asyncio.to_thread(stage.topic, "Unreadable", queues=1), stage.group("unreadable")
     await fill(client, topic, [b"before"])
     await asyncio.to_thread(stage.unreadable, topic)

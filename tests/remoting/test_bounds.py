@@ -1,4 +1,4 @@
-"""What names, addresses and numbers on the wire may be."""
+"""Bounds of names, addresses and numbers on the wire."""
 
 from __future__ import annotations
 

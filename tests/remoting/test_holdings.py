@@ -1,4 +1,4 @@
-"""Who is cut off when all together hold too much."""
+"""The choice of connections to cut off when all together hold too much."""
 
 from __future__ import annotations
 

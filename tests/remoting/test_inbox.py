@@ -1,4 +1,4 @@
-"""What a server does with a peer's bytes, decided without a socket."""
+"""A server's decisions on a peer's bytes, without a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read on in a large frame, and who waits: without sockets."""
+"""Places to read large frames, and the connections that wait for them: without sockets."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from routekeeper.remoting.transport.lookups import LOOKUPS_MAX
 
 REQUEST = RemotingCommand.request(105)
-#: How long the resolver is silent. Real ones are for longer.
+#: The resolver is silent for so long. Real ones are for longer.
 SILENT_S = 4.0
 #: Longest time that a test may take.
 SOON_S = 2.0

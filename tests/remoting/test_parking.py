@@ -88,7 +88,7 @@ async def serving() -> AsyncIterator[tuple[RemotingServer, Gate, Peer]]:
         return request.reply(ResponseCode.SUCCESS, remark=f"by {gate.let_through}")
 
     async with asyncio.TaskGroup() as group:
-        # What is cut off behind a request that waited waits anew; here nothing is, however slow the machine.
+        # A frame that is cut off behind a waiting request waits anew; here none is, however slow the machine.
         server = RemotingServer(
             handlers={WAITS: answer, OTHER: answer}, group=group, fast_path=lambda: gate, turn_s=3600.0
         )

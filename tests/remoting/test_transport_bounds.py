@@ -1,4 +1,4 @@
-"""What peers can make a server hold, log and wait for is bounded: over real sockets."""
+"""Bounds of the bytes, log lines and waits that peers can cause at a server: over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may hold the loop, for how long, and who goes on first: with a clock of our own."""
+"""Turns of connections on the loop, their length and order: with a clock of our own."""
 
 from __future__ import annotations
 

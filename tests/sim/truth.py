@@ -481,7 +481,7 @@ class Truth:
         return False
 
     def _stood_still(self, broker: BrokerKey) -> float:
-        """Return by how much a member may date a heartbeat too young: its liveness clock leaves out its pauses,
+        """Return by how much a member may date a heartbeat too young: its clock leaves out its pauses,
         and it may report after a pause a heartbeat that came just before.
         """
         pauses = [

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("remoting", "nameserver", "broker", "client", "routekeeper", "bench")
-#: What only thin IO code may use: waiting, clocks, threads, sockets, chance.
+#: Modules that only thin IO code may use: waiting, clocks, threads, sockets, chance.
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "threading"),
     *("select", "selectors", "signal", "socket", "subprocess", "time"),

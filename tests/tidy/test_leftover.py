@@ -1,4 +1,4 @@
-"""What runs beside the tests that measure: it yields to them, is told in full, and its failure is one."""
+"""The command beside the tests that measure: it yields to them, and its failure counts."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ PARTS: Final = (
 )
 #: Each leader's end, one after the other in the whole run, and the signal that is it.
 ENDS: Final = {"failover": signal.SIGKILL, "failover-stop": signal.SIGSTOP}
-#: What is asked of another tree beside this one.
+#: Measurements of another tree beside this one.
 AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")
 CONNECTIONS: Final = 64
 VALUE_SIZES: Final = {"small": 200, "large": 20_000}
@@ -70,7 +70,7 @@ KILLS: Final = 5
 IDLE_SETTLE_S: Final = 20.0
 #: A JVM compiles what it runs often: it gets its time before it is measured first.
 WARM_FIRST_S: Final = {"zookeeper": 15.0}
-#: What a load has left behind (brokers gone, sessions closed) is over by then.
+#: The traces of a load (brokers gone, sessions closed) are over by then.
 SETTLE_S: Final = 0.5
 
 

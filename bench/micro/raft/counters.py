@@ -1,4 +1,4 @@
-"""What the kernel counts of the connections of a process (pure)."""
+"""The kernel's counters of the connections of a process (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs of a load process share: the plan, connections, and an end when something fails."""
+"""State that the jobs of a load process share: the plan, connections, and an end when something fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ now = time.perf_counter
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What to do.
+    """The plan of a load process.
 
     Attributes:
         members: ``host:port`` of each member; connections take turns among them.
@@ -110,7 +110,7 @@ class Client(asyncio.Protocol, Generic[W]):
 
 
 class Job:
-    """What all jobs of a load process need: connections, and an end when something fails."""
+    """Base of all jobs of a load process: connections, and an end when something fails."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

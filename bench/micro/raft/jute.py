@@ -40,7 +40,7 @@ class JuteSession:
         self.ready = False
         self.tag = 0
         self.out = bytearray()
-        #: What the server has granted.
+        #: Granted by the server.
         self.timeout_ms = 0
         self._asked_ms = timeout_ms
         self._rest = b""

@@ -17,7 +17,7 @@ _EQUAL_SYNC_LIMIT: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
-    """What each system is started with.
+    """Timers with which each system is started.
 
     Attributes:
         election_ms: Least silence after which a follower of ours stands; it draws up to twice as much. None

@@ -14,7 +14,7 @@ from routekeeper.bench.micro.raft.wire import Answer, WatchWire, Wire
 TOLD_S: Final = 10.0
 #: Between one change and the next every watch is set anew: a query that waits reaches its server.
 REARM_S: Final = 0.02
-#: What the writer has created is on every member by then.
+#: Nodes of the writer are on every member by then.
 SETTLE_S: Final = 0.3
 #: RocketMQ's pollNameServerInterval, and our clients' ``route_refresh_s``.
 POLL_S: Final = 30.0

@@ -1,4 +1,4 @@
-"""What the load generator asks of a protocol: requests as bytes, answers from bytes, no IO.
+"""The load generator's interface to a protocol: requests as bytes, answers from bytes, no IO.
 
 One object is one connection. Both encodings prepare their requests once and then patch numbers into
 them, so that the generator costs about the same for each system; what it did cost is reported.

@@ -127,7 +127,7 @@ class RaftLog:
         return found
 
     def take_ops(self, at: float) -> tuple[int, list[Op]] | None:
-        """Return the journal's next writes, handed over at ``at``, with their position; None if there are none."""
+        """Return the journal's next writes, handed over at ``at``, and their position; None if none."""
         if self._commit != self._commit_written:
             self._ops.append((OP_COMMIT, self._commit))
             self._commit_written = self._commit

@@ -1,4 +1,4 @@
-"""What idle brokers and watchers of the raft benchmark say in both protocols, and how they read answers."""
+"""Idle brokers and watchers of the raft benchmark in both protocols: their requests, and answers to them."""
 
 import json
 import struct

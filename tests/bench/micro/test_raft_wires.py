@@ -1,4 +1,4 @@
-"""What the raft benchmark's load generator says in both protocols, and how it reads the answers."""
+"""Requests of the raft benchmark's load generator in both protocols, and its reading of answers."""
 
 import struct
 from collections.abc import Callable

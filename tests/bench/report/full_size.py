@@ -1,4 +1,4 @@
-"""What a comparison leaves for the page, invented: every block of everything that its profile plans."""
+"""Invented results of a comparison for the page: every block of everything that its profile plans."""
 
 from __future__ import annotations
 

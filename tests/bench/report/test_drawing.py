@@ -1,4 +1,4 @@
-"""What the pictures of the page show, read from their SVG: the fault's instant, due times, runs, medians."""
+"""Content of the page's pictures, read from their SVG: the fault's instant, due times, runs, medians."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def points(path: str) -> list[tuple[float, float]]:
 
 
 def height(ms: float) -> float:
-    """Where a latency stands: logarithmic, 0.3 ms at the bottom, 10 s at the top."""
+    """Return the height of a latency: logarithmic, 0.3 ms at the bottom, 10 s at the top."""
     share = math.log(ms / 0.3) / math.log(10_000 / 0.3)
     return drawing.BOTTOM - share * (drawing.BOTTOM - drawing.TOP)
 

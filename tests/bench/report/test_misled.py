@@ -1,4 +1,4 @@
-"""What the first report misled its readers with (C1 to C11), as far as no Spark job is needed to show it.
+"""Misleading statements of the first report (C1 to C11) that can be shown without a Spark job.
 
 Where the others are: C1 test_requests_that_waited_and_then_succeeded_are_the_outage,
 test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was_due; C2

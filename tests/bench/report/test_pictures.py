@@ -114,7 +114,7 @@ def test_picture_is_made_by_command_at_each_width_light_and_dark(
     assert len(file.read_bytes()) > 20_000  # text and figures, not an empty sheet
 
 
-#: Whose text leaves its own box or the screen, and how far; pictures clip at their own edge on purpose.
+#: Elements whose text leaves their box or the screen; pictures clip at their own edge on purpose.
 _OVERFLOWING: Final = """
 [...document.querySelectorAll("main *")]
   .filter(each => !each.closest("svg, caption") && each.checkVisibility())

@@ -102,7 +102,7 @@ def test_requests_that_waited_and_then_succeeded_are_the_outage(gold: Gold) -> N
 
 
 def waited_at_one_server(root: Path) -> None:
-    """What new clients ask nameserver 0 while it starts again is answered at 6.5 s; 1 always answers."""
+    """Nameserver 0 answers new clients at 6.5 s, after its restart; 1 always answers."""
     with PlantedRun(root, scenario="one-server") as run:
         run.fault(5.0, 12.0, case="one-empty", targets=["nameserver-0"], healed=5.3)
         for due in steps(0, 12, 0.25):

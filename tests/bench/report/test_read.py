@@ -1,4 +1,4 @@
-"""What a reader of a real page was told wrongly, each with a planted case."""
+"""Wrong statements of a real page, each with a planted case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``routekeeper.bench.micro.report_scale`` tells of a JVM's heap."""
+"""Figures of ``routekeeper.bench.micro.report_scale`` on a JVM's heap."""
 
 from routekeeper.bench.micro.report_scale import heap_of
 

@@ -1,4 +1,4 @@
-"""What the page says where there is too little to say anything."""
+"""Words of the page where there is too little for a conclusion."""
 
 from __future__ import annotations
 

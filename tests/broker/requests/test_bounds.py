@@ -1,4 +1,4 @@
-"""What strangers can make a broker keep has a bound, and a new topic costs what it is."""
+"""Bounds of the state that strangers can make a broker keep; a new topic costs its own size."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_topics_have_a_bound_that_names_its_setting(start_broker: StartLike) -> 
     several = json.dumps({"topicConfigList": [{"topicName": "L1"}, {"topicName": "L2"}]}).encode()
     assert "maxTopics=12" in (wire.call(18, body=several).remark or "")
     assert len(topics(wire)) == 12
-    # What is there goes on, may be changed, and makes room when it goes.
+    # Present entries stay, may be changed, and make room when they go.
     assert wire.send_message("T0", b"x").code == 0
     assert wire.call(17, ext | {"topic": "T0"}).code == 0
     assert wire.call(215, {"topic": "T0"}).code == 0

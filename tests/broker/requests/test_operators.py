@@ -1,4 +1,4 @@
-"""What operators ask of groups, queues and statistics: 222, 223, 303 to 352, and settings that are kept."""
+"""Requests of operators about groups, queues and statistics: 222, 223, 303 to 352, and kept settings."""
 
 from __future__ import annotations
 

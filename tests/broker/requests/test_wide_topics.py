@@ -1,4 +1,4 @@
-"""What a stranger can ask of topics with very many queues, and name in a lock, has a bound."""
+"""Bounds of a stranger's requests on topics with very many queues, and of names in a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SYNC_FLUSH promises: no acknowledgement before the disk has confirmed. Here it is slow, or broken."""
+"""The promise of SYNC_FLUSH: no acknowledgement before the disk has confirmed. Here it is slow, or broken."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Truth:
-    """What was promised.
+    """Promises of the broker.
 
     Attributes:
         lives: Topic to the number of its last life.
@@ -534,7 +534,7 @@ class Simulation:
                 self.truth.lives[topic] = self._life_born_at(topic, born, lives)
                 self.truth.births[topic, born] = self.truth.lives[topic]
             now = None if born is None else self.truth.lives[topic]
-            # What was sent to a life that did not come about may be found in the one before.
+            # Messages to a life that did not come about may be found in the one before.
             dead = self.truth.dead - self.truth.joined
             if any((topic, life) in dead for life in {now, *lives}):
                 raise Broken(f"messages of a deleted topic are back: {topic} lives {sorted(lives)} now {now}")

@@ -150,7 +150,7 @@ class SimulatedDisk(Disk):
         """Say whether two names are one file's."""
         return self._node(path) is self._node(other)
 
-    # What the broker calls -----------------------------------------------------------------------
+    # Calls of the broker -------------------------------------------------------------------------
 
     def names(self, directory: Path) -> list[str]:
         return list(self._directory(directory).names)

@@ -167,7 +167,7 @@ def test_flipped_bit_in_a_topics_name_refuses_the_start_until_somebody_decides(
     second = start_broker()
     assert_all_there(second, "Early", "Late")
     assert second.stop() == 0
-    # Whoever takes the damaged file for an edited one loses no message either.
+    # An operator who takes the damaged file for an edited one loses no message either.
     table.write_bytes(damaged)
     table.with_name("topics.json.sha256").unlink()
     third = start_broker()

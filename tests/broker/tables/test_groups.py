@@ -1,4 +1,4 @@
-"""Who is in which group, and who has to be told."""
+"""Members of groups, and notices to them."""
 
 from __future__ import annotations
 
