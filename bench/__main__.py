@@ -52,7 +52,7 @@ _INTERRUPT_S: Final = 5.0
 
 
 def is_here(folders: Sequence[str], out: str, master: str | None) -> bool:
-    """Return whether our own Spark makes a report on this machine alone, whatever Spark the shell names."""
+    """Return whether our own Spark makes a report on this machine alone, not one that the shell names."""
     return master is None and not any(_URI.match(each) for each in (*folders, out))
 
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """Hands out due instants at a fixed rate, each with what was drawn for it, whoever asks and however late.
+    """Hands out due instants at a fixed rate, each with its drawn values, to any caller however late.
 
     Operation ``i`` is due at ``start_ns + (i + phase) / rate``: a stalled system does not slow the schedule
     down, so its queueing shows as latency. The ``i``-th operation draws the same in every arm. Shared by all

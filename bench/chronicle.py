@@ -15,7 +15,7 @@ class Chronicle:
 
     Attributes:
         scenario: The one that is under way; the warm-up belongs to the first one.
-        slots: Of those that are over, in order; whoever has lost one has a slot for it, too.
+        slots: Of those that are over, in order; an arm that has lost one has a slot for it, too.
         lost: Scenario to what its arm has lost it by.
     """
 

@@ -307,7 +307,7 @@ class Cluster:
         """Wait until every server lists every broker for each of these topics.
 
         Args:
-            watched: Whose end ends the wait; servers are started again by whoever watches over the run.
+            watched: Whose end ends the wait; servers are started again by the run's supervisor.
         """
         arm = _threaded_arm(self._arm_config())
         everybody = self.broker_indexes()
@@ -393,7 +393,7 @@ class Cluster:
         """Make events of what programs have written in a form of their own; ours write events."""
 
     def kill(self) -> None:
-        """End whatever still runs."""
+        """End anything that still runs."""
         for process in [*self._helpers, *self.processes]:
             process.kill()
 

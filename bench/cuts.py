@@ -15,7 +15,7 @@ SIDES: Final = ("side-a", "side-b")
 def struck_server(scenario: str, *, count: int, drawn: int, leader: int | None) -> int:
     """Return the index of the one server that a fault strikes.
 
-    That is the leader where there is one; only restarts strike whoever does not lead.
+    That is the leader where there is one; only restarts strike other servers.
 
     Args:
         count: How many servers there are.

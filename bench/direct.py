@@ -1,4 +1,4 @@
-"""HTTP to servers of a run: whatever proxy the environment names, it does not lead to them."""
+"""HTTP to servers of a run, past any proxy that the environment names."""
 
 import urllib.request
 from typing import Final

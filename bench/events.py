@@ -8,7 +8,7 @@ Rules that hold for every event:
   :mod:`routekeeper.bench.runfolder`.
 - An absent value is left out or ``null``, never 0 or "".
 - One JSON object per line, one file per process and kind. A file is written by one process only.
-- Nobody judges here: a lookup that was answered is ``ok`` whatever it said. What was true stands in
+- Nobody judges here: a lookup that was answered is ``ok``, no matter what it said. What was true stands in
   ``truth``.
 
 Nothing here reads a clock: instants come from the caller, so a test can set them.

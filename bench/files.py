@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write_at_once(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file, replacing an older one: whoever opens it finds all of the parts, or what was before."""
+    """Write a file, replacing an older one: a reader finds all of the parts, or the old content."""
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
         file.writelines(parts)

@@ -1,7 +1,7 @@
 """The load of the comparison: Locust users that stand before any arm, each operation recorded raw.
 
 Started by :mod:`routekeeper.bench.cluster` as ``locust --headless -f bench/generator.py --bench-config
-FILE``. All users of a kind share one open-loop schedule: whoever is free takes the next due operation, and
+FILE``. All users of a kind share one open-loop schedule: anyone who is free takes the next due operation, and
 latency counts from its due instant, so a stalled server shows as latency instead of as fewer requests. Users
 stay, with their connections and sessions, until the last scenario is over and a linger has passed.
 """
@@ -238,7 +238,7 @@ class ObservedClient:
         """Ask for the routes, and once each period from then on.
 
         Clients that were started together would ask together for ever, as no installation's do: how late the
-        last one learns of a change would then be one draw from the period, whatever their number.
+        last one learns of a change would then be one draw from the period, no matter their number.
         """
         gevent.sleep(after_s)
         if self._ended:

@@ -1,7 +1,7 @@
 """A cluster with RocketMQ's own brokers and Java client in place of ours, before our nameservers.
 
 It shows whether the comparison's brokers and clients behave like those of an installation. Simulated brokers,
-new clients and whoever watches the nameservers are the same programs as in every other run.
+new clients and anyone who watches the nameservers are the same programs as in every other run.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 def _parse(key: str, text: str, kind: type) -> Any:
     if not text.isprintable():
-        # Line ends would be other settings to whoever reads them in request 26's answer.
+        # Line ends would be other settings to anyone who reads them in request 26's answer.
         raise SettingError(f"{key}={text[:80]!r}: allowed are printable characters on one line")
     if kind is str:
         return text

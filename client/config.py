@@ -81,7 +81,7 @@ class ClientConfig:
             stored.
         tls: Secures connections; None leaves them plain. ``connect_timeout_s`` includes the handshake.
         cache_size: Bytes of bodies, inflated, that all consumers hold before they pull no more. Each consumer
-            may hold one more body, so that it goes on whatever the others hold.
+            may hold one more body, so that it goes on, no matter what the others hold.
     """
 
     nameservers: tuple[str, ...]

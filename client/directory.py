@@ -85,7 +85,7 @@ class Directory:
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
     ) -> Operation[RemotingCommand]:
-        """Ask one nameserver a question that changes nothing; return its answer, of whatever code.
+        """Ask one nameserver a question that changes nothing; return its answer, of any code.
 
         One after the other is tried within the timeout, and as long as others remain, none gets more than
         ``nameserver_try_s``: asking twice does no harm, waiting for a dead one does.

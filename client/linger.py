@@ -219,7 +219,7 @@ class LingerCore:
             self._ripe.notify()
 
     def flush(self) -> Operation[None]:
-        """Send what was put, and wait until all of it has come to its end, whatever that is."""
+        """Send what was put, and wait until all of it has come to its end, no matter what that is."""
         self._batches.flush()
         self._ripe.notify()
         while self._batches.count:

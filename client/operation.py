@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 
 class Invoke(msgspec.Struct, frozen=True):
-    """Send a request and wait for the answer, of whatever code. Result: RemotingCommand.
+    """Send a request and wait for the answer, of any code. Result: RemotingCommand.
 
     Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
 
     Attributes:
         unless: Asked when nothing that another operation does can come before the request any more; if it
-            returns True, nothing is sent, and this fails with Withdrawn. A thread may stand still between the
+            returns True, nothing is sent, and this fails with Withdrawn. A thread may hang between the
             step that asked for a request and the sending, while later ones are sent.
     """
 
@@ -51,7 +51,7 @@ class Oneway(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Ask for something over HTTP. Result: FetchReply, whatever its status.
+    """Ask for something over HTTP. Result: FetchReply, no matter its status.
 
     Fails with :class:`Unreached` when nothing was sent, with another OSError when no reply came.
 
@@ -87,7 +87,7 @@ class Unreached(ConnectionError):
 class ListenerEnded(Exception):
     """The user's code ended by what is no Exception, such as SystemExit or a CancelledError of its own.
 
-    Let through, it would end in silence whatever called the user's code: a consumer's worker.
+    Let through, it would silently end the caller of the user's code: a consumer's worker.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -166,7 +166,7 @@ class Spawn:
 
 class Deliver(msgspec.Struct, frozen=True):
     """Call the user's code with ``argument``. Result: what it returns (awaited, if it is awaitable and the
-    driver is the asyncio one); fails with whatever it raises. Other operations go on meanwhile.
+    driver is the asyncio one); fails with anything that it raises. Other operations go on meanwhile.
 
     What it raises is always an Exception: see :class:`ListenerEnded`.
     """

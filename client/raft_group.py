@@ -1,6 +1,6 @@
 """Requests of administrators to a group of nameservers over HTTP, as operations without IO.
 
-A change is for the leader alone. Whoever is asked first names it, by its raft address; it is found among the
+A change is for the leader alone. The first nameserver names it, by its raft address; it is found among the
 HTTP addresses that were given, by what each says of itself, else at the one that members told each other.
 """
 
@@ -114,7 +114,7 @@ class Group:
         return document
 
     def ask(self, address: str, path: str) -> Operation[FetchReply]:
-        """Return one nameserver's answer of whatever status.
+        """Return one nameserver's answer of any status.
 
         Raises:
             NoAnswer: If none came.
@@ -259,7 +259,7 @@ class Group:
 def _told(address: str, leader: object) -> str | None:
     """Return the leader's HTTP address as the nameserver at ``address`` names it, if it may be asked.
 
-    Whoever answers at ``address`` has got the token already. But if it went there encrypted, it is not sent
+    The server at ``address`` has got the token already. But if it went there encrypted, it is not sent
     elsewhere in the clear.
     """
     if address.startswith("https://") or not isinstance(leader, str) or leader == address:

@@ -176,7 +176,7 @@ class RouteCache:
         return tuple(topic for topic, asked in self._asked_s.items() if now_s - asked >= self._refresh_s)
 
     def asked(self, topic: str, now_s: float) -> None:
-        """Note that the nameservers were asked, whatever the answer."""
+        """Note that the nameservers were asked, no matter the answer."""
         self._asked_s[topic] = now_s
 
     def put(self, topic: str, route: TopicRouteData, now_s: float, *, provisional: bool = False) -> bool:

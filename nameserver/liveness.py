@@ -277,7 +277,7 @@ class Liveness:
                 self._spare.pop((origin, broker), None)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that the record is gone, by whatever change: what was heard before says nothing of a next one.
+        """Note that the record is gone, by any change: what was heard before says nothing of a next one.
 
         Connections and evidence of closings stay; they speak of revisions.
         """
@@ -387,6 +387,6 @@ class Liveness:
         if not contact.connected:
             self._unconnected[broker] = None
             if len(self._unconnected) > CLOSED_MAX:
-                # Nothing more is known of it then: its lease decides, by the clock of whoever judges it.
+                # Nothing more is known of it then: its lease decides, by the clock of anyone who judges it.
                 oldest = next(iter(self._unconnected))
                 del self._unconnected[oldest], self._contacts[oldest]

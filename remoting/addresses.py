@@ -35,7 +35,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def address_fault(text: str, *, form: str = FORM, separator: str = "") -> str:
-    """Say why a text is not one address, in the words that help most whoever wrote it.
+    """Say why a text is not one address, in the words that help its writer most.
 
     Args:
         separator: Stands between addresses where several are allowed.
@@ -102,7 +102,7 @@ def canonical_host(host: str) -> str:
 def charged_host(host: str) -> str:
     """Return under which text a host is charged for what it fills: empty for loopback, which may fill all.
 
-    All of an IPv6 network of 64 bits is one host: whoever has one of its addresses mostly has all of them.
+    All of an IPv6 network of 64 bits is one host: anyone who has one of its addresses mostly has all of them.
     """
     host = canonical_host(host.strip("[]").partition("%")[0])
     if is_loopback(host):

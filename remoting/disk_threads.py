@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 class DiskThreads(Executor):
     """Threads for one kind of work with the disk; one of them does one thing after the other, in order.
 
-    Nobody knows when a disk that stands still comes back. So no other work waits for these threads, and
+    Nobody knows when a hung disk comes back. So no other work waits for these threads, and
     neither does a process that ends, unlike for those of the usual executors.
 
     Args:

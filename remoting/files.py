@@ -1,7 +1,7 @@
 """Files that people name or can replace: only regular ones are opened, and only up to a size are they read.
 
 A FIFO in a file's place would hold a program up for as long as nobody writes to it, a device would be read
-without end. Who may be fooled that way is whoever reads a file that it did not make in this life.
+without end. Who may be fooled that way is anyone who reads a file that it did not make in this life.
 """
 
 from __future__ import annotations

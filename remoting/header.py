@@ -33,7 +33,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
 
     Attributes:
         code: Request or response code, int32 (int16 in the binary form).
-        language: Name of the sender's language, whatever it is; see :data:`LANGUAGES`.
+        language: Name of the sender's language, no matter what it is; see :data:`LANGUAGES`.
         version: Ordinal of the sender's release.
         opaque: Correlation id, int32; the response repeats the request's.
         flag: Bits, see ``FLAG_RESPONSE`` and ``FLAG_ONEWAY``.

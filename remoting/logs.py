@@ -1,6 +1,6 @@
 """Log lines of every program: one line an event, UTC, as text or JSON; what a stranger sent cannot forge one.
 
-Pure: the instant is the record's. Names, addresses, remarks and paths come from whoever can reach a port, so
+Pure: the instant is the record's. Names, addresses, remarks and paths come from any peer of a port, so
 everything that could end a line or steer a terminal is escaped, and a line has a bound.
 """
 

@@ -1,6 +1,6 @@
-"""Work that ends in steps, so that whoever drives it can do something else between two of them.
+"""Work that ends in steps, so that anyone who drives it can do something else between two of them.
 
-A generator that yields nothing and returns what the work came to. It has no clock: whoever drives it decides
+A generator that yields nothing and returns what the work came to. It has no clock: its driver decides
 how many steps it makes at once.
 """
 

@@ -1,8 +1,8 @@
 """Recorded calls on a map of registers: what a checker of histories gets to see.
 
 A history is a set of :class:`Call`; their order is that of their instants alone. Instants are of one clock
-that all callers share, in any unit. Whoever records a call decides its outcome with this rule: ``failed``
-only if the call certainly had no effect and never will; whatever was sent and not answered is ``unknown``.
+that all callers share, in any unit. Anyone who records a call decides its outcome with this rule: ``failed``
+only if the call certainly had no effect and never will; a sent request without an answer is ``unknown``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs one command and, on the processor time that it leaves, another, whose output follows in the end.
 
-``python -m tests.leftover "COMMAND" "OTHER"``. The other one yields at once to whoever else has something to
+``python -m tests.leftover "COMMAND" "OTHER"``. The other one yields at once to others that have something to
 do (SCHED_IDLE), so it may run beside what measures; where the system has no such class it has the lowest
 priority.
 """

@@ -1,4 +1,4 @@
-"""Signals as the children of a test inherit them, whoever started the tests."""
+"""Signals as the children of a test inherit them, no matter who started the tests."""
 
 from __future__ import annotations
 

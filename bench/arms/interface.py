@@ -109,7 +109,7 @@ class BrokerSession(Protocol):
         """Say what was said before, where the arm wants that; else nothing."""
 
     def withdraw(self) -> None:
-        """Say farewell."""
+        """Say goodbye."""
 
     def close(self) -> None:
         """Close the connections, which is what a broker's death looks like."""

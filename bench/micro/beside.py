@@ -4,7 +4,7 @@
 
 TREE is a checkout of another commit; with this tree's own path it says what is noise. Both run as
 processes, asked in turn for some ms each over 16 connections, 1 and 16 requests in flight on each, so that
-whatever else the machine does meets both. A turn's figure is the CPU time of the server's main thread by the
+anything else the machine does meets both. A turn's figure is the CPU time of the server's main thread by the
 kernel's clock, for one request. Of a pair of processes the medians count, and their ratio, other tree by this
 one, is one value: where a process has its memory makes a difference of some percent, so that pairs of
 processes are what is repeated. Printed are the median of these ratios and the interval that holds it

@@ -2,7 +2,7 @@
 5000000``.
 
 Writes run folders of invented operations, changes and views, as many rows as were asked for, and makes their
-report as ``mqbench report`` does. Six blocks of three arms with five scenarios each, a minute long, whatever
+report as ``mqbench report`` does. Six blocks of three arms with five scenarios each, a minute long, no matter
 the number of rows: only the load grows. By command only.
 """
 

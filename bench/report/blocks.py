@@ -3,7 +3,7 @@
 A block holds one run of every arm, in random order. Operations of one run share its processes and its bad
 luck; blocks share nothing but the machine, so the block is the unit. Order statistics suppose no
 distribution: the range of ``n`` independent differences misses their median only if all lie on one side of
-it, which happens once in ``2 ** (n - 1)``. Six blocks hold it with 96.9 %, ten with 99.8 %, whatever the
+it, which happens once in ``2 ** (n - 1)``. Six blocks hold it with 96.9 %, ten with 99.8 %, no matter the
 tails look like.
 
 A difference is always the first arm's value minus the second's.

@@ -121,7 +121,7 @@ def _cell(value: Any) -> Any:
     """Return a cell's value; an apostrophe before a text that a spreadsheet would compute.
 
     Remarks, topics and addresses come from servers: one that begins with "=" could run a command on the
-    machine of whoever opens the table. Numbers are written as they are.
+    machine of anyone who opens the table. Numbers are written as they are.
     """
     if isinstance(value, list):
         value = " ".join(map(str, value))

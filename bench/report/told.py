@@ -1,6 +1,6 @@
 """The harness's own records of each run: its faults, and when a broker was dead or out of reach (pure).
 
-Both are as many as the harness caused, whatever the load, so the driver holds them.
+Both are as many as the harness caused, no matter the load, so the driver holds them.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def clean_up(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 306 and 329: files that are old enough are removed soon, whatever the hour."""
+    """Serve 306 and 329: files that are old enough are removed soon, no matter the hour."""
     state.effects.clean = True
     return call.request.reply()
 

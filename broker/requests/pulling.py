@@ -275,7 +275,7 @@ def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> Remoting
 
 
 def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 14. A group without an offset starts a young queue at 0, whatever its policy, as RocketMQ's do.
+    """Serve 14. A group without an offset starts a young queue at 0, no matter its policy, as RocketMQ's do.
 
     Raises:
         Refusal: If nothing is stored and the queue is not young.

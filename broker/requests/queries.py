@@ -19,7 +19,7 @@ from routekeeper.remoting.message import StoredMessage, encode_message
 RESULTS_MAX: Final = FOUND_MAX
 #: Messages that are looked for when a unique id is asked for. Source: defaultQueryMaxNum.
 _UNIQUE_RESULTS: Final = 32
-#: Bytes of messages after which an answer takes no more; one message is given whatever its size.
+#: Bytes of messages after which an answer takes no more; one message is given no matter its size.
 _BYTES_MAX: Final = 4 << 20
 #: Entries whose messages are read at most: those of deleted topics are no results.
 _READ_MAX: Final = 512

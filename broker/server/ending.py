@@ -16,7 +16,7 @@ from routekeeper.remoting.interrupt import Ending, Order, ending_signals
 
 logger = logging.getLogger(__name__)
 
-#: From the signal to the end of the process, whatever stands still.
+#: From the signal to the end of the process, no matter what hangs.
 END_S: Final = 30.0
 #: Exit code of a process that failed, or could not end in order. Source: EX_SOFTWARE, sysexits.h.
 UNORDERLY: Final = 70

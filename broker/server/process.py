@@ -264,7 +264,7 @@ class BrokerServer:
             logger.info("stopping")
             services[0].cancel()
             await self._registrar.unregister()
-            # Not before: whoever is told that there is nothing asks again at once.
+            # Not before: a client that is told that there is nothing asks again at once.
             await self._server.close(farewell=self._pulls.end)
             for task in services:
                 task.cancel()

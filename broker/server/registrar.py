@@ -37,7 +37,7 @@ from routekeeper.remoting.transport.aio import RemotingClient
 
 logger = logging.getLogger(__name__)
 
-#: Time that a farewell may take at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
+#: Time that a goodbye may take at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
 UNREGISTER_TIMEOUT_S = 3.0
 #: Larger bodies travel compressed, or they would not fit a frame of 16 MiB.
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
@@ -71,7 +71,7 @@ class Announcer(Protocol):
         """Announce topics that were created or changed, each with the version that it brought."""
 
     async def unregister(self) -> None:
-        """Say farewell."""
+        """Say goodbye."""
 
     async def close(self) -> None: ...
 
@@ -146,7 +146,7 @@ class Registrar:
             await self._register(self._state.config.namesrv_addrs, (config,), version)
 
     async def unregister(self) -> None:
-        """Say farewell to every nameserver; nothing is registered any more."""
+        """Say goodbye to every nameserver; nothing is registered any more."""
         self._leaving = True
         state = self._state
         fields = UnregisterBrokerFields(

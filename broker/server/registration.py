@@ -1,7 +1,7 @@
 """When the broker registers, where and with what (pure).
 
 The schedule is RocketMQ's: at start, then periodically, at once when a topic is created or changed (that
-topic only), and a farewell at shutdown. A lost connection triggers nothing.
+topic only), and a goodbye at shutdown. A lost connection triggers nothing.
 
 Source: BrokerController.start, registerBrokerAll, registerIncrementBrokerData and needRegister, RocketMQ 5.3.
 """

@@ -1,7 +1,7 @@
 """The broker's work with the disk besides storing messages: when it is done, each kind in a task of its own.
 
 What the work is lies in ``store`` and ``state_files``; here steps that block run in threads, each kind in one
-of its own: what waits for a disk that stands still holds up nothing else.
+of its own: what waits for a hung disk holds up nothing else.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Upkeep:
     async def close(self) -> None:
         """Write everything: for the end of the process, when no task runs any more.
 
-        A disk that stands still is left alone.
+        A hung disk is left alone.
         """
         # Each thread keeps the order: what was under way when its task was cancelled comes to its end first.
         await asyncio.gather(

@@ -212,7 +212,7 @@ def read_journals(disk: Disk, path: Path, table: Table) -> JournalsRead:
 
 
 class Journal:
-    """A journal that is being written; whoever has one writes to it from one thread at a time.
+    """A journal that is being written; anyone who has one writes to it from one thread at a time.
 
     Args:
         size_max: Above it the table is to be rewritten.

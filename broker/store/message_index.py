@@ -291,7 +291,7 @@ class MessageIndex:
     ) -> Iterator[Callable[[], list[IndexEntry]]]:
         """Yield steps that may run in any thread: each finds entries, the youngest come first.
 
-        An entry may be another key's, or a message's that is gone: whoever reads the message has to look.
+        An entry may be another key's, or a message's that is gone: anyone who reads the message has to look.
         """
         wanted = key_hash(topic, key)
         recent = [

@@ -344,7 +344,7 @@ class MessageStore:
         """Read messages from a queue offset on.
 
         Args:
-            bytes_max: At least one message is returned whatever its size.
+            bytes_max: At least one message is returned no matter its size.
             codes: Tag codes wanted; None for all.
 
         Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.

@@ -1,7 +1,7 @@
 """Makes log and queues of a store agree after a crash.
 
 What is below the checkpoint was synced before it was written. Bytes above it that are no record are the torn
-end of what was being written when the power went, whatever lies behind them: pages reach the disk in any
+end of what was being written when the power went, and all behind it is void: pages reach the disk in any
 order. If the machine has not been started since (the boot is the same), no page was lost, so damage with
 valid records behind it is something else, and nothing is given up without being told to.
 """

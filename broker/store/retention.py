@@ -12,7 +12,7 @@ from typing import Final
 
 from routekeeper.broker.errors import SettingError
 
-#: Files removed in one turn because the disk is full, whatever their age. Source: deleteFileBatchMax.
+#: Files removed in one turn because the disk is full, no matter their age. Source: deleteFileBatchMax.
 OLDEST_AT_ONCE: Final = 10
 
 
@@ -38,7 +38,7 @@ def removal(
 
     Args:
         hour: Of the local day.
-        asked: An operator wants it, whatever the hour.
+        asked: An operator wants it, no matter the hour.
         used: Share of the log's file system that is in use, 0 to 1; below 0 if nobody can say.
         delete_when: Hours in which old files go.
         used_max: Share above which they go at any hour.

@@ -1,4 +1,4 @@
-"""Work in steps, so that whoever drives it decides where it runs: a loop and threads, or a simulator."""
+"""Work in steps, so that anyone who drives it decides where it runs: a loop and threads, or a simulator."""
 
 from __future__ import annotations
 

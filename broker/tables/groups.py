@@ -220,7 +220,7 @@ class ClientTable:
     def unregister(
         self, connection: int, *, producer_group: str | None, consumer_group: str | None
     ) -> tuple[str, ...]:
-        """A client says farewell to a group of each kind."""
+        """A client says goodbye to a group of each kind."""
         if producer_group:
             self._drop_producer(producer_group, connection)
         if consumer_group and self._drop_consumer(consumer_group, connection):

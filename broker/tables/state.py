@@ -61,7 +61,7 @@ class Effects:
         save_topics, save_groups: The table has changed and must be written.
         arrived: Queues that got messages.
         tell: Connections, each with what its client is told.
-        clean: Old files are to be removed soon, whatever the hour.
+        clean: Old files are to be removed soon, no matter the hour.
         about: Of a request that is audited: its subject, and the old and the new value, by name.
     """
 

@@ -1,6 +1,6 @@
 """The tables of one broker on disk, and who waits for them and for the log (no thread, no clock).
 
-Work goes in steps (:data:`routekeeper.broker.store.steps.Steps`), so that whoever drives it decides where it
+Work goes in steps (:data:`routekeeper.broker.store.steps.Steps`), so that its driver decides where it
 runs: the broker's loop and a thread, or a simulator.
 """
 

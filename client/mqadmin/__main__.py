@@ -44,7 +44,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     )
     for command in module.COMMANDS
 }
-#: Subcommands are found whatever their case. Source: MQAdminStartup.findSubCommand.
+#: Subcommands are found no matter their case. Source: MQAdminStartup.findSubCommand.
 _BY_NAME: Final[Mapping[str, Command]] = {name.lower(): command for name, command in COMMANDS.items()}
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
@@ -127,7 +127,7 @@ def _run(
         context.fail("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # whoever read our output has enough of it; nothing more can be said there, also not at exit
+        # anyone who read our output has enough of it; nothing more can be said there, also not at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     finally:

@@ -150,6 +150,6 @@ _BY_NAME: Final = {name.lower(): name for name in ABSENT} | {
 
 
 def absent_line(name: str) -> str | None:
-    """Return why a subcommand is not offered, whatever the case of its name; None if RocketMQ has none."""
+    """Return why a subcommand is not offered, no matter the case of its name; None if RocketMQ has none."""
     known = _BY_NAME.get(name.lower())
     return None if known is None else ABSENT[known].line(known)

@@ -192,7 +192,7 @@ def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -
 
 
 def _consume_directly(context: Context, args: Arguments, matches: Iterable[_Match], *, as_json: bool) -> int:
-    """Have one member of a group consume messages now, whatever its offsets say."""
+    """Have one member of a group consume messages now, no matter what its offsets say."""
     if "g" not in args or "d" not in args:
         raise UsageError("-g and -d belong together: the group and its member that shall consume the message")
     rows = []

@@ -346,7 +346,7 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
 
 
 def _said(done: Done, name: str) -> str:
-    """Return a member of the answer to a change, which is done whatever its answer lacks."""
+    """Return a member of the answer to a change, which is done, no matter what its answer lacks."""
     try:
         return get_text(done.document, name) or "unknown"
     except RemoteProtocolError:

@@ -155,7 +155,7 @@ def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> 
 
 
 def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -> None:
-    """Have ``path`` hold ``parts``, durably: whoever reads it finds the old or the new content.
+    """Have ``path`` hold ``parts``, durably: anyone who reads it finds the old or the new content.
 
     Raises:
         OSError: The old content is there; after a failed sync of the directory perhaps the new one.
@@ -177,7 +177,7 @@ def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -
 
 
 def make_directories(files: Files, path: Path) -> None:
-    """Have ``path`` and what is above it; their names are synced by whoever syncs the directories above."""
+    """Have ``path`` and what is above it; a sync of the directories above syncs their names."""
     try:
         files.make_directory(path)
     except FileNotFoundError:

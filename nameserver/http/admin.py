@@ -179,7 +179,7 @@ class RaftAdmin:
 async def _download(request: web.Request, path: Path) -> web.StreamResponse:
     """Send a file in pieces that a thread of its own reads.
 
-    A disk that stands still holds up neither who shares the usual threads nor the end of the process.
+    A hung disk holds up neither who shares the usual threads nor the end of the process.
     """
     thread, loop = DiskThreads("snapshot download"), asyncio.get_running_loop()
     opening = thread.submit(path.open, "rb")

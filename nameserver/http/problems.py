@@ -13,7 +13,7 @@ from .answers import ProblemDetails
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
-#: Of every answer. It says what answers, and not in which version: whoever scans for known flaws has to try
+#: Of every answer. It says what answers, and not in which version: a scan for known flaws has to try
 #: them.
 HEADERS: Final = {
     "Server": "mqnamesrv",

@@ -1,7 +1,7 @@
 """One watch: which events follow from a table's changes, from an id on, in server-sent form.
 
 Pure. Ids name a revision of the table, so that in a raft group any member can go on where another one ended.
-An event without an id is a part of something larger: whoever ends there begins again at the id before.
+An event without an id is a part of something larger: a watcher that ends there begins again at the id before.
 """
 
 from __future__ import annotations

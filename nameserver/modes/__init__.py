@@ -14,5 +14,5 @@ Here belongs code that both modes use above the route table; code of the raft mo
     history.py         why topics left
     explain.py         that, put into words with likely causes
     notes.py           notes on a change, with the clock
-    kept_file.py       a file that follows what is in force, whatever its disk does
+    kept_file.py       a file that follows what is in force, no matter what its disk does
 """

@@ -1,4 +1,4 @@
-"""A file that follows what is in force on a nameserver, whatever its disk does."""
+"""A file that follows what is in force on a nameserver, no matter what its disk does."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class KeptFile:
         return None
 
     async def close(self) -> None:
-        """Try once more to write what the file does not have yet; a disk that stands still is left alone."""
+        """Try once more to write what the file does not have yet; a hung disk is left alone."""
         self._closed = True
         self._stop_timer()
         if self._pause is not None:

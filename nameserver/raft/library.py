@@ -80,7 +80,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     library takes for its journal.
 
     Attributes:
-        rules: Decides in the library's place. Asked by whatever is called after the construction; until then
+        rules: Decides in the library's place. Asked by all calls after the construction; until then
             nobody is.
         transferring: The election that is due, or under way, was asked for by the leader itself.
     """
@@ -213,7 +213,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- events
 
     def tick(self, now: float, *, commit_limit: int | None) -> None:
-        """Stand for election, commit, replicate: whatever is due at ``now``.
+        """Stand for election, commit, replicate: anything that is due at ``now``.
 
         D4: the library looks at the clock again and again. A deadline that passed in between (long, if the
         process had to wait for its turn just there) would be an election that nobody was asked about.
@@ -325,7 +325,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.rules.replicate()
 
     def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
-        """D7, D18: whoever took the message answers, when the entries are durable."""
+        """D7, D18: anyone who took the message answers, when the entries are durable."""
 
     # ---- library paths that must not run
 

@@ -93,7 +93,7 @@ class StateMachine(Protocol):
         Returns:
             The steps that are left, None if there are none.
 
-        Whatever it or a step raises stops the member, and the entry does not count as applied:
+        Anything that it or a step raises stops the member, and the entry does not count as applied:
         :class:`StopMember` says why, anything else is a defect or a lack of memory.
 
         ``live`` is False for entries that this member already had in its log when it started.

@@ -1,7 +1,7 @@
 """Liveness of brokers over all members: what a member reports, and how the leader judges it.
 
 Reports decide nothing; the leader of a term gathers them in a :class:`FailureDetector` and judges by
-:func:`judge`. Both sides keep copies that are brought up to date by differences: whatever changed after a
+:func:`judge`. Both sides keep copies that are brought up to date by differences: all that changed after a
 version that the other side acknowledged. A gap (a new leader, a restarted member) shows as a base that the
 receiver does not hold; its answer names what it holds, and the next message starts there.
 
@@ -61,7 +61,7 @@ class FailureDetector:
         prior_term: Term of the last leader before this one that began to lead. Hearings handed over from an
             older term are worth nothing: somebody else may have heard the broker since.
         clock: The instant of beginning to lead.
-        judge_after_s: Two maximum election timeouts; by then whoever has not reported is not waited for.
+        judge_after_s: Two maximum election timeouts; by then anyone who has not reported is not waited for.
 
     Attributes:
         members: The copy of each member's evidence, of those that have reported.

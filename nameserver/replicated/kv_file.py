@@ -74,7 +74,7 @@ class KvFile(Component):
             self.export.keep_soon()
 
     async def close(self) -> None:
-        """Import no more; return once the file is written as the table is, or the disk stands still."""
+        """Import no more; return once the file is written as the table is, or the disk hangs."""
         if self._importer is not None:
             self._importer.cancel()
             await asyncio.wait((self._importer,))
@@ -91,7 +91,7 @@ class KvFile(Component):
     async def _offer(self, command: ImportKv) -> None:
         """Offer the KV file found at the start to a group that has never held any KV configuration.
 
-        Whoever is first wins; the table rejects every later import, and then the file is only written.
+        Anyone who is first wins; the table rejects every later import, and then the file is only written.
         """
         while not self._table.view.kv_table():
             try:

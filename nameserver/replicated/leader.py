@@ -87,9 +87,9 @@ class Leader(Component):
         """Make the half of a member that does not lead yet.
 
         Args:
-            book: The proposals of this process, whoever leads.
-            reporter: Makes the reports of this process, whoever leads.
-            barriers: Those of the reads of this process, whoever leads.
+            book: The proposals of this process, no matter who leads.
+            reporter: Makes the reports of this process, no matter who leads.
+            barriers: Those of the reads of this process, no matter who leads.
             answer_reads: Answers the reads whose barriers have passed.
         """
         super().__init__(given)

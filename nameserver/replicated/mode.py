@@ -276,7 +276,7 @@ class Replicated(Local):
         return msgspec.convert(figures, GroupStatus)
 
     async def close(self) -> None:
-        """Hand leadership over, write what is pending, answer whoever still waits, stop."""
+        """Hand leadership over, write what is pending, answer anyone who still waits, stop."""
         if self.surroundings.closing:
             return
         self.surroundings.closing = True
@@ -372,7 +372,7 @@ class Replicated(Local):
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
         """Apply one entry, see :class:`StateMachine`.
 
-        Each of its commands is there at once, for whoever reads; the entry is not one step.
+        Each of its commands is there at once, for anyone who reads; the entry is not one step.
         """
         try:
             batch = decode_batch(payload)

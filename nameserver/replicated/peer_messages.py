@@ -230,7 +230,7 @@ def decode(data: bytes) -> Message:
     """Read one message.
 
     Raises:
-        PeerMessageError: Whoever sent this is broken or newer than this program.
+        PeerMessageError: The sender is broken or newer than this program.
     """
     if not data or not 1 <= data[0] <= FORMAT:
         found = data[0] if data else "none"

@@ -84,7 +84,7 @@ class Reports(Component):
         self._work_soon()
 
     def tick(self) -> None:
-        """Advance the liveness clock, and do whatever it is time for."""
+        """Advance the liveness clock, and do all that is due."""
         liveness = self._liveness
         self._advance()
         if liveness.clock >= self._prune_at:

@@ -7,7 +7,7 @@ from typing import Final
 
 #: Bytes of lists kept at once. A list of 100,000 topics is 3 MB.
 LISTINGS_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Shorter lists are made anew each time: whoever asks for clusters that are not there has nothing kept.
+#: Shorter lists are made anew each time: anyone who asks for clusters that are not there has nothing kept.
 _WORTH_KEEPING: Final = 4 * 1024
 
 

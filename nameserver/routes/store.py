@@ -19,7 +19,7 @@ from .topics import TopicStore
 
 
 class RouteStore:
-    """State of a route table. Whoever changes it first raises the revision, by one for each command.
+    """State of a route table. Anyone who changes it first raises the revision, by one for each command.
 
     Attributes:
         revision: Number of changes applied.
@@ -111,7 +111,7 @@ class RouteStore:
         )
 
     def adopt(self, other: RouteStore) -> None:
-        """Exchange state with another store, at once whatever their sizes; views stay valid.
+        """Exchange state with another store, at once no matter their sizes; views stay valid.
 
         What was held here is in the other one then, which its owner may free where time does not matter.
         """

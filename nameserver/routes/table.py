@@ -82,7 +82,7 @@ class RouteTable(RouteStore):
         return table
 
     def adopt(self, other: RouteStore) -> None:
-        """As of the store; a new view tells whoever keeps answers by revision that it is another state."""
+        """As of the store; a new view tells anyone who keeps answers by revision that it is another state."""
         super().adopt(other)
         self.view = RouteView(self)
 

@@ -314,7 +314,7 @@ class Draft:
     """A change of one broker name's topics: prepared step by step, and made at once.
 
     Readers see nothing of it before :meth:`commit`, and all of it after. The commit deals with all topics in
-    a few calls into C; whatever costs more per topic is prepared. Between the first step and the commit the
+    a few calls into C; work that costs more per topic is prepared. Between the first step and the commit the
     store changes only by the commit of ``over``.
 
     Args:

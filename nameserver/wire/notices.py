@@ -28,7 +28,7 @@ _PER_CONNECTION: Final = 64
 class Notices:
     """Tells the members of a broker name who has the smallest id now.
 
-    Whoever can reach this port can register any address. Dialled is therefore only what was registered over
+    Any peer of this port can register any address. Dialled is therefore only what was registered over
     a connection that is open and comes from that very host: a stranger has us dial itself and nobody else.
 
     Args:
@@ -42,7 +42,7 @@ class Notices:
         self._registered: dict[ConnectionId, set[str]] = {}
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
-        """Note a registration, whatever becomes of it.
+        """Note a registration, no matter what becomes of it.
 
         Args:
             host: Where its connection comes from.

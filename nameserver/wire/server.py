@@ -148,7 +148,7 @@ class NameServer:
     def _barrier_to_wait_for(self) -> int:
         """Return the number of the barrier that a route query arriving now joins; 0 if it joins none.
 
-        Everything that arrives before the barrier is sent, on whatever connection, joins the same one.
+        Everything that arrives before the barrier is sent, on any connection, joins the same one.
         """
         if (
             self._freshness is not Freshness.LINEARIZABLE

@@ -1,6 +1,6 @@
 """For whom a request is meant, by its ``Host``: what keeps pages of other sites from reading a loopback port.
 
-A page whose name its owner points at 127.0.0.1 (DNS rebinding) is, to a browser, of one origin with whatever
+A page whose name its owner points at 127.0.0.1 (DNS rebinding) is, to a browser, of one origin with all that
 answers there. Its requests carry the page's own name. Pure.
 """
 

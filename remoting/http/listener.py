@@ -33,7 +33,7 @@ RESERVE: Final = 64
 HEADER_S: Final = 5.0
 #: Time in seconds after which a connection is closed that is kept.
 KEPT_S: Final = 75.0
-#: Silence in seconds after which a connection is closed, whatever its state; longer than any wait.
+#: Silence in seconds after which a connection is closed, no matter its state; longer than any wait.
 IDLE_S: Final = 120.0
 #: Bytes of answers that one peer may leave unread, and all of them together.
 UNREAD_MAX: Final = 64 << 20
@@ -217,7 +217,7 @@ class _Connection(web.RequestHandler):
             others[self] = None
 
     def end(self) -> None:
-        """Break it off; whatever is not sent yet is lost."""
+        """Break it off; anything that is not sent yet is lost."""
         self._forget()
         if self.transport is not None:
             self.transport.abort()

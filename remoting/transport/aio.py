@@ -94,7 +94,7 @@ class RemotingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, whatever its code.
+        """Send a request and return its answer, no matter its code.
 
         Args:
             unless: Asked once there is a connection; the request is not sent if that returns True.

@@ -84,7 +84,7 @@ class BlockingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, whatever its code.
+        """Send a request and return its answer, no matter its code.
 
         Args:
             unless: Asked when nothing else can be sent over the connection before this request any more; it

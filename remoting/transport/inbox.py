@@ -273,7 +273,7 @@ class Inbox:
     def _receive_behind(self, data: bytes) -> None:
         """Keep what arrives behind something that waits, in order.
 
-        It waits for what a request that arrives now would wait for, whatever it is: it may be one.
+        It waits for what a request that arrives now would wait for, no matter what it is: it may be one.
         """
         assert self._fast_path is not None
         assert self._park is not None

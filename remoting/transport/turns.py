@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Protocol
 
-#: Seconds that requests may hold the loop, but for the last of them, before whatever else waits for it.
+#: Seconds that requests may hold the loop, but for the last of them, before anything else waits for it.
 TURN_S: Final = 0.005
 #: Seconds of work after which a turn, once it is over, is followed by another one only when the loop has come
 #: round. For less a callback would cost too much: lone requests would each pay for one.
@@ -173,7 +173,7 @@ class Turns:
         self._began = self._clock()
 
     def over(self) -> bool:
-        """Say whether whoever is being served must stop after the present request."""
+        """Say whether anyone who is being served must stop after the present request."""
         return self._clock() >= self._until
 
     def end(self, worker: Worker) -> None:

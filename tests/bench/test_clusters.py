@@ -88,7 +88,7 @@ def alive_workers(port: int) -> int:
 def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
     runs: Path, local: Path, tmp_path: Path
 ) -> None:
-    """Executors have nothing of ours and no Python: whatever needs one there would fail."""
+    """Executors have nothing of ours and no Python: anything that needs one there would fail."""
     ensure_java()
     events, out = tmp_path / "events", tmp_path / "out"
     events.mkdir()

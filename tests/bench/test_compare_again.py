@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
 
 def test_kill_in_the_middle_of_a_run_leaves_nobody_behind(tmp_path: Path) -> None:
-    """As in the background, where no terminal interrupts whatever was started."""
+    """As in the background, where no terminal interrupts anything that was started."""
     command = [
         sys.executable,
         "-m",

@@ -103,7 +103,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-#: One nameserver, so that nobody can ask another; newcomers have one user, too few while it stands still.
+#: One nameserver, so that nobody can ask another; newcomers have one user, too few while it hangs.
 FREEZE = """
 arms = ["independent"]
 servers = 1
@@ -271,7 +271,7 @@ def test_freeze_of_two_seconds_is_told_as_two_seconds(gold: Gold) -> None:
 
 
 def test_sends_do_not_wait_for_routes(frozen: Path) -> None:
-    """C3: routes are kept fresh in the background; the only nameserver stands still for three refreshes."""
+    """C3: routes are kept fresh in the background; the only nameserver hangs for three refreshes."""
     fault = the_fault(frozen)
     assert fault.healed_ns is not None
     sends = [

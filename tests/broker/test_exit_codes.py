@@ -1,4 +1,4 @@
-"""Exit codes of a broker that cannot use its store: one line, code 2, whoever connects meanwhile."""
+"""Exit codes of a broker that cannot use its store: one line, code 2, no matter who connects meanwhile."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartLik
     assert [found[offset] for offset, _ in sender.acknowledged] == [n for _, n in sender.acknowledged]
 
 
-#: Once a file is there, the calls that are named wait for ever, as on a disk that stands still, and add a
+#: Once a file is there, the calls that are named wait for ever, as on a hung disk, and add a
 #: line to it. Times at the end are as said; the usual executor has the threads of a machine of one CPU.
 DISK_HANGS = """
 import os, pathlib, runpy, sys, threading

@@ -184,7 +184,7 @@ def test_nothing_is_registered_after_the_farewell(
         process = broker.process  # type: ignore[attr-defined]
         process.send_signal(signal.SIGTERM)
         nameserver.expect(104)
-        # The farewell to the silent one still lasts; requests are served meanwhile.
+        # The goodbye to the silent one still lasts; requests are served meanwhile.
         assert wire.send_message("Late", b"x").code == 0
         assert process.wait(40) == 0
     with pytest.raises(queue.Empty):

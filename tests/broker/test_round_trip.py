@@ -1,4 +1,4 @@
-"""A broker that is started again over its files knows what it knew, whatever strangers asked for."""
+"""A broker that is started again over its files knows what it knew, no matter what strangers asked for."""
 
 from __future__ import annotations
 

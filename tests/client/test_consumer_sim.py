@@ -373,7 +373,7 @@ class Member:
         self.world.broker.notify()
 
     def leave(self, done: Callable[[], None]) -> None:
-        """End in order; the connection closes at the end, whatever became of the goodbye."""
+        """End in order; the connection closes at the end, no matter what became of the goodbye."""
 
         def left() -> None:
             self.kill()

@@ -618,7 +618,7 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         peer, _ = server.accept()
         with peer:
             length = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
-            # So the first one is being sent, and stands still: nobody reads on.
+            # So the first one is being sent, and hangs: nobody reads on.
             withdrawn: list[bool] = []
 
             def send() -> None:

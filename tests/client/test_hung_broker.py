@@ -55,7 +55,7 @@ def test_overload_does_not_prove_that_a_message_is_not_stored(code: int) -> None
 
 
 class Pair:
-    """A nameserver and two brokers that know one topic; ``hung`` stands still in each test's body."""
+    """A nameserver and two brokers that know one topic; ``hung`` hangs in each test's body."""
 
     def __init__(self, folder: Path) -> None:
         self.nameserver = Process(

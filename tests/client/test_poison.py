@@ -132,7 +132,7 @@ def create(client: Client, broker: Any, topic: str, eventually: Callable[..., No
 
 
 def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
-    """Send a body as it is, whatever the flag says of it."""
+    """Send a body as it is, no matter what the flag says of it."""
     fields = SendMessageFields(
         producer_group="raw",
         topic=topic,

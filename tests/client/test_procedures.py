@@ -157,7 +157,7 @@ class Place:
         return out
 
     def said(self, subcommand: str, *argv: str, http: str | None = None) -> str:
-        """Return what mqadmin prints, wherever and with whatever success."""
+        """Return what mqadmin prints, wherever and with any success."""
         _, out, err = self._admin(subcommand, *argv, http=http)
         return out + err
 

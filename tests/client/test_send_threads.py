@@ -23,7 +23,7 @@ ONE_TRY = ProducerConfig(group="g", retry_times=0, send_timeout_s=1.0)
 
 
 class Hangs:
-    """A hook that stands for whatever holds a thread: user's code, or the system's resolver."""
+    """A hook that stands for anything that holds a thread: user's code, or the system's resolver."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

@@ -60,7 +60,7 @@ def beats(started: routekeeper.client.aio.Client | routekeeper.client.blocking.C
 
 
 def all_told(brokers: Together) -> bool:
-    """Say whether each broker answered a heartbeat, and the farewell."""
+    """Say whether each broker answered a heartbeat, and the goodbye."""
     counts = Counter(brokers.answered)
     return counts[RequestCode.HEART_BEAT] >= BROKERS and counts[RequestCode.UNREGISTER_CLIENT] == BROKERS
 

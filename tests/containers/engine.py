@@ -66,7 +66,7 @@ _T = TypeVar("_T")
 
 
 def say(line: str) -> None:
-    """Tell whoever watches ``make containers`` how far it is."""
+    """Tell anyone who watches ``make containers`` how far it is."""
     print(f"containers: {line}", flush=True)
 
 
@@ -220,7 +220,7 @@ class Engine:
         )
 
     def stop(self) -> None:
-        """End what is under way; whoever goes on using the engine gets :class:`EngineEnded`."""
+        """End what is under way; anyone who goes on using the engine gets :class:`EngineEnded`."""
         with self._lock:
             self._ended = True
             for command in self._commands:

@@ -27,7 +27,7 @@ from routekeeper.client.public import (
 
 #: Between two rounds of one read and one send.
 PAUSE_S = 0.02
-#: Of one call. A machine that stands still for some seconds is no failed read.
+#: Of one call. A machine that hangs for some seconds is no failed read.
 PATIENCE_S = 40.0
 #: Of one try: with one nameserver, or one broker, while others are left.
 TRY_S = 10.0

@@ -1,4 +1,4 @@
-"""Disks that are full or stand still, for single members. Most need root."""
+"""Disks that are full or hang, for single members. Most need root."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[No
 
 @contextmanager
 def frozen(member: Member, *, longest_s: float) -> Iterator[None]:
-    """Let the disk below a member stand still: every write waits, as on a disk that does not answer.
+    """Let the disk below a member hang: every write waits, as on a disk that does not answer.
 
     A process of its own ends it after ``longest_s`` even if this one is killed: who waits for a frozen disk
     cannot be killed.

@@ -1,4 +1,4 @@
-"""A disk that stands still below KV file or settings keeps no nameserver from serving or from ending."""
+"""A hung disk below KV file or settings keeps no nameserver from serving or from ending."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .cluster import make_members
 pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
 
 DRAIN_S = 1
-#: Every sync of the files that are written beside serving waits for ever, as on a disk that stands still.
+#: Every sync of the files that are written beside serving waits for ever, as on a hung disk.
 SYNCS_HANG = """
 import os, pathlib, runpy, sys, threading
 

@@ -1,4 +1,4 @@
-"""One member's disk is full, or stands still, under load at all members.
+"""One member's disk is full, or hangs, under load at all members.
 
 Environment variable ``RAFT_FAULT_CYCLES`` says how often (a few times unless told).
 """

@@ -1,4 +1,4 @@
-"""A leader cut off from the majority, and whoever listens to it, goes silent in time.
+"""A leader cut off from the majority, and anyone who listens to it, goes silent in time.
 
 Environment variable ``RAFT_FAULT_CYCLES`` says how often (a few times unless told).
 """

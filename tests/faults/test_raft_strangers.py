@@ -1,6 +1,6 @@
 """Strangers on the raft ports of members that share a secret change nothing, learn nothing, crash nothing.
 
-They know everything but the secret: identities, the format, and whatever once passed between the members.
+They know everything but the secret: identities, the format, and all bytes that once passed between members.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
 
 
 def test_what_a_member_says_is_of_no_use_when_sent_back_to_it(site: Site) -> None:
-    """A live mirror: hello of a member, then whatever the acceptor says goes back to it."""
+    """A live mirror: hello of a member, then anything that the acceptor says goes back to it."""
     member, sender, _ = site.cluster.members
     with socket.create_connection(site.address(member), timeout=CONDITION_S) as link:
         link.sendall(hello(site, sender, member))

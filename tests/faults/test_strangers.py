@@ -91,7 +91,7 @@ def read_answer(link: socket.socket) -> RemotingCommand:
 
 
 def closed_by_peer(link: socket.socket) -> bool:
-    """Read to the end; say whether the peer ended the connection, whatever it sent before."""
+    """Read to the end; say whether the peer ended the connection, no matter what it sent before."""
     try:
         while link.recv(65536):
             pass

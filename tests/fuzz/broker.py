@@ -55,7 +55,7 @@ class Broker:
             self._serve(self._state, *request)
 
     def ask(self, code: int, data: bytes) -> object:
-        """Serve one request and encode its answer, whatever it has to wait for."""
+        """Serve one request and encode its answer, no matter what it has to wait for."""
         assert self._state is not None, "not prepared"
         self._asked += 1
         return self._serve(self._state, code, data)

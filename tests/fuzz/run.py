@@ -22,7 +22,7 @@ CPU_PER_BYTE_S: Final = 3e-6
 #: half a topic of 300 bytes.
 HEAP_BASE: Final = 256 * 1024
 HEAP_PER_BYTE: Final = 600
-#: A message's body may inflate to its limit whatever its size: only who asked for messages reads it.
+#: A message's body may inflate to its limit no matter its size: only who asked for messages reads it.
 HEAP_OF: Final = {"message-zlib": 3 * BODY_SIZE_MAX}
 #: Bytes logged for one input.
 LOG_MAX: Final = 4096

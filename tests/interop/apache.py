@@ -198,7 +198,7 @@ def ask_over(
     size, word = struct.unpack(">II", _receive(connection, 8))
     payload = _receive(connection, size - 4)
     length = word & 0xFFFFFF
-    # a 5.x server answers in its own default encoding, whatever it was asked in
+    # a 5.x server answers in its own default encoding, no matter what it was asked in
     answer = decode_binary(payload[:length]) if word >> 24 else json.loads(payload[:length])
     return int(answer["code"]), answer, payload[length:]
 

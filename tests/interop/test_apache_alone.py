@@ -31,7 +31,7 @@ def go_through(apache: Apache) -> None:
     assert taken["distinct"] == "500"
 
     broker.stop()
-    # 5.x answers the farewell before it removes anything.
+    # 5.x answers the goodbye before it removes anything.
     wait_until(lambda: ask(namesrv.addr, 105, {"topic": "Alone"})[0] == 17, "the topic gone")
     namesrv.stop()
 

@@ -236,7 +236,7 @@ def test_an_administrators_keys_administer(secured: Secured) -> None:
 def test_a_plain_client_and_one_that_does_not_know_the_authority_are_told_so(secured: Secured) -> None:
     plain = ClientConfig(nameservers=(secured.namesrv.addr,), call_timeout_s=5.0)
     message = Message(topic="Orders", body=b"x")
-    # the broker hangs up on whatever is no TLS, and of that the client knows no more than that it was sent
+    # the broker hangs up on bytes that are no TLS, and the client only knows that they were sent
     hung_up = pytest.raises(SendOutcomeUnknown, match=f"{secured.broker.addr} was lost: the peer closed it")
     with Client(config=plain, credentials=keys(WRITER)) as client, hung_up:
         client.producer("writers").send(message)

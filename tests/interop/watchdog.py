@@ -1,7 +1,7 @@
 """Ends the programs of a test session whose own process was killed, so that no JVM outlives it.
 
 A process of its own reads "PID CREATED" lines from a pipe whose other end only the test session holds. When
-the session ends, in whatever way, the pipe closes and what still runs gets SIGKILL. The kernel's own service
+the session ends, in any way, the pipe closes and what still runs gets SIGKILL. The kernel's own service
 (PR_SET_PDEATHSIG) does not do: it watches the thread that started the child, and ours start from pools.
 """
 

@@ -379,7 +379,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             limits=LIMITS[(len(body) + broker_id) % len(LIMITS)],
         )
         self.run(command)
-        # The same registration once more changes nothing, whatever it did before.
+        # The same registration once more changes nothing, no matter what it did before.
         again = RegisterBroker(
             **{f: getattr(command, f) for f in command.__struct_fields__}
             | {

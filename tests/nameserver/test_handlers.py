@@ -492,7 +492,7 @@ def test_unregistration_is_a_command_that_matches_by_address() -> None:
 
 
 def test_regression_stale_unregister_does_not_remove_the_new_master() -> None:
-    # 4.9 removes whatever has the id: the old master's goodbye took the new one with it.
+    # 4.9 removes anything that has the id: the old master's goodbye took the new one with it.
     sender = Sender()
     sender.register(addr="old:1")
     sender.register(addr="new:1")

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)
 CONDITION_S = 60.0
 MEMBERS = 3
 ROUNDS = 300
-#: A request is answered within 2.5 s, whatever happens; the rest is for a busy machine.
+#: A request is answered within 2.5 s, no matter what happens; the rest is for a busy machine.
 REFUSED_WITHIN_S = 4.0
 NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
 

@@ -1,4 +1,4 @@
-"""Bytes that are no text, or nested without end, are refused by whoever reads them, in its own words.
+"""Bytes that are no text, or nested without end, are refused by anyone who reads them, in its own words.
 
 msgspec raises neither as an error of its own; a stranger's first frame can hold both.
 """

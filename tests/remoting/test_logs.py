@@ -1,4 +1,4 @@
-"""One line an event, whatever a stranger put into it."""
+"""One line an event, no matter what a stranger put into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output by threads: nothing waits for a reader that stands still, and it is said what was dropped."""
+"""Output by threads: nothing waits for a reader that hangs, and it is said what was dropped."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Clock:
         """Let time pass; True as soon as ``until`` holds.
 
         Args:
-            stop: Time stands still once there is anything in it.
+            stop: Time stops once there is anything in it.
         """
         end = self.now + seconds
         heap, note = self._heap, self._played.append
@@ -225,7 +225,7 @@ class Loop(base_events.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def bury(self) -> None:
-        """At the end of a run: let go of what the dead process was about to do."""
+        """At the end of a run: release what the dead process was about to do."""
         for task in self._left:
             coroutine = task.get_coro()
             if coroutine is not None:

@@ -1,6 +1,6 @@
 """A disk on which nothing is sure until it is synced, neither bytes nor names, and every call can go wrong.
 
-What a process has written is there for whoever reads it, also after the process was killed; only a write that
+Written bytes are there for every reader, also after the process was killed; only a write that
 was under way may be there in part. When power fails, of all that was not synced any sectors are there, and of
 changes of names the first few.
 """
@@ -76,7 +76,7 @@ class _Change:
             data[begin:end] = old.ljust(end - begin, b"\0")
 
     def know(self, sure: _Change, data: bytearray) -> None:
-        """Note that a younger change is sure: it is there whatever becomes of this one."""
+        """Note that a younger change is sure: it is there, no matter what becomes of this one."""
         begin, end = max(self.begin, sure.begin), sure.new_end
         if self.new_end > self.begin:
             end = min(end, self.new_end)
@@ -273,7 +273,7 @@ class User:
     """One process on it.
 
     Attributes:
-        patient: Whoever calls now may wait: a thread, or a process that only begins.
+        patient: Anyone who calls now may wait: a thread, or a process that only begins.
         writing: The journal's thread calls.
     """
 

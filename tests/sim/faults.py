@@ -1,4 +1,4 @@
-"""Faults of members and of the ways between hosts, whatever the members run."""
+"""Faults of members and of the ways between hosts, no matter what the members run."""
 
 from __future__ import annotations
 

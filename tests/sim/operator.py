@@ -99,7 +99,7 @@ class Operator:
         return name
 
     def remove(self) -> str:
-        """Have a member removed, whatever state it is in; the leader now and then."""
+        """Have a member removed, no matter what state it is in; the leader now and then."""
         world = self._world
         if self.busy or world.leader() is None or len(world.members) <= MEMBERS_MIN:
             return ""

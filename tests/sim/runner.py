@@ -1,4 +1,4 @@
-"""Plays seeds one after the other, or in several processes; whatever becomes of one, the others go on."""
+"""Plays seeds one after the other, or in several processes; if one fails, the others go on."""
 
 from __future__ import annotations
 

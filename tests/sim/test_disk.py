@@ -230,7 +230,7 @@ def an_earlier_segment(machine: Machine) -> Callable[[], None]:
 
 
 def a_doubtful_start(machine: Machine) -> Callable[[], None]:
-    """Under ``journal``: whatever pages are there, the member starts, and knows that it may lack some."""
+    """Under ``journal``: the member starts on any pages, and knows that it may lack some."""
     life = Life(machine.files(), "journal").open()
     life.become_voter()
     life.append(20)

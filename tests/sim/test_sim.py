@@ -1,4 +1,4 @@
-"""Whole nameservers on virtual time: whatever goes wrong, what must hold holds.
+"""Whole nameservers on virtual time: all rules hold, no matter what goes wrong.
 
 From the environment: SIM_SEEDS how many seeds (200 in CI, else 8), SIM_FIRST from where (else by chance).
 """
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(900)
 def test_other_seeds_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """All rules hold whatever goes wrong. Half of the seeds have three members, half of them five."""
+    """All rules hold, no matter what goes wrong. Half of the seeds have three members, half of them five."""
     first = FIRST or random.SystemRandom().randrange(10**5, 10**9)
     seeds = f"{first}-{first + SEEDS - 1}"
     with capsys.disabled():

@@ -307,7 +307,7 @@ class Truth:
             )
 
     def check_promise(self, member: Watched, what: str) -> None:
-        """Rule 8: whoever is in contact misses nothing acknowledged longer ago than an election timeout."""
+        """Rule 8: a member in contact misses nothing acknowledged longer ago than an election timeout."""
         self.count["promises"] += 1
         since = self.world.clock.now - member.member.contact_limit
         before = bisect.bisect_left(self._acknowledged_at, since)

@@ -269,7 +269,7 @@ class Run(Job):
 
 
 def wait_ended(pid: int) -> None:
-    """Return once no thread of a process runs any more; the loop stands still for that, some 0.1 ms.
+    """Return once no thread of a process runs any more; the loop waits for that, some 0.1 ms.
 
     Raises:
         WireError: If one does for too long.

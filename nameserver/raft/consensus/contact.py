@@ -131,5 +131,5 @@ class QuorumContact:
         return self._echoed.get(peer, -math.inf)
 
     def accepted_date(self, peer: str) -> float:
-        """As :meth:`member_date`, over any link: a fact about the past, whatever has become of the peer."""
+        """As :meth:`member_date`, over any link: a fact about the past, even of a dead peer."""
         return max(self.member_date(peer), self._echoed_before.get(peer, -math.inf))

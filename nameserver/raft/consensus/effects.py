@@ -1,6 +1,6 @@
 """Effects of a step: values, in the order in which they are to be carried out.
 
-As with other protocols without IO, whoever calls the engine takes the effects of the call afterwards, and
+As with other protocols without IO, the caller of the engine takes the effects of the call afterwards, and
 performs them, before it calls again: :meth:`.engine.Engine.take_effects`.
 """
 

@@ -297,7 +297,7 @@ class Engine(EnginePart):
         """Take one message from an authenticated peer. D10: only those take part that have said who they are.
 
         That may be more than the configuration here names: the leader can be a member that was added while
-        this one was away. What counts in a majority is decided by the configuration. D6: whoever leads or
+        this one was away. What counts in a majority is decided by the configuration. D6: anyone who leads or
         stands in an older term is told so, and nothing else comes of it.
         """
         if peer not in self._effects.greeted:
@@ -394,7 +394,7 @@ class Engine(EnginePart):
         self._go_on()
 
     def _look_for_stalls(self, now: float) -> None:
-        """Rule 9: whoever cannot write must not lead."""
+        """Rule 9: anyone who cannot write must not lead."""
         took = self._write_takes(now)
         if took > STALL_S and not self.shared.stalled:
             self.shared.stalled = True
@@ -499,7 +499,7 @@ class Engine(EnginePart):
     def applied(self, count: int, *, within: bool, took: float) -> None:
         """So many entries of :class:`.effects.Apply` are applied (D7); the rest is in another one, soon.
 
-        A leader has told the others what is committed by now: whoever wrote over a follower waits for that,
+        A leader has told the others the commit index by now: clients of a follower wait for that,
         and a step that takes long takes it everywhere at once, while each has just heard the leader.
 
         Args:
@@ -544,7 +544,7 @@ class Engine(EnginePart):
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        # Of the indexes only what the state machine does not see: whoever waits for an entry has its apply.
+        # Of the indexes only those that the state machine does not see: its apply wakes requests.
         seen: tuple[object, ...] = (
             self.in_contact(),
             *self._library.seen,
@@ -585,7 +585,7 @@ class Engine(EnginePart):
         self._effects.send(peer, messages.VoteReply(term))
 
     def term_begins(self, term: int) -> None:
-        """D3, D5: what was said in the term before is void, and whoever led in it does no more."""
+        """D3, D5: what was said in the term before is void, and anyone who led in it does no more."""
         if self._library.state == LEADER:  # the library would do so a moment later
             self.leading.doing += f", of term {term}"
             self._library.stop_leading()

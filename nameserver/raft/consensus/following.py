@@ -110,7 +110,7 @@ class Following(EnginePart):
             self._reply(leader, self._reply_seq, MATCH, index)
 
     def acknowledge_committed(self) -> None:
-        """Everything committed here is the same at the leader, whatever was compared in this term."""
+        """Everything committed here is the same at the leader, no matter what was compared in this term."""
         self._matched = max(self._matched, self._library.commit_index)
         self._acknowledge(min(self._matched, self._log.durable_index))
 

@@ -128,7 +128,7 @@ class Greetings(EnginePart):
     def _check_cluster(self, peer: str, greeting: Greeting) -> None:
         """D10: two members of different clusters are strangers; an empty one is of none yet.
 
-        Whoever is not in the configuration here may have been added while this member was away, or removed
+        Anyone who is not in the configuration here may have been added while this member was away, or removed
         while it was away itself. Both belong to the cluster; neither counts.
         """
         mine, theirs = self.shared.standing.cluster, greeting.cluster
@@ -195,7 +195,7 @@ class Greetings(EnginePart):
         return {}
 
     def join(self, leader: str) -> list[str]:
-        """An empty member belongs to the cluster whose leader sends it a log, whatever it was to found.
+        """An empty member belongs to the cluster whose leader sends it a log, no matter what it was to found.
 
         Returns:
             The peers that are strangers then.

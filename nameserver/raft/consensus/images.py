@@ -282,7 +282,7 @@ class Images(EnginePart):
     def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
         """The image is durable under ``index``: it becomes log and state, and a new term begins.
 
-        So whatever was computed from the former state knows that it is void.
+        So anything that was computed from the former state knows that it is void.
         """
         if not self._begins():
             return

@@ -34,7 +34,7 @@ class MemberState:
         instance: Names this life of the data directory; another one after it was emptied.
         voter: It may vote, and what it acknowledges counts.
         founders: Instance of each member when the cluster was founded, if this member saw it.
-        cluster: The cluster's name: its founders', whoever takes part now. An empty member has only the name
+        cluster: The cluster's name: its founders', for good. An empty member has only the name
             of the cluster that it would found; it takes over that of the leader from which it gets a log.
         removed: The cluster has removed this member, which must not start again.
         doubtful: It was a voter, and may have lost what it acknowledged last: it is none until it has caught

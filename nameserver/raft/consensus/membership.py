@@ -172,7 +172,7 @@ class Membership(EnginePart):
     def on_removed(self, peer: str, m: Removed) -> None:
         """A leader of an older term may not know that this member was added again.
 
-        And whoever was only about to be added, by a leader that fell before that was committed, was not
+        And anyone who was only about to be added, by a leader that fell before that was committed, was not
         removed: it waits to be added again. Without a committed change in its log it cannot be a voter, so a
         voter is a member since the founding, also if it was emptied since and no founder knows its instance.
         """

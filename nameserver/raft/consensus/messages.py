@@ -184,7 +184,7 @@ def decode(data: bytes | memoryview) -> Message:
     """Read one message.
 
     Raises:
-        MessageError: Whoever sent this is broken or newer than we are.
+        MessageError: The sender is broken or newer than we are.
     """
     written = data[0] if data else "none"
     if written != FORMAT:

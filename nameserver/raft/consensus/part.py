@@ -189,7 +189,7 @@ class Shared:
         return listening or now - self.heard < self.timeout
 
     def link_down(self, peer: str) -> None:
-        """A killed leader's links close at once. Asking early is harmless: whoever hears it refuses (D4)."""
+        """A killed leader's links close at once. Asking early is harmless: others refuse (D4)."""
         library = self.library
         if library.state != LEADER and peer == library.leader:
             soon = self.clock() + self.rng.uniform(0.0, self.timeout / 2)

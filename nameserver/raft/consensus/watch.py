@@ -17,7 +17,7 @@ from typing import Final
 LOOK: Final = 2
 GAP: Final = 3
 LISTEN: Final = 2
-#: A member that stands still again and again without hearing a leader must act at last.
+#: A member that is paused again and again without hearing a leader must act at last.
 LISTEN_MAX: Final = 3
 #: Gaps are remembered for one to two of these, for the log.
 WINDOW_S: Final = 1.0

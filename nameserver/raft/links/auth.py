@@ -1,7 +1,7 @@
 """Proof of the peer's identity and of unchanged messages. Pure: randomness comes in as
 nonces.
 
-Four handshake frames; whoever dials proves first, so a stranger that connects learns one random number::
+Four handshake frames; the dialling side proves itself first, so a stranger learns one random number::
 
     dialler                               acceptor
     HELLO magic, from, to, cluster, nonce ->

@@ -178,7 +178,7 @@ class Transport:
     def use_credentials(self, credentials: Credentials) -> None:
         """Take part as somebody else from the next handshake on, and dial those that are members now.
 
-        Links that are up stay, whoever is at the other end.
+        Links that are up stay, no matter who is at the other end.
         """
         if credentials != self.credentials:
             self.credentials = credentials
@@ -199,7 +199,7 @@ class Transport:
         """A connection was made. Of too many accepted ones go the oldest of the host that has most of them.
 
         What this member dialled itself is no stranger's and takes nobody's place. So a group finds together
-        whatever strangers hold: one of two members dials, and its connection is the newest at the other.
+        beside any strangers: one of two members dials, and its connection is the newest at the other.
         """
         if self._closing:
             link.close()

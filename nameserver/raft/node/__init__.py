@@ -1,6 +1,6 @@
 """One engine with its clock, disk and links on the event loop.
 
-Here belongs whatever waits or touches the machine for a member; what decides is in ``consensus/``.
+Here belongs anything that waits or touches the machine for a member; what decides is in ``consensus/``.
 
     member.py     RaftMember: the loop with clock, timers, links, the journal's writer, each effect of the
                   engine; and what the layer above sees

@@ -71,7 +71,7 @@ class Changes:
         """Take ``address`` in: a learner first, a voter once it has caught up. Nothing if it is a voter.
 
         Its process is started with an empty disk and with the current members and itself as ``peers``.
-        Whoever leads makes it a voter, also after this call has given up.
+        The leader of that moment makes it a voter, also after this call has given up.
 
         Raises:
             NotLeader: Nothing was done.
@@ -216,7 +216,7 @@ class Changes:
 
 
 def _say_how_it_ended(restoring: asyncio.Future[None]) -> None:
-    """Of a restore that took longer than whoever asked for it has waited."""
+    """Of a restore that took longer than its caller has waited."""
     error = None if restoring.cancelled() else restoring.exception()
     if error is None:
         logger.info("snapshot restored after its deadline")

@@ -44,7 +44,7 @@ async def _beside(work: Callable[[], _Result]) -> _Result:
 
 @dataclass(eq=False, repr=False)
 class ImageFiles:
-    """The newest state image, and how another takes its place; whatever takes long is done in threads.
+    """The newest state image, and how another takes its place; anything that takes long is done in threads.
 
     Args:
         in_background: Runs a coroutine that is waited for before the files are closed.
@@ -107,7 +107,7 @@ class ImageFiles:
     def age(self) -> float | None:
         """Seconds since the newest image file was stored, None if there is none.
 
-        Not by the file's date: a disk that hangs must not hang whoever asks for figures.
+        Not by the file's date: a disk that hangs must not hang anyone who asks for figures.
         """
         date = self.storage.image_date
         return None if date is None else max(0.0, wall_clock.now_ms() / 1000 - date)

@@ -53,7 +53,7 @@ FRAME_OVERHEAD: Final = 1024 * 1024
 TIMER_MIN_S: Final = 0.001
 #: Interval at which a timer is set anew because messages have moved its deadline.
 MOVE_TIMER_S: Final = 0.02
-#: Messages held while a promise is stored; a disk that stands still for long costs those after these.
+#: Messages held while a promise is stored; a disk that hangs for long costs the later ones.
 HELD_MAX: Final = 4096
 #: A member that closes does not wait for its disk any longer.
 CLOSE_S: Final = 5.0
@@ -67,7 +67,7 @@ class RaftMember:
         on_peer_message: (sender, message) of application messages from other members.
         on_change: Role, term, leader, indexes, links or contact may have changed; coalesced, on the loop.
         on_fatal: The member cannot go on (broken disk, unreadable entry) and takes part no more; the argument
-            is one line. By default the process ends: whatever it would still answer could be wrong.
+            is one line. By default the process ends: anything that it would still answer could be wrong.
         on_removed: The cluster removed this member, which takes part no more; the argument is one line. By
             default as ``on_fatal``.
 
@@ -180,7 +180,7 @@ class RaftMember:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Voters and learners of the configuration in force: the stored one, whatever ``peers`` says."""
+        """Voters and learners of the configuration in force: the stored one, not that of ``peers``."""
         return () if self._engine is None else self._engine.members
 
     @property
@@ -608,7 +608,7 @@ class RaftMember:
             self.perform()
 
     def _keep_going(self) -> None:
-        """All promises are kept: let go of what waited."""
+        """All promises are kept: release what waited."""
         held, self._held = self._held, []
         for message in held:
             self.transport.send(*message)

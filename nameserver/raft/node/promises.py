@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class Promises:
     """Stores what this member promises, in the background: its vote and its standing.
 
-    Nothing leaves, and no write counts, while a promise is under way. A disk that stands still must not hold
+    Nothing leaves, and no write counts, while a promise is under way. A hung disk must not hold
     the loop: stale reads and refusals go on meanwhile.
 
     Args:

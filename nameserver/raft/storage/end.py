@@ -77,7 +77,7 @@ class JournalEnd:
         return position
 
     def begin(self, position: Position) -> None:
-        """Keep ``position``, durably, whatever was kept before; :meth:`save` may follow.
+        """Keep ``position``, durably, no matter what was kept before; :meth:`save` may follow.
 
         A whole file is written in place, so that a full disk does not keep a member from starting.
         """

@@ -62,7 +62,7 @@ class State(MemberState):
         forcing: A new cluster is being made of this member's data (``--force-new-cluster``): incomplete.
         forced: That was done by the last start. The flag left in place must not do it again and again.
         boot: The kernel's life in which this directory was written last.
-        synced: Whatever was acknowledged so far is on the disk: always so under durability ``fsync``, else
+        synced: All that was acknowledged so far is on the disk: always so under durability ``fsync``, else
             after a clean stop.
         end_kept: ``DATA/raft/end`` says where the journal ends; a former program kept none.
     """
@@ -219,7 +219,7 @@ class DataDirectory:
             )
 
     def _make(self, *, durability: str) -> None:
-        """Begin a directory. Its identity comes last: from then on, whatever else is missing is damage."""
+        """Begin a directory. Its identity comes last: from then on, a missing file is damage."""
         config = self._config
         self.state = State(
             members=tuple(sorted(config.peers)),
@@ -254,7 +254,7 @@ class DataDirectory:
         except UNREADABLE as error:
             raise RaftStartError(f"raft: {path} is damaged: {error}") from error
 
-    # ---- votes, whatever the durability of the log
+    # ---- votes, no matter the durability of the log
 
     def load_vote(self) -> tuple[int, str | None]:
         """Return the newest term, and whom this member voted for in it.

@@ -4,7 +4,7 @@ Every write and every sync is the thread's: on a frozen disk even a write into t
 RWF_NOWAIT, also when handed to the kernel's AIO), and the loop must not. The loop learns of the end through
 a descriptor that it polls; where something else will wake it anyway, it asks then.
 
-What the thread does is :meth:`Writer.steps`, a generator: it says where it waits, and whoever runs it waits.
+The thread runs :meth:`Writer.steps`, a generator that says where it waits; its driver waits.
 Here that is a thread; in the simulator it is the virtual time.
 """
 

@@ -221,7 +221,7 @@ def test_broker_that_is_cut_off_from_one_nameserver_is_not_told_as_dead(
 
 
 def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> None:
-    """0.3 s whatever the timers, 5 s of lease: 0.8 s at divisor 10, 5.3 s at RocketMQ's own timers."""
+    """0.3 s no matter the timers, 5 s of lease: 0.8 s at divisor 10, 5.3 s at RocketMQ's own timers."""
     at_ten = Place("equal", "broker-dies", "kill", "left_by_clients_s")
     at_one = Place("equal-undivided", "broker-dies", "kill", "left_by_clients_s")
     values = values_of(at_ten, raft=[0.8] * 6) | values_of(at_one, raft=[5.3] * 6)
@@ -245,7 +245,7 @@ def of_timers(measure: str, **series: float) -> Values:
 
 
 def test_c9_recovery_at_the_defaults_is_predicted_and_then_compared_with_what_was_measured() -> None:
-    """0.3 s whatever the timers and 120 s of lease, seen at divisors 60 and 10; at 1 it took 118 s."""
+    """0.3 s at all timers and 120 s of lease, seen at divisors 60 and 10; at 1 it took 118 s."""
     values = of_timers("left_by_clients_s", equal=2.3, tenth=12.3, undivided=118.0)
     (taken,) = answers.taken_apart(values, TIMERS)
     assert taken.split is not None

@@ -26,7 +26,7 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 REPORTS: Final = 500
 LINES: Final = load_plan("compare").lines
-#: The hardest of all: whatever differs would matter.
+#: The hardest of all: anything that differs would matter.
 STRICT: Final = [msgspec.structs.replace(line, margin=1e-12) for line in LINES]
 PLACES: Final = sorted(
     {

@@ -161,7 +161,7 @@ def test_groups_that_heartbeats_name_have_a_bound_and_those_known_go_on(start_br
     assert mine.call(34, body=json.dumps(beat).encode()).code == 0
     wide = known | {"groupName": "Wide", "subscriptionDataSet": [{"topic": "T", "subString": "x" * 900_000}]}
     assert mine.call(34, body=json.dumps(beat | {"consumerDataSet": [wide]}).encode()).code != 0
-    # A client that says farewell, or whose connection closes, makes room.
+    # A client that says goodbye, or whose connection closes, makes room.
     for number in range(1000):
         assert stranger.call(35, {"clientID": "c", "producerGroup": f"{number}-0-{'x' * 100}"}).code == 0
     assert stranger.call(34, body=beat_of([f"new-{number}" for number in range(500)])).code == 0

@@ -1,4 +1,4 @@
-"""Pulls that wait hold no more memory than they need, whatever came with them."""
+"""Pulls that wait hold no more memory than they need, no matter what came with them."""
 
 from __future__ import annotations
 

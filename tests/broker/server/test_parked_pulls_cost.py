@@ -1,4 +1,4 @@
-"""The cost of pulls that wait, however many a stranger sends and whatever comes with them."""
+"""The cost of pulls that wait, however many a stranger sends, no matter what comes with them."""
 
 from __future__ import annotations
 

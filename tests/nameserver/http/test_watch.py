@@ -51,7 +51,7 @@ class Stream:
         return fields["event"], json.loads(fields["data"])
 
     async def ended(self) -> bool:
-        """Return whether it ends, after whatever comes."""
+        """Return whether it ends, after anything that comes."""
         async with asyncio.timeout(EVENT_S):
             with contextlib.suppress(aiohttp.ClientError):
                 while await self.answer.content.readline():

@@ -1,4 +1,4 @@
-"""A file that follows what is in force: whatever goes wrong with a write is said, told and tried again."""
+"""A file that follows what is in force: a failed write is logged, reported and tried again."""
 
 from __future__ import annotations
 

@@ -1031,7 +1031,7 @@ def _d8_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d9_off(patch: pytest.MonkeyPatch) -> None:
-    """As the library has it: whoever thinks that it leads may answer."""
+    """As the library has it: anyone who thinks that it leads may answer."""
     patch.setattr(Engine, "in_contact", lambda engine: True)
 
 

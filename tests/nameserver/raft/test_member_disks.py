@@ -1,4 +1,4 @@
-"""Disks that are full, broken or stand still."""
+"""Disks that are full, broken or hang."""
 
 from __future__ import annotations
 

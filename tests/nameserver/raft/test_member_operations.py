@@ -46,7 +46,7 @@ def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, dura
             await cluster.put(b"after")
             await cluster.settled()
             await leader.changes.remove_member(gone, deadline=in_seconds(1))  # nothing to do
-            # Whoever was added elects and is elected as the founders are, also after all restart.
+            # Anyone who was added elects and is elected as the founders are, also after all restart.
             for name in list(cluster.up):
                 await cluster.close(name)
             if durability == "journal":

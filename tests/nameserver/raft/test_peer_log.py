@@ -1,4 +1,4 @@
-"""Log lines that a member can cause at another one: some, whatever it sends, and their number."""
+"""Log lines that a member can cause at another one: some, no matter what it sends, and their number."""
 
 from __future__ import annotations
 

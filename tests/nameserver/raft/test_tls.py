@@ -411,7 +411,7 @@ def test_certificates_allow_an_address_that_others_can_reach() -> None:
 
 def test_members_find_each_other_again_while_strangers_begin_handshakes() -> None:
     """A hello of TLS costs who sends it nothing, as it can be recorded, and who answers it a signature on the
-    loop that serves. One host gets so many answers a second, whatever it sends; a member waits for none.
+    loop that serves. One host gets so many answers a second for all it sends; a member waits for none.
     """
 
     async def scenario() -> None:

@@ -39,7 +39,7 @@ def test_after_a_gap_it_listens_for_a_while() -> None:
 
 
 def test_whoever_is_late_again_and_again_still_sees_time_pass() -> None:
-    """Each look counts for :data:`LOOK` periods, whatever lies between two of them."""
+    """Each look counts for :data:`LOOK` periods, no matter what lies between two of them."""
     watch = Watch(PERIOD)
     watch.look(0.0)
     late = sum(watch.look(turn * 0.7) for turn in range(1, 11))
@@ -85,7 +85,7 @@ def test_the_longest_gap_is_forgotten_after_a_while() -> None:
 def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
     world: Make, seed: int, seconds: float
 ) -> None:
-    """All members stand still at once, and what they had sent waits; none of them was silent."""
+    """All members hang at once, and what they had sent waits; none of them was silent."""
     w = world(seed)
     leader = w.leader
     term = leader.engine.term

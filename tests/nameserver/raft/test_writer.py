@@ -19,7 +19,7 @@ LONG_S = 20.0
 
 
 class Disk(Journal):
-    """A journal whose writes wait while the disk stands still, or fail."""
+    """A journal whose writes wait while the disk hangs, or fail."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, sync=True)

@@ -87,7 +87,7 @@ CONNECTED = line(connected=True)
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300], ids=str)
 @pytest.mark.parametrize("where", ["clock", "heard_at", "closed_at"])
 def test_an_instant_beyond_all_clocks_is_no_message(where: str, value: float) -> None:
-    """With one of them a broker would never be judged silent, whoever leads next."""
+    """With one of them a broker would never be judged silent, no matter who leads next."""
     clock = value if where == "clock" else 0.0
     lines = () if where == "clock" else (msgspec.structs.replace(CLOSED, **{where: value}),)
     data = encode(Report(term=1, boot_id=1, base=0, version=1, clock=clock, contacts=lines))
@@ -645,7 +645,7 @@ class GroupMachine(RuleBasedStateMachine):
     """Members, brokers and leaders in any order, over a perfect log and links without delay.
 
     Nobody is evicted as gone who has a connection with a member in contact, nor as silent who was heard
-    within its lease by a member in contact that has not restarted since; whoever is dead goes within its
+    within its lease by a member in contact that has not restarted since; anyone who is dead goes within its
     lease, however often leaders change or members restart.
     """
 
