@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 from tests.signals import inherited
 
@@ -63,25 +61,20 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
     log = tmp_path / "stderr.txt"
     with inherited(signal.SIGHUP, signal.SIG_DFL), log.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    with process, BlockingClient() as client:
+    with process:
         assert process.stdout is not None
-        listen = process.stdout.readline().split("listen=")[1].split()[0]
+        host, _, port = process.stdout.readline().split("listen=")[1].split()[0].rpartition(":")
         change = RemotingCommand.request(
             RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}
         )
-        asking = threading.Thread(target=_ask, args=(client, listen, change))
+        question = RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG)
         try:
-            client.invoke(listen, RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG))
-            asking.start()
-            yield Busy(process, log)
+            with socket.create_connection((host, int(port)), timeout=CONDITION_S) as client:
+                client.sendall(change.encode() + question.encode())
+                assert client.recv(1)  # the question is answered, so the change has arrived and waits
+                yield Busy(process, log)
         finally:
             process.kill()
-            asking.join()
-
-
-def _ask(client: BlockingClient, listen: str, change: RemotingCommand) -> None:
-    with suppress(RemotingError):
-        client.invoke(listen, change, timeout_s=CONDITION_S)
 
 
 @pytest.mark.slow

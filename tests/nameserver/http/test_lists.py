@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from routekeeper.nameserver.http import coding, lane, lists
 from routekeeper.nameserver.http.coding import accepts_gzip, cursor_of, has_tag, place_of
 from routekeeper.nameserver.http.lists import Wanted
+from routekeeper.nameserver.modes import line
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.remoting.codes import RequestCode
@@ -305,7 +306,10 @@ def test_lists_that_wait_for_their_turn_are_bounded_and_who_is_gone_costs_nothin
 
 
 @pytest.mark.slow
-def test_loop_goes_round_while_a_list_of_a_large_table_is_made(tmp_path: Path) -> None:
+def test_loop_goes_round_while_a_list_of_a_large_table_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "SLICE_S", 0.0005)  # the whole list takes a fast machine 20 ms
     rounds = 0
 
     async def count() -> None:
