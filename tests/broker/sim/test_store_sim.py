@@ -15,7 +15,7 @@ from routekeeper.remoting.message import Host
 
 from .broker import ROOT, Simulation
 from .disk import SimulatedDisk
-from .plants import QUEUE_SYNCS, SPOILS, SYNCS, Forgets
+from .plants import INDEX_CONTENT, QUEUE_SYNCS, SPOILS, SYNCS, Forgets
 
 pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
 
@@ -45,6 +45,12 @@ def found(**planted: object) -> int | None:
 @pytest.mark.parametrize("forgets", SYNCS.values(), ids=SYNCS)
 def test_missing_sync_is_found_by_a_seed(forgets: Forgets) -> None:
     assert found(forgets=forgets) is not None
+
+
+@pytest.mark.slow
+def test_index_files_that_were_not_synced_are_made_again() -> None:
+    for seed in range(60):
+        Simulation(seed, forgets=INDEX_CONTENT).run()
 
 
 @pytest.mark.slow
