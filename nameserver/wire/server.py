@@ -35,7 +35,7 @@ from .route_cache import RouteCache
 
 log = logging.getLogger(__name__)
 
-#: Longest time in seconds from a request's arrival to its answer. Source: design, rule 2 of the log.
+#: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5
 
 

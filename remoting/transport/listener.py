@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: One sweep over all connections per this part of the idle time: a close is at most one part late.
 _IDLE_TICKS: Final = 24
+#: Time that answers have to leave which are sent when the time of a drain is over.
+FLUSH_S: Final = 1.0
 
 
 class RemotingServer:
@@ -127,6 +129,8 @@ class RemotingServer:
     async def close(self, *, drain_s: float = 5.0, farewell: Callable[[], None] | None = None) -> None:
         """Stop accepting, answer what is being worked on for at most ``drain_s`` seconds, close the rest.
 
+        Answers that are sent at the end of this time have :data:`FLUSH_S` to leave.
+
         Args:
             farewell: Called right before the connections are closed: what it sends over them still leaves.
         """
@@ -137,14 +141,14 @@ class RemotingServer:
             self._intake_look.cancel()
         if self._server is not None:
             await stop_accepting(self._server)
+        until = self._loop.time() + drain_s
         if self.parked:
             self._unparked = asyncio.Event()
             try:
-                async with asyncio.timeout(drain_s):
+                async with asyncio.timeout_at(until):
                     await self._unparked.wait()
             except TimeoutError:
                 log.warning("reads abandoned connections=%s", sum(map(len, self.parked.values())))
-        until = self._loop.time() + drain_s
         if self.turns.waiting:
             self._looked_at = asyncio.Event()
             try:
@@ -153,7 +157,7 @@ class RemotingServer:
             except TimeoutError:
                 log.warning("requests not looked at connections=%s", self.turns.waiting)
         if self._tasks:
-            _done, late = await asyncio.wait(self._tasks, timeout=drain_s)
+            _done, late = await asyncio.wait(self._tasks, timeout=max(0.0, until - self._loop.time()))
             for task in late:
                 task.cancel()
             self.stats.tasks_abandoned += len(late)
@@ -174,7 +178,7 @@ class RemotingServer:
         if self.connections:
             self._emptied = asyncio.Event()
             try:
-                async with asyncio.timeout(drain_s):
+                async with asyncio.timeout_at(max(until, self._loop.time() + min(FLUSH_S, drain_s))):
                     await self._emptied.wait()
             except TimeoutError:
                 log.warning("connections cut off count=%s", len(self.connections))

@@ -16,6 +16,8 @@ from typing import Self
 
 import pytest
 
+from routekeeper.nameserver.settings.declared import NamesrvSettings
+
 pytestmark = pytest.mark.faults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +135,11 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, timeout=60
     )
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
+
+
+def test_unit_gives_a_nameserver_time_to_end() -> None:
+    (unit,) = [unit for unit in UNITS if unit.name == "mqnamesrv.service"]
+    assert f"\nTimeoutStopSec={NamesrvSettings().drain_s + 15:.0f}\n" in unit.read_text()
 
 
 def test_unit_starts_the_program_with_flags_that_it_has() -> None:

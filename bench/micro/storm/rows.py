@@ -127,8 +127,20 @@ def lines(sizes: Sizes) -> list[Line]:
         Line(row="leave", text=f"{large} leave at once: {wait}", key="wait_ms_longest", goal="50"),
         Line(row="leave", text=f"{large} leave at once: gone everywhere after, s", key="right_s"),
         Line(
-            row="crowd", text=f"{crowd} register at once: connections cut", key="cut", form=",.0f", goal="0"
+            row="crowd",
+            text=f"{crowd} register at once: connections of brokers cut",
+            key="cut",
+            form=",.0f",
+            goal="0",
         ),
+        Line(row="crowd", text=f"{crowd}: failed registrations", key="failures", form=",.0f"),
+        Line(
+            row="crowd",
+            text=f"{crowd}: cached route queries without a right answer",
+            key="queries_failed",
+            form=",.0f",
+        ),
+        Line(row="crowd", text=f"{crowd}: leader changes", key="leader_changes", form=",.0f"),
         Line(
             row="crowd",
             text=f"{crowd}: largest memory of one server, MB",
