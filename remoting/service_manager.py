@@ -12,6 +12,10 @@ logger = logging.getLogger(__name__)
 
 #: A message of the watchdog leaves so many times within the time that the service manager waits for it.
 _WATCHDOG_TIMES: Final = 3
+#: Shortest time between two messages of the watchdog: a wrong unit must not keep the loop busy.
+_PAUSE_MIN_S: Final = 0.01
+#: Of a time in microseconds: a uint64 has at most so many.
+_DIGITS_MAX: Final = 20
 _US: Final = 1e6
 
 
@@ -38,7 +42,7 @@ class ServiceManager:
         Args:
             pid: Of this process; a watchdog for another process is none of ours.
         """
-        microseconds = environment.get("WATCHDOG_USEC", "")
+        microseconds = environment.get("WATCHDOG_USEC", "")[:_DIGITS_MAX]
         ours = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
         watchdog_s = int(microseconds) / _US if ours and microseconds.isdecimal() else 0.0
         return cls(environment.get("NOTIFY_SOCKET", ""), watchdog_s=watchdog_s)
@@ -59,7 +63,7 @@ class ServiceManager:
 
     def _alive(self, loop: asyncio.AbstractEventLoop) -> None:
         self._send("WATCHDOG=1\n")
-        loop.call_later(self._watchdog_s / _WATCHDOG_TIMES, self._alive, loop)
+        loop.call_later(max(_PAUSE_MIN_S, self._watchdog_s / _WATCHDOG_TIMES), self._alive, loop)
 
     def _send(self, message: str) -> None:
         if not self._path:

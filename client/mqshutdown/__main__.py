@@ -22,6 +22,9 @@ _VALUED: Final = ("-X", "-W")
 #: Longest wait for a server. One that needs more than 30 s to end stops waiting for requests by itself.
 _ENDS_WITHIN_S: Final = 60.0
 _PROC: Final = Path("/proc")
+_USAGE: Final = """usage: mqshutdown broker|namesrv ...
+
+Stop this user's brokers or nameservers that run with the same Python, in order, and wait for their end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Stop servers and say which; return 0 if there were some and all ended, 2 for a wrong word, else 1."""
     print_any_text()
     words = list(sys.argv[1:] if argv is None else argv)
+    if set(words) & {"-h", "--help"}:
+        print(_USAGE)
+        return 0
     wrong = [word for word in words if word not in _PROGRAMS]
     if wrong or not words:
         fault = f"{wrong[0]!r} names no server" if wrong else "no server is named"

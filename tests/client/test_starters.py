@@ -217,6 +217,8 @@ def test_the_quick_start_of_rocketmqs_guides(
     assert other.poll() is None, "it belongs to another installation"
     done = run(*shutdown, "namesrv")
     assert (done.returncode, done.stdout) == (1, "No mqnamesrv running.\n")
+    done = run(*shutdown, "--help")
+    assert (done.returncode, done.stdout.partition("\n")[0]) == (0, "usage: mqshutdown broker|namesrv ...")
     done = run(*shutdown, "controller")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "mqshutdown: 'controller' names no server, allowed are broker and namesrv\n"

@@ -17,6 +17,7 @@ from typing import Self
 import pytest
 
 from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.remoting.service_manager import ServiceManager
 
 pytestmark = pytest.mark.faults
 
@@ -111,6 +112,25 @@ def test_watchdog_of_another_process_hears_nothing(tmp_path: Path) -> None:
     with Manager(f"\0{name}") as manager, started("mqnamesrv", tmp_path, f"@{name}", **more):
         manager.wait_for("READY=1")
         assert manager.next(0.6) is None
+
+
+@pytest.mark.slow
+def test_watchdog_of_a_microsecond_gets_at_most_a_hundred_messages_a_second(tmp_path: Path) -> None:
+    with (
+        Manager(str(tmp_path / "notify")) as manager,
+        started("mqnamesrv", tmp_path, str(tmp_path / "notify"), WATCHDOG_USEC="1"),
+    ):
+        manager.wait_for("READY=1")
+        manager.wait_for("WATCHDOG=1")
+        began = time.monotonic()
+        for _ in range(20):
+            manager.wait_for("WATCHDOG=1")
+        assert time.monotonic() - began > 0.1
+
+
+@pytest.mark.parametrize("said", ["9" * 5000, "-1", "x", "1.5", ""])
+def test_odd_time_of_a_watchdog_stops_no_start(said: str) -> None:
+    ServiceManager.of_environment({"WATCHDOG_USEC": said}, pid=1)
 
 
 @pytest.mark.slow
