@@ -10,7 +10,8 @@
 One block holds the value that was synced last; the others take newer values in turn. So a value survives a
 killed process, of a write that was under way only the value before it, and a power cut at least what was
 synced: when the journal is closed, begins a segment, or makes room for zeros. A value is written after the
-frame that it counts: it is never ahead of what the journal holds durably under ``fsync``.
+frame that it counts, and before that frame is acknowledged: it is never ahead of what the journal holds
+durably under ``fsync``, and after a kill it counts all that was acknowledged.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ class Journal:
         self._end.begin(self._position)
 
     def mark_end(self) -> None:
-        """Keep where the journal ends now; for after each write, when nobody waits for it any more."""
+        """Keep where the journal ends now; after each write, before the write is acknowledged."""
         self._end.save(self._position)
 
     @property

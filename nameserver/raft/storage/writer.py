@@ -127,8 +127,9 @@ class Writer:
                         ops = ops + more
                     if not (yield from self._append(ops)):
                         return
-                    self._tell(position)
+                    # First: a kill in between would make a journal without the acknowledged frame look whole.
                     self._journal.mark_end()
+                    self._tell(position)
                 else:
                     item()
                     yield DISK

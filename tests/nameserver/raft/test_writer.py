@@ -136,7 +136,6 @@ def test_room_is_made_while_nothing_is_to_be_written(tmp_path: Path) -> None:
     running.disk.close()
 
 
-@pytest.mark.xfail(strict=True, reason="the acknowledgement leaves before the journal's end is recorded")
 def test_the_end_of_the_journal_is_recorded_before_a_write_is_acknowledged(tmp_path: Path) -> None:
     journal = Journal(tmp_path, sync=True)
     journal.recover()
