@@ -25,12 +25,15 @@ _MASTER: Final = "ASYNC_MASTER"
 #: Longest delay, and largest number of delay levels; each becomes a queue that is looked at again and again.
 _DELAY_MAX_MS: Final = 366 * 86_400_000
 _DELAY_LEVELS_MAX: Final = 1024
+#: Nameservers of a broker; each change of the list costs a registration or a goodbye at each.
+NAMESRV_ADDRS_MAX: Final = 64
 _DAMAGE_POLICIES: Final = ("refuse", "skip")
 
 #: Numbers that settings may have.
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "listenPort": (0, 65_535),
     "advertisePort": (0, 65_535),
+    "updateNameServerAddrPeriod": (1000, 86_400_000),
     "haListenPort": (0, 65_535),
     "brokerPermission": (0, 7),
     "timerDivisor": (1, 1000),
@@ -85,7 +88,9 @@ class BrokerConfig:
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
     cluster_name: str = _setting("brokerClusterName", "DefaultCluster")
     broker_id: int = _setting("brokerId", 0)
-    namesrv_addr: str = _setting("namesrvAddr", "")
+    namesrv_addr: str = _setting("namesrvAddr", "", live=True)
+    look_up_namesrv: bool = _setting("fetchNameSrvAddrByDnsLookup", False, live=True)
+    look_up_period_ms: int = _setting("updateNameServerAddrPeriod", 120_000, live=True)
     listen_port: int = _setting("listenPort", 10911)
     bind_host: str = _setting("bindAddress", "127.0.0.1")
     broker_ip: str = _setting("brokerIP1", "")
@@ -203,6 +208,10 @@ class BrokerConfig:
             raise SettingError("aclEnable=true: requests cannot be authenticated, allowed is false")
         if "," in self.log_path:
             raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
+        if len(self.namesrv_addrs) > NAMESRV_ADDRS_MAX:
+            raise SettingError(
+                f"namesrvAddr: {len(self.namesrv_addrs)} addresses, allowed are {NAMESRV_ADDRS_MAX}"
+            )
         for addr in self.namesrv_addrs:
             if not is_address(addr):
                 fault = address_fault(addr, form=ADDR_FORM, separator="semicolons")
@@ -239,8 +248,10 @@ class BrokerConfig:
 
 
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
-#: Keys that request 25 may change: an allow-list, never a path or an address.
+#: Keys that request 25 may change: an allow-list, never a path or an address to bind.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
+#: Keys that decide which nameservers the broker registers with.
+NAMESRV_KEYS: Final = frozenset({"namesrvAddr", "fetchNameSrvAddrByDnsLookup", "updateNameServerAddrPeriod"})
 #: Keys that ``-m`` prints. Source: ImportantField in BrokerConfig and MessageStoreConfig, RocketMQ 5.3.
 IMPORTANT_KEYS: Final = frozenset(
     {

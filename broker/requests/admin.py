@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from routekeeper.broker.config import LIVE_KEYS, apply_properties
+from routekeeper.broker.config import LIVE_KEYS, NAMESRV_KEYS, apply_properties
 from routekeeper.broker.errors import Refusal, SettingError
 from routekeeper.broker.requests.audited import NAMED_MAX, settings_text, topic_text
 from routekeeper.broker.requests.group_requests import QUEUES_MAX, TURN, consume_offsets
@@ -317,6 +317,8 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         state.topics.restate(now_ms=call.now_ms)
         state.effects.save_topics = True
         state.effects.register_all = True
+    if NAMESRV_KEYS & values.keys():  # also as they are: names are then looked up anew
+        state.effects.nameservers = True
     state.config = changed
     state.config_version = state.config_version.advanced(now_ms=call.now_ms)
     spelled = changed.to_properties()

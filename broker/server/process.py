@@ -594,6 +594,9 @@ class BrokerServer:
             for connection_id, request in effects.tell:
                 self._tell(connection_id, request)
             effects.tell = []
+        if effects.nameservers:
+            effects.nameservers = False
+            self._registrar.nameservers_changed()
         if effects.clean:
             effects.clean = False
             self._upkeep.clean()

@@ -68,6 +68,7 @@ IO_MODULES = {
     "broker/server/process.py",
     "broker/server/rebalance_notices.py",
     "broker/server/registrar.py",
+    "broker/server/nameserver_names.py",
     "broker/server/disk_threads.py",
     "broker/server/ending.py",
     "broker/server/upkeep.py",
