@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Final, Protocol
 
 from routekeeper.broker.server.nameserver_names import NameserverNames, numeric_addresses
@@ -160,7 +161,7 @@ class Registrar:
                     self._displaced.pop(addr, None)
                     leaving = rounds.create_task(self._leave(addr, wanted, registering))
                     self._former[addr] = leaving
-                    leaving.add_done_callback(lambda task, addr=addr: self._left(addr, task))
+                    leaving.add_done_callback(partial(self._left, addr))
             under_way = {task for task in under_way if not task.done()}
             while (
                 len(under_way) + len(self._former) > CHANGES_MAX

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import psutil
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
@@ -72,6 +73,12 @@ def missing_at(addr: str, name: str = "broker-a") -> Callable[[], bool]:
     return lambda: name not in names_at(addr)
 
 
+def connected(broker: StartedLike, addr: str) -> bool:
+    port = int(addr.rpartition(":")[2])
+    found = psutil.Process(broker.process.pid).net_connections("tcp")
+    return any(each.raddr and each.raddr.port == port for each in found)
+
+
 def mqadmin(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "routekeeper.client.mqadmin", *words],
@@ -101,6 +108,8 @@ def test_update_registers_with_the_new_nameserver_and_leaves_the_old_one(
     wait_until(listed_at(new.addr), "registered with the new nameserver", within_s=AT_ONCE_S)
     wait_until(missing_at(old.addr), "unregistered from the old nameserver", within_s=AT_ONCE_S)
     assert listed_at(kept.addr)()
+    assert "reason=unregistered" in old.log.read_text()
+    wait_until(lambda: not connected(broker, old.addr), "closed the connection to the old nameserver")
     assert broker.stop() == 0
     wait_until(missing_at(new.addr), "said goodbye to the new nameserver")
     again = start_in(tmp_path, "routekeeper.broker", *words)
