@@ -104,19 +104,19 @@ class _Field(NamedTuple):
 
     Attributes:
         value: Its part of the template.
-        first, count: Which arguments it takes.
+        first, taken: The first argument that it takes, and how many.
     """
 
     name: str
     value: str
     first: int
-    count: int
+    taken: int
 
 
 class _Template(NamedTuple):
     event: str
     fields: tuple[_Field, ...]
-    count: int
+    arguments: int
 
 
 @functools.lru_cache(maxsize=1024)
@@ -150,7 +150,7 @@ def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     arguments = record.args or ()
     template = _read_template(shortened(str(record.msg)))
     yield "event", template.event or str(record.msg)[:TEXT_CHARACTERS_MAX]
-    if not isinstance(arguments, tuple) or (arguments and len(arguments) != template.count):
+    if not isinstance(arguments, tuple) or (arguments and len(arguments) != template.arguments):
         return
     for name, value, first, count in template.fields:
         taken = arguments[first : first + count]
@@ -168,8 +168,8 @@ class LineFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.000Z INFO nameserver.wire.server broker registered ...``, or that as JSON.
 
     An object in JSON has the message, and the event and its values once more as members of their own, see
-    :func:`fields_of`. A traceback follows on lines of its own that begin with a bar, so that none of them passes for an event;
-    in JSON it is a member of the object.
+    :func:`fields_of`. A traceback follows on lines of its own that begin with a bar, so that none of them
+    passes for an event; in JSON it is a member of the object.
     """
 
     def __init__(self, style: Style = "text") -> None:
