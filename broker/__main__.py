@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from routekeeper.broker.command_line import parse_command_line
 from routekeeper.broker.config import (
@@ -42,7 +42,7 @@ from routekeeper.broker.tables.state_files import SETTINGS
 from routekeeper.remoting.addresses import is_loopback, is_unspecified, split_address
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
-from routekeeper.remoting.logs import in_one_line
+from routekeeper.remoting.logs import Style, apply_log_level, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import (
     commented,
@@ -73,15 +73,16 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
         arguments, words = parse_command_line(argv)
     except SettingError as error:
         return _complain(error)
-    set_up_logging(level=arguments.log_level.upper(), style=arguments.log_format)
     try:
         file = _file(arguments.config)
     except SettingError as error:
         return _complain(error)
     try:
+        _set_up_logging(arguments, file)
         config, directory, changed = _settings(arguments, file)
     except SettingError as error:
         return _complain(SettingError(explain_comments(str(error), file)))
+    apply_log_level(config.log_level)
     for word in words:
         logger.warning("word on the command line ignored word=%r hint=--set KEY=VALUE sets something", word)
     if arguments.enable_proxy:
@@ -186,6 +187,25 @@ def _file(name: str | None) -> dict[str, str]:
         raise SettingError(f"-c {name}: {error}") from None
 
 
+def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> None:
+    """Have log lines written as flags and file say: what is wrong with other settings is logged.
+
+    Raises:
+        SettingError: If a setting of the log is bad.
+    """
+    given = (text.partition("=") for text in arguments.set)
+    texts = {**file, **{key: value for key, _, value in given}}
+    texts |= {
+        key: value
+        for key, value in (("logLevel", arguments.log_level), ("logFormat", arguments.log_format))
+        if value is not None
+    }
+    wanted = {key: texts[key] for key in ("logLevel", "logFormat") if key in texts}
+    config, _ = apply_properties(BrokerConfig(), wanted)
+    config.check_logging()
+    set_up_logging(level=config.log_level, style=cast(Style, config.log_format))
+
+
 def _settings(
     arguments: argparse.Namespace, values: Mapping[str, str]
 ) -> tuple[BrokerConfig, Path, dict[str, str]]:
@@ -223,6 +243,8 @@ def _settings(
         ("brokerId", arguments.id),
         ("storePathRootDir", arguments.store),
         ("httpListen", arguments.http),
+        ("logLevel", arguments.log_level),
+        ("logFormat", arguments.log_format),
     ):
         if value is not None:
             flags[key] = value

@@ -13,6 +13,7 @@ from routekeeper.broker.store.retention import parse_hours
 from routekeeper.remoting.addresses import FORM, address_fault, split_address
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.names import CHARACTERS, TOPIC_LENGTH_MAX
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
@@ -82,7 +83,7 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages``, ``http`` and ``recover_damaged_log``.
+    modes alike), ``index_file_messages``, ``http``, ``recover_damaged_log`` and those of the log.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
@@ -152,6 +153,8 @@ class BrokerConfig:
     offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
     client_bytes_max: int = _setting("maxClientBytes", 64 * 1024 * 1024)
     http: str = _setting("httpListen", "off")
+    log_level: str = _setting("logLevel", "INFO", live=True)
+    log_format: str = _setting("logFormat", "text")
 
     @property
     def advertise_host(self) -> str:
@@ -233,6 +236,7 @@ class BrokerConfig:
                 f"mappedFileSizeCommitLog={self.log_file_size} must hold maxMessageSize plus 64 KiB"
                 f" ({file_min}) and be at most {2**40}"
             )
+        self.check_logging()
         if self.flush_disk_type not in _FLUSH_TYPES:
             raise SettingError(f"flushDiskType={self.flush_disk_type}: allowed are {', '.join(_FLUSH_TYPES)}")
         if self.recover_damaged_log not in _DAMAGE_POLICIES:
@@ -241,6 +245,19 @@ class BrokerConfig:
             )
         parse_hours(self.delete_when)
         self.delay_levels_ms  # noqa: B018 - raises when malformed
+
+    def check_logging(self) -> None:
+        """Check the settings of the log, which are needed before all others.
+
+        Raises:
+            SettingError: If one is none of its words.
+        """
+        for key, word, allowed in (
+            ("logLevel", self.log_level, LEVELS),
+            ("logFormat", self.log_format, STYLES),
+        ):
+            if word not in allowed:
+                raise SettingError(f"{key}={word[:80]}: allowed are {', '.join(allowed)}")
 
     def to_properties(self) -> dict[str, str]:
         """Return every setting under RocketMQ's key, as ``-p`` prints and request 26 answers."""
@@ -315,7 +332,7 @@ def _parse(key: str, text: str, kind: type) -> Any:
         # Line ends would be other settings to anyone who reads them in request 26's answer.
         raise SettingError(f"{key}={text[:80]!r}: allowed are printable characters on one line")
     if kind is str:
-        return text
+        return text.upper() if key == "logLevel" else text
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise SettingError(f"{key}={text[:80]!r} is neither true nor false")

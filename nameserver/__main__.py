@@ -31,13 +31,13 @@ from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.command_line import CommandLine, parse_command_line
-from routekeeper.nameserver.settings.declared import ConfigError, format_settings
+from routekeeper.nameserver.settings.declared import CHOICES, ConfigError, format_settings, parse_values
 from routekeeper.nameserver.settings.files import FileError, load_settings_file, load_token
 from routekeeper.nameserver.settings.ranking import Loaded, load_settings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
-from routekeeper.remoting.logs import STYLES, Style, in_one_line
+from routekeeper.remoting.logs import Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import explain_comments, parse_properties
 from routekeeper.remoting.service_manager import ServiceManager
@@ -57,7 +57,8 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _FREED_KEPT_MAX: Final = 16 * 1024**2
 _FROM_KERNEL_FROM: Final = 32 * 1024**2
-_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+#: Variables of the environment, and the settings that they name.
+_ENVIRONMENT: Final = {"MQNAMESRV_LOG_LEVEL": "logLevel", "MQNAMESRV_LOG_FORMAT": "logFormat"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,9 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if line.print_config:
             print(format_settings(settings), end="")
             return 0
-        _set_up_logging(
-            os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"), os.environ.get("MQNAMESRV_LOG_FORMAT", "text")
-        )
+        set_up_logging(level=settings.log_level, style=cast(Style, settings.log_format))
         for word in line.words:
             log.warning("word on the command line ignored word=%r hint=--KEY VALUE sets something", word)
         write_stdout_in_thread()
@@ -250,9 +249,11 @@ def _load(line: CommandLine) -> tuple[Loaded, dict[str, str]]:
             why = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"-c {line.config_file} cannot be read: {why}") from None
     try:
-        first = load_settings(flags=line.flags, file=file)
+        environment = _read_environment()
+        first = load_settings(flags=line.flags, file=file, environment=environment)
         stored = load_settings_file(Path(first.settings.store_path))
-        return load_settings(flags=line.flags, stored=stored, file=file), stored
+        loaded = load_settings(flags=line.flags, stored=stored, file=file, environment=environment)
+        return loaded, stored
     except ConfigError as error:
         raise ConfigError(explain_comments(str(error), file)) from None
 
@@ -277,12 +278,20 @@ def _run(body: Coroutine[Any, Any, int]) -> int:
         raise error from None
 
 
-def _set_up_logging(level: str, style: str) -> None:
-    if level not in _LEVELS:
-        raise ConfigError(f"MQNAMESRV_LOG_LEVEL={level} is none of {', '.join(_LEVELS)}")
-    if style not in STYLES:
-        raise ConfigError(f"MQNAMESRV_LOG_FORMAT={style} is none of {', '.join(STYLES)}")
-    set_up_logging(level=level, style=cast(Style, style))
+def _read_environment() -> dict[str, str]:
+    """Return the settings that variables of the environment name.
+
+    Raises:
+        ConfigError: If one is none of its words.
+    """
+    found = {}
+    for name, key in _ENVIRONMENT.items():
+        if text := os.environ.get(name):
+            (word,) = parse_values({key: text}).values()
+            if word not in CHOICES[key]:
+                raise ConfigError(f"{name}={text} is none of {', '.join(CHOICES[key])}")
+            found[key] = text
+    return found
 
 
 if __name__ == "__main__":

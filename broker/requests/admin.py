@@ -30,6 +30,7 @@ from routekeeper.remoting.codes import VERSION, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
 from routekeeper.remoting.lenient import loads
+from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import encode_message
 from routekeeper.remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
 from routekeeper.remoting.route import TopicConfig
@@ -319,6 +320,8 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         state.effects.register_all = True
     if NAMESRV_KEYS & values.keys():  # also as they are: names are then looked up anew
         state.effects.nameservers = True
+    if "logLevel" in values:
+        apply_log_level(changed.log_level)
     state.config = changed
     state.config_version = state.config_version.advanced(now_ms=call.now_ms)
     spelled = changed.to_properties()

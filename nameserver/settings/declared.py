@@ -20,6 +20,7 @@ from routekeeper.remoting.addresses import (
     split_address,
 )
 from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.properties import format_properties
 
 FIRST_SCAN_S: Final = 5.0
@@ -162,6 +163,8 @@ class NamesrvSettings:
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
     )
+    log_level: str = _setting("INFO", "least severe log line written to stderr", flag=True, runtime=True)
+    log_format: str = _flagged("text", "lines of text, or one JSON object a line; UTC")
     inert: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -234,6 +237,8 @@ def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _parse(key: str, text: str, default: object) -> object:
     value = text.strip()
+    if key == "logLevel":
+        return value.upper()
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
             raise ConfigError(f"{key}={value} is neither true nor false")
@@ -285,6 +290,8 @@ CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
     "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+    "logLevel": LEVELS,
+    "logFormat": STYLES,
 }
 
 
