@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
-from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
@@ -40,10 +40,12 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.wall_clock import now_ms
+from routekeeper.remoting.watched_files import WatchedFiles
 
 if TYPE_CHECKING:
     from routekeeper.broker.server.http import HttpServer
@@ -154,6 +156,7 @@ class BrokerServer:
 
     Attributes:
         http_listen: Where HTTP is served, once requests are; None if it is off.
+        reloads: Files that are read again while this process runs, once requests are served.
     """
 
     def __init__(
@@ -180,6 +183,7 @@ class BrokerServer:
         self._notices: RebalanceNotices
         self._http: HttpServer | None = None
         self.http_listen: str | None = None
+        self.reloads: list[WatchedFiles[Any]] = []
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
         self._working = 0
@@ -275,6 +279,21 @@ class BrokerServer:
         await self._upkeep.close()
         self._readers.shutdown()
         logger.info("stopped")
+
+    @property
+    def changed_settings(self) -> dict[str, str]:
+        """Settings that request 25 has changed, by key; only once requests are served."""
+        return dict(self._state.changed_settings)
+
+    def take_settings(self, changes: Mapping[str, str]) -> None:
+        """Put settings of a file that was read again in force; look names of nameservers up again."""
+        state = self._state
+        if changes:
+            state.config, _ = apply_properties(state.config, changes)
+            state.config_version = state.config_version.advanced(now_ms=now_ms())
+            apply_log_level(state.config.log_level)
+        if NAMESRV_KEYS & changes.keys() or state.config.look_up_namesrv:
+            self._registrar.nameservers_changed()
 
     # Start and end -------------------------------------------------------------------------------
 

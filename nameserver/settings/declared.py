@@ -364,8 +364,13 @@ def _validate_raft(settings: NamesrvSettings) -> None:
         )
 
 
+def spell_settings(settings: NamesrvSettings) -> dict[str, str]:
+    """Return all settings as texts, by key."""
+    return {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+
+
 def format_settings(settings: NamesrvSettings) -> str:
     """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
-    values = {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+    values = spell_settings(settings)
     paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
     return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
 from routekeeper.nameserver.modes.interface import (
@@ -28,6 +28,7 @@ from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.watched_files import WatchedFiles
 
 from .audit_log import AuditLog
 from .notices import Notices
@@ -46,6 +47,9 @@ class NameServer:
 
     Args:
         group: Owns the tasks of requests that wait for the mode.
+
+    Attributes:
+        reloads: Files that are read again while this process runs.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -72,6 +76,7 @@ class NameServer:
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
+        self.reloads: list[WatchedFiles[Any]] = []
         self.wire = RemotingServer(
             handlers={code: self._read if code in READS else self._execute for code in SERVED}
             | {RequestCode.REGISTER_BROKER: self._register},

@@ -24,6 +24,7 @@ IO_MODULES = {
     "remoting/audit_log.py",
     "remoting/disk_threads.py",
     "remoting/interrupt.py",
+    "remoting/reload.py",
     "remoting/output.py",
     "remoting/service_manager.py",
     "remoting/http/listener.py",
