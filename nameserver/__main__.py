@@ -222,6 +222,7 @@ async def _open_mode(
     if settings.current.mode == "raft":
         replicated = Replicated(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
+        server.reloads.extend(replicated.member.reloads)
         return replicated
     hold_directory(Path(settings.current.data_dir), mode="independent")
     independent = Independent(settings, server, boot_id=boot_id)
