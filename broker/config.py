@@ -15,6 +15,7 @@ from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.names import CHARACTERS, TOPIC_LENGTH_MAX
+from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
 REGISTER_PERIOD_MIN_MS: Final = 10_000
@@ -155,6 +156,15 @@ class BrokerConfig:
     http: str = _setting("httpListen", "off")
     log_level: str = _setting("logLevel", "INFO", live=True)
     log_format: str = _setting("logFormat", "text")
+    http_tls_cert: str = _setting("httpTlsCert", "")
+    http_tls_key: str = _setting("httpTlsKey", "")
+    http_tls_ca: str = _setting("httpTlsCa", "")
+    tls_mode: str = _setting("tlsMode", "")
+    tls_cert: str = _setting("tlsCert", "")
+    tls_key: str = _setting("tlsKey", "")
+    tls_ca: str = _setting("tlsCa", "")
+    tls_client_auth: str = _setting("tlsClientAuth", "")
+    tls_config: str = _setting("tlsConfig", "")
 
     @property
     def advertise_host(self) -> str:
@@ -181,6 +191,26 @@ class BrokerConfig:
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def tls(self) -> TlsFlags:
+        """TLS of the port for clients."""
+        return TlsFlags(
+            mode=self.tls_mode,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_ca,
+            client_auth=self.tls_client_auth,
+            config=self.tls_config,
+        )
+
+    def http_tls(self) -> PortTls:
+        """Return TLS of the HTTP port.
+
+        Raises:
+            TlsSettingError: If settings do not fit together.
+        """
+        return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -225,6 +255,11 @@ class BrokerConfig:
             except LocalProtocolError:
                 fault = address_fault(self.http, form=f"{FORM}, or off")
                 raise SettingError(f"httpListen={self.http[:80]} {fault}") from None
+        try:
+            self.tls.check()
+            self.http_tls()
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
         for key, (low, high) in RANGES.items():
             value = getattr(self, _FIELDS[key].name)
             if not low <= value <= high:

@@ -52,8 +52,9 @@ from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.logs import Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import explain_comments, parse_properties
-from routekeeper.remoting.reload import Reload, SettingsFile, Watched
+from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
+from routekeeper.remoting.tls_settings import TlsSettingError
 
 log = logging.getLogger("routekeeper.nameserver")
 
@@ -61,7 +62,7 @@ _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
 _EXIT_FAILED: Final = 70  # EX_SOFTWARE, as a raft member that cannot go on
 #: What keeps the process from serving; the message is the one line printed before exit 2.
-_REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError)
+_REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError, TlsSettingError)
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
 #: Parameters of glibc's mallopt, and values: bytes from which on memory for one object comes from the kernel;
@@ -177,8 +178,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     ending = _Ending()
     manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
-    watched: list[Watched] = []
-    reload = Reload(manager, watched=lambda: watched, settings=settings_file.reread)
+    reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
     for number in reload_signals():
         loop.add_signal_handler(number, reload.begin)
     for number in ending_signals():
@@ -187,9 +187,6 @@ async def serve(
         server = NameServer(settings=settings, group=group)
         boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
         consistency = await _open_mode(settings, server, boot_id=boot_id, ending=ending)
-        watched += server.reloads
-        if isinstance(consistency, Replicated) and consistency.member.certificates is not None:
-            watched.append(consistency.member.certificates.files)
         at_end.push_async_callback(consistency.close)
         at_end.push_async_callback(server.close, drain_s=float(current.drain_s))
         listen = await _bind(f"--listen {join_address(*current.listen)}", server.start(consistency))
@@ -258,6 +255,7 @@ async def _open_mode(
     if settings.current.mode == "raft":
         replicated = Replicated(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
+        server.reloads.extend(replicated.member.reloads)
         return replicated
     hold_directory(Path(settings.current.data_dir), mode="independent")
     independent = Independent(settings, server, boot_id=boot_id)
