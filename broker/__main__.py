@@ -56,6 +56,7 @@ from routekeeper.remoting.state_file import StateFileError
 
 logger = logging.getLogger("routekeeper.broker")
 
+_SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
 """Holds the store where no place is named."""
 
@@ -223,6 +224,10 @@ def _settings(
         ("brokerId", arguments.id),
         ("storePathRootDir", arguments.store),
         ("httpListen", arguments.http),
+        ("tls.enable", _SWITCH[arguments.namesrv_tls]),
+        ("tls.client.trustCertPath", arguments.tls_ca),
+        ("tls.client.certPath", arguments.tls_client_cert),
+        ("tls.client.keyPath", arguments.tls_client_key),
     ):
         if value is not None:
             flags[key] = value
@@ -258,6 +263,9 @@ def _settings(
     if unknown:
         raise SettingError(f"--set {unknown[0]}: no such setting")
     config.validate()
+    for flag, file in (("--tls-client-cert", arguments.tls_client_cert), ("--tls-ca", arguments.tls_ca)):
+        if file is not None and not config.namesrv_tls:
+            raise SettingError(f"{flag} {file} needs --namesrv-tls on")
     return config, directory, changed
 
 

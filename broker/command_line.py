@@ -72,6 +72,23 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
+    parser.add_argument(
+        "--namesrv-tls",
+        choices=("on", "off"),
+        help="use TLS towards nameservers (default: off)",
+    )
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="PEM file: authorities of nameservers' certificates, which must be for their host (default: with"
+        " TLS no certificate is checked)",
+    )
+    parser.add_argument(
+        "--tls-client-cert", metavar="FILE", help="PEM file: certificate for nameservers that ask for one"
+    )
+    parser.add_argument(
+        "--tls-client-key", metavar="FILE", help="PEM file: its key (default: in the same file)"
+    )
     parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
     parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")

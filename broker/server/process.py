@@ -47,6 +47,7 @@ from routekeeper.remoting.wall_clock import now_ms
 
 if TYPE_CHECKING:
     from routekeeper.broker.server.http import HttpServer
+    from routekeeper.broker.server.namesrv_tls import NamesrvTls
 
 logger = logging.getLogger(__name__)
 audit_logger = logging.getLogger("routekeeper.broker.audit")
@@ -126,6 +127,14 @@ def _unsynced(reply: RemotingCommand) -> RemotingCommand:
     )
 
 
+def _namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
+    if not config.namesrv_tls:
+        return None
+    from routekeeper.broker.server.namesrv_tls import NamesrvTls  # 30 ms that others do not need
+
+    return NamesrvTls(config)
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
@@ -179,6 +188,7 @@ class BrokerServer:
         self._pulls: WaitingPulls
         self._notices: RebalanceNotices
         self._http: HttpServer | None = None
+        self._namesrv_tls: NamesrvTls | None = None
         self.http_listen: str | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
@@ -196,6 +206,7 @@ class BrokerServer:
         """
         try:
             self._take_locks()
+            self._namesrv_tls = _namesrv_tls(self._config)
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
@@ -203,6 +214,8 @@ class BrokerServer:
                 raise
             raise cause from None
         finally:
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.files.close()
             for lock in self._locks:
                 lock.close()
 
@@ -244,6 +257,7 @@ class BrokerServer:
                 broker_addr=broker_addr,
                 ha_addr=f"[{ha_host}]:{ha_port}" if ":" in ha_host else f"{ha_host}:{ha_port}",
                 changed=self._apply_effects,
+                tls=None if self._namesrv_tls is None else self._namesrv_tls.tls,
             )
             self._announcements = Announcements(self._registrar, group.create_task)
             self._delay = DelayService(self._state, delivered=self._apply_effects)
@@ -258,6 +272,8 @@ class BrokerServer:
                 self._sample(),
             ):
                 services.append(group.create_task(work))
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.files.watch()
             await self._serve_http()
             ready(listen)
             await stop.wait()
