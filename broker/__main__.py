@@ -224,8 +224,16 @@ def _settings(
         ("brokerId", arguments.id),
         ("storePathRootDir", arguments.store),
         ("httpListen", arguments.http),
+        ("httpTlsCert", arguments.http_tls_cert),
+        ("httpTlsKey", arguments.http_tls_key),
+        ("httpTlsCa", arguments.http_tls_ca),
+        ("tlsMode", arguments.tls_mode),
+        ("tlsCert", arguments.tls_cert),
+        ("tlsKey", arguments.tls_key),
+        ("tlsCa", arguments.tls_ca),
+        ("tlsClientAuth", arguments.tls_client_auth),
+        ("tlsConfig", arguments.tls_config),
         ("tls.enable", _SWITCH[arguments.namesrv_tls]),
-        ("tls.client.trustCertPath", arguments.tls_ca),
         ("tls.client.certPath", arguments.tls_client_cert),
         ("tls.client.keyPath", arguments.tls_client_key),
     ):
@@ -263,9 +271,6 @@ def _settings(
     if unknown:
         raise SettingError(f"--set {unknown[0]}: no such setting")
     config.validate()
-    for flag, file in (("--tls-client-cert", arguments.tls_client_cert), ("--tls-ca", arguments.tls_ca)):
-        if file is not None and not config.namesrv_tls:
-            raise SettingError(f"{flag} {file} needs --namesrv-tls on")
     return config, directory, changed
 
 

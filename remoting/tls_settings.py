@@ -188,6 +188,53 @@ def port_tls(
     return PortTls(mode=mode, cert=cert, key=key, key_password=password, ca=ca, client_auth=client_auth)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFlags:
+    """The flags ``--tls-...`` of a server as they were given; empty: not given."""
+
+    mode: str = ""
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+    client_auth: str = ""
+    config: str = ""
+
+    def check(self) -> None:
+        """Check that the flags fit together, without a look at files.
+
+        Raises:
+            TlsSettingError: If they do not.
+        """
+        if not self.config:
+            self._settle(None)
+
+    def settle(self) -> PortTls:
+        """Return what the flags and the file of ``--tls-config`` come to; reads that file, and blocks for it.
+
+        Raises:
+            TlsSettingError: If they do not fit together, or the file cannot be used.
+        """
+        return self._settle(read_tls_file(self.config) if self.config else None)
+
+    def _settle(self, file: TlsFile | None) -> PortTls:
+        return port_tls(
+            mode=self.mode, cert=self.cert, key=self.key, ca=self.ca, client_auth=self.client_auth, file=file
+        )
+
+
+def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
+    """Return TLS of an HTTP port; with an authority every client has to show a certificate.
+
+    Raises:
+        TlsSettingError: If the flags do not fit together.
+    """
+    if (key or ca) and not cert:
+        raise TlsSettingError(f"--http-tls-{'key' if key else 'ca'} needs --http-tls-cert")
+    if not cert:
+        return PortTls()
+    return PortTls(mode=ENFORCING, cert=cert, key=key, ca=ca, client_auth="require" if ca else "none")
+
+
 def tls_warnings(file: TlsFile) -> tuple[str, ...]:
     """Return what an operator should know of a file that can be used."""
     found = [f"{key}: unknown" for key in file.unknown[:10]]

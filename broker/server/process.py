@@ -26,6 +26,7 @@ from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
 from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.server.namesrv_tls import NamesrvTls, namesrv_tls
 from routekeeper.broker.server.rebalance_notices import RebalanceNotices
 from routekeeper.broker.server.registrar import Announcer, AnnouncerFactory, Registrar
 from routekeeper.broker.server.upkeep import Upkeep
@@ -41,13 +42,16 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from routekeeper.remoting.message import Host
+from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.port_context import PortFiles, watched_port
+from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.wall_clock import now_ms
+from routekeeper.remoting.watched_files import WatchedFiles
 
 if TYPE_CHECKING:
     from routekeeper.broker.server.http import HttpServer
-    from routekeeper.broker.server.namesrv_tls import NamesrvTls
 
 logger = logging.getLogger(__name__)
 audit_logger = logging.getLogger("routekeeper.broker.audit")
@@ -127,14 +131,6 @@ def _unsynced(reply: RemotingCommand) -> RemotingCommand:
     )
 
 
-def _namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
-    if not config.namesrv_tls:
-        return None
-    from routekeeper.broker.server.namesrv_tls import NamesrvTls  # 30 ms that others do not need
-
-    return NamesrvTls(config)
-
-
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
@@ -163,6 +159,8 @@ class BrokerServer:
 
     Attributes:
         http_listen: Where HTTP is served, once requests are; None if it is off.
+        reloads: Files that are read again while this process runs, once requests are served.
+        tls_files: Those of TLS for clients; None if that port is plain.
     """
 
     def __init__(
@@ -190,6 +188,8 @@ class BrokerServer:
         self._http: HttpServer | None = None
         self._namesrv_tls: NamesrvTls | None = None
         self.http_listen: str | None = None
+        self.reloads: list[WatchedFiles[Any]] = []
+        self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
         self._working = 0
@@ -206,7 +206,9 @@ class BrokerServer:
         """
         try:
             self._take_locks()
-            self._namesrv_tls = _namesrv_tls(self._config)
+            self._namesrv_tls = namesrv_tls(self._config)
+            if self._namesrv_tls is not None:
+                self.reloads.append(self._namesrv_tls.files)
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
@@ -226,12 +228,14 @@ class BrokerServer:
             handlers = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
             }
+            self.tls_files = self._watch_tls()
             self._server = RemotingServer(
                 handlers=handlers,
                 group=group,
                 limits=ServerLimits(connections_max=self._config.connections_max),
                 connected=self._connected,
                 closed=self._closed,
+                tls=self.tls_files.value if self.tls_files is not None else None,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
@@ -275,9 +279,13 @@ class BrokerServer:
             if self._namesrv_tls is not None:
                 self._namesrv_tls.files.watch()
             await self._serve_http()
+            if self.tls_files is not None:
+                self.tls_files.watch()
             ready(listen)
             await stop.wait()
             logger.info("stopping")
+            if self.tls_files is not None:
+                self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
             # Not before: a client that is told that there is nothing asks again at once.
@@ -304,6 +312,18 @@ class BrokerServer:
             reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
+
+    def _watch_tls(self) -> PortFiles | None:
+        def take(context: PortContext) -> None:
+            self._server.tls.current = context  # connections that are there go on
+
+        try:
+            files = watched_port(self._config.tls, take)
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if files is not None:
+            self.reloads.append(files.files)
+        return files
 
     async def _serve_http(self) -> None:
         if self._config.http == "off":

@@ -22,6 +22,7 @@ IMPURE = {
 #: Modules that do so, or name such a type. Everything else in the packages is pure.
 IO_MODULES = {
     "remoting/audit_log.py",
+    "remoting/certificates.py",
     "remoting/disk_threads.py",
     "remoting/interrupt.py",
     "remoting/output.py",
@@ -35,6 +36,7 @@ IO_MODULES = {
     "remoting/transport/connection.py",
     "remoting/transport/listener.py",
     "remoting/transport/lookups.py",
+    "remoting/transport/secured.py",
     "remoting/transport/tls.py",
     "nameserver/__main__.py",
     "nameserver/wire/notices.py",
@@ -55,7 +57,6 @@ IO_MODULES = {
     "nameserver/modes/kept_file.py",
     "nameserver/modes/waiters.py",
     "nameserver/raft/storage/identity.py",
-    "nameserver/raft/node/certificates.py",
     "nameserver/raft/node/changes.py",
     "nameserver/raft/node/images.py",
     "nameserver/raft/node/promises.py",

@@ -335,7 +335,7 @@ class RaftMember:
         contexts = None
         if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
             self.certificates = Certificates(config, self._take_contexts)
-            contexts = self.certificates.contexts
+            contexts = self.certificates.value
         size_max = config.entry_size_max + FRAME_OVERHEAD
         self.transport = Transport(
             self._credentials(engine), owner=self, frame_size_max=size_max, tls=contexts

@@ -12,7 +12,8 @@ import pytest
 
 from routekeeper.broker.config import BrokerConfig, apply_properties
 from routekeeper.broker.errors import SettingError
-from routekeeper.broker.server.namesrv_tls import NamesrvTls
+from routekeeper.broker.server.namesrv_tls import namesrv_tls, own_tls
+from routekeeper.remoting.tls_settings import TlsFile
 from tests.broker.conftest import WAIT_S, RecordingNameserver, StartBroker, StartIn
 from tests.client.test_tls import AUTHORITY, CERTS, Front
 from tests.client.test_tls_files import encrypted_key
@@ -112,15 +113,14 @@ def test_without_an_authority_no_certificate_is_checked_and_the_log_says_so(
             ("--namesrv-tls", "on", "--tls-ca", "/no/such/ca.pem"),
             "'/no/such/ca.pem': No such file or directory",
         ),
-        (("--tls-client-cert", MEMBER), f"--tls-client-cert {MEMBER} needs --namesrv-tls on"),
-        (("--tls-ca", AUTHORITY, "--namesrv-tls", "off"), f"--tls-ca {AUTHORITY} needs --namesrv-tls on"),
+        (("--tls-client-cert", MEMBER), "(--tls-client-cert) needs --namesrv-tls on"),
         (
             ("--namesrv-tls", "on", "--tls-client-key", "k"),
             "tls.client.keyPath needs tls.client.certPath",
         ),
         (("--set", "tls.enable=yes"), "tls.enable='yes' is neither true nor false"),
     ],
-    ids=["no-file", "client-cert-without-tls", "ca-without-tls", "key-without-cert", "no-switch"],
+    ids=["no-file", "client-cert-without-tls", "key-without-cert", "no-switch"],
 )
 def test_flags_that_cannot_be_used_refuse_the_start_in_one_line(
     start_in: StartIn, tmp_path: Path, flags: tuple[str, ...], said: str
@@ -151,8 +151,9 @@ def test_nameservers_are_checked_where_an_authority_or_the_check_is_named(
 ) -> None:
     config = settings(**values)
     config.validate()
-    assert config.checks_nameservers is checked
-    assert NamesrvTls(config).tls.context().check_hostname is checked
+    made = namesrv_tls(config)
+    assert made is not None
+    assert made.tls.context().check_hostname is checked
 
 
 def put(folder: Path, authority: str) -> None:
@@ -162,7 +163,8 @@ def put(folder: Path, authority: str) -> None:
 
 def test_a_changed_authority_counts_for_new_connections_and_a_broken_one_does_not(tmp_path: Path) -> None:
     put(tmp_path, "stranger-authority")
-    made = NamesrvTls(settings(trustCertPath=str(tmp_path / "ca.pem")))
+    made = namesrv_tls(settings(trustCertPath=str(tmp_path / "ca.pem")))
+    assert made is not None
 
     def authorities() -> list[str]:
         return [str(found["subject"]) for found in made.tls.context().get_ca_certs()]
@@ -185,7 +187,52 @@ def test_rocketmqs_other_name_of_the_switch_is_honoured() -> None:
     from routekeeper.broker.foreign_settings import fit_settings
 
     fitting, warnings = fit_settings({"useTLS": " TRUE "})
-    assert apply_properties(BrokerConfig(), fitting)[0].namesrv_tls
+    assert own_tls(apply_properties(BrokerConfig(), fitting)[0], TlsFile(), enforcing=False) is not None
     assert warnings == ()
     with pytest.raises(SettingError, match=r"tls\.enable='maybe' is neither"):
         apply_properties(BrokerConfig(), fit_settings({"useTLS": "maybe"})[0])[0].validate()
+
+
+@pytest.mark.parametrize(
+    ("values", "file", "enforcing", "used"),
+    [
+        ({}, TlsFile(), False, None),
+        ({}, TlsFile(), True, ("", "", False)),
+        ({"tls.enable": "false"}, TlsFile(enable=True), True, None),
+        ({}, TlsFile(enable=False), True, None),
+        ({}, TlsFile(enable=True, client_ca="ca", client_cert="c", client_key="k"), False, ("ca", "c", True)),
+        ({"tlsCa": "flag"}, TlsFile(enable=True, client_ca="ca"), False, ("flag", "", True)),
+        ({}, TlsFile(enable=True, client_ca="ca", client_checks_servers=False), False, ("ca", "", False)),
+        (
+            {"tls.enable": "true", "tls.client.certPath": "mine"},
+            TlsFile(client_cert="c", client_key="k"),
+            False,
+            ("", "mine", False),
+        ),
+    ],
+)
+def test_settings_win_over_the_file_and_enforcing_is_for_both_directions(
+    values: dict[str, str], file: TlsFile, enforcing: bool, used: tuple[str, str, bool] | None
+) -> None:
+    found = own_tls(apply_properties(BrokerConfig(), values)[0], file, enforcing=enforcing)
+    assert (None if found is None else (found.ca, found.cert, found.checks)) == used
+    if found is not None:
+        assert found.key == ("k" if found.cert == "c" else "")
+
+
+def test_a_changed_tls_config_names_other_files(tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text(f"tls.enable=true\ntls.client.trustCertPath={CERTS}/stranger-authority.pem\n")
+    made = namesrv_tls(apply_properties(BrokerConfig(), {"tlsConfig": str(file)})[0])
+    assert made is not None
+
+    async def change() -> None:
+        file.write_text(f"tls.enable=true\ntls.client.trustCertPath={AUTHORITY}\n")
+        assert await made.files.look() == "taken"
+        assert "stranger" not in str(made.tls.context().get_ca_certs()[0]["subject"])
+        assert Path(AUTHORITY) in made.files.paths
+        file.write_text("tls.enable=false\n")
+        assert "by a restart only" in await made.files.look()
+        made.files.close()
+
+    asyncio.run(change())
