@@ -7,25 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
+
+from tests.tls import AUTHORITY as AUTHORITY_FILE
+from tests.tls import client_context, key, pem
 
 from .apache import ask_over
 
-CERTS: Final = Path(__file__).resolve().parent.parent / "nameserver" / "raft" / "certs"
-AUTHORITY: Final = str(CERTS / "authority.pem")
-
-
-def certificate(name: str) -> str:
-    return str(CERTS / f"{name}.pem")
-
-
-def key(name: str) -> str:
-    return str(CERTS / f"{name}.key")
-
-
+AUTHORITY: Final = str(AUTHORITY_FILE)
 #: No file: the default one of a machine, if there is one, would count.
 _NO_FILE: Final = {"tls.config.file": "/nonexistent/tls.properties", "tls.test.mode.enable": "false"}
 
@@ -37,7 +27,7 @@ def java_client(name: str = "member") -> dict[str, str]:
         "tls.enable": "true",
         "tls.client.authServer": "true",
         "tls.client.trustCertPath": AUTHORITY,
-        "tls.client.certPath": certificate(name),
+        "tls.client.certPath": pem(name),
         "tls.client.keyPath": key(name),
     }
 
@@ -47,7 +37,7 @@ def java_server(name: str = "member") -> dict[str, str]:
     return {
         **_NO_FILE,
         "tls.server.mode": "enforcing",
-        "tls.server.certPath": certificate(name),
+        "tls.server.certPath": pem(name),
         "tls.server.keyPath": key(name),
         "tls.server.need.client.auth": "require",
         "tls.server.authClient": "true",
@@ -55,21 +45,27 @@ def java_server(name: str = "member") -> dict[str, str]:
     }
 
 
+_SHOWN: Final = ("--tls-cert", pem("member"), "--tls-key", key("member"))
+#: Flags of our servers by their mode; where it is enforcing, clients must show a certificate, too.
+MODE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "enforcing": (*_SHOWN, "--tls-mode", "enforcing", "--tls-ca", AUTHORITY, "--tls-client-auth", "require"),
+    "permissive": _SHOWN,
+    "disabled": (),
+}
 #: Options of our ``mqadmin``.
-MQADMIN: Final = (*("--tls-ca", AUTHORITY, "--tls-cert", certificate("member"), "--tls-key", key("member")),)
+MQADMIN: Final = (*("--tls-ca", AUTHORITY, "--tls-cert", pem("member"), "--tls-key", key("member")),)
 #: Settings of our broker's connections to nameservers.
 TO_NAMESRV: Final[Mapping[str, str]] = {
     "tls.enable": "true",
     "tls.client.trustCertPath": AUTHORITY,
-    "tls.client.certPath": certificate("member"),
+    "tls.client.certPath": pem("member"),
     "tls.client.keyPath": key("member"),
 }
 
 
 def routed(namesrv: str, topic: str, broker: str) -> bool:
     """Return whether a nameserver, asked over TLS, routes a topic to the address ``broker``."""
-    context = ssl.create_default_context(cafile=AUTHORITY)
-    context.load_cert_chain(certificate("member"), key("member"))
+    context = client_context("member")
     host, _, port = namesrv.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 15.0) as plain:
         with context.wrap_socket(plain, server_hostname=host) as connection:
