@@ -145,6 +145,10 @@ class PortTls:
     client_auth: str = "none"
 
 
+PLAIN: Final = PortTls()
+"""No TLS."""
+
+
 def port_tls(
     *,
     mode: str = "",
@@ -175,7 +179,7 @@ def port_tls(
     ca = ca or file.server_ca
     client_auth = client_auth or file.server_client_auth or "none"
     if mode == DISABLED:
-        return PortTls()
+        return PLAIN
     if not cert:
         raise TlsSettingError(f"--tls-mode {mode} needs --tls-cert and --tls-key, or tls.server.certPath")
     if client_auth != "none" and not ca:
@@ -231,7 +235,7 @@ def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
     if (key or ca) and not cert:
         raise TlsSettingError(f"--http-tls-{'key' if key else 'ca'} needs --http-tls-cert")
     if not cert:
-        return PortTls()
+        return PLAIN
     return PortTls(mode=ENFORCING, cert=cert, key=key, ca=ca, client_auth="require" if ca else "none")
 
 

@@ -330,11 +330,17 @@ class BrokerServer:
             return
         from routekeeper.broker.server.http import HttpServer  # aiohttp takes as long to load as all the rest
 
-        self._http = HttpServer(
-            metrics=self._metrics,
-            refusing=lambda: self._upkeep.refusing,
-            given_up=lambda: self._state.store.given_up,
-        )
+        try:
+            self._http = HttpServer(
+                metrics=self._metrics,
+                refusing=lambda: self._upkeep.refusing,
+                given_up=lambda: self._state.store.given_up,
+                tls=self._config.http_tls(),
+            )
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if self._http.tls_files is not None:
+            self.reloads.append(self._http.tls_files.files)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)
