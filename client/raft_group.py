@@ -58,7 +58,7 @@ def http_address(addr: str, settings: Mapping[str, str]) -> str:
     at = addr.rpartition(":")[0]
     if is_loopback(host) and not is_loopback(at):
         raise NoAnswer(f"name server[{addr}] serves HTTP to its own machine only (httpListen={listen})")
-    return f"{at}:{port}"
+    return f"https://{at}:{port}" if settings.get("httpTlsCert") else f"{at}:{port}"
 
 
 @dataclass(frozen=True, slots=True)

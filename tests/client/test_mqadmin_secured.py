@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.mqadmin.options import UsageError
 from routekeeper.client.mqadmin.security import parse_keys
 from routekeeper.remoting.command import RemotingCommand
+from tests.ports import free_addresses
+from tests.tls import key, pem
+from tests.waiting import wait_until
 
 from .conftest import Peer
 from .test_tls import AUTHORITY, CERTS, Front, new_front
@@ -146,6 +151,50 @@ def test_https_with_an_unknown_authority_is_refused(
     code, out, err = mqadmin("raftStatus", "--http", f"https://{front.addr}")
     assert (code, out) == (1, "")
     assert "its certificate is refused: unable to get local issuer certificate" in err
+
+
+@pytest.fixture
+def secured_member(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A raft group of one with TLS at both ports; the parts of its ready line."""
+    (raft,) = free_addresses(1)
+    shown = (pem("member"), key("member"))
+    flags = ["--mode", "raft", "--raft", raft, "--peers", raft, "--data", str(tmp_path / "data")]
+    flags += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--tls-mode", "enforcing"]
+    for port in ("", "http-"):
+        flags += [f"--{port}tls-cert", shown[0], f"--{port}tls-key", shown[1]]
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "routekeeper.nameserver", *flags],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    assert server.stdout is not None
+    try:
+        yield dict(part.split("=", 1) for part in server.stdout.readline().split() if "=" in part)
+    finally:
+        server.terminate()
+        server.wait(60)
+        server.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_http_addresses_are_found_by_the_wire_also_where_both_demand_tls(
+    secured_member: dict[str, str],
+) -> None:
+    status = ("raftStatus", "-n", secured_member["listen"])
+
+    def leads() -> bool:
+        code, out, err = mqadmin(*status, "--tls-ca", AUTHORITY)
+        assert (code, err) == (0, "")
+        assert f"https://{secured_member['http']}" in out
+        return " leader " in out
+
+    wait_until(leads, "it leads")
+    code, out, err = mqadmin(*status, "--tls-ca", str(CERTS / "stranger-authority.pem"))
+    assert (code, out) == (1, "")
+    assert "its certificate is refused" in err
 
 
 # -- signatures ---------------------------------------------------------------------------------------------
