@@ -24,6 +24,11 @@ class Credentials:
     """Keys of an account at the brokers; as a hook, they sign every request.
 
     Source: AclClientRPCHook and AclUtils.combineRequestContent, RocketMQ 4.9 and 5.3.
+
+    Attributes:
+        access_key: Name of the account.
+        secret_key: Secret that signs; it is never sent.
+        security_token: Token of a temporary account, where a service hands these out.
     """
 
     access_key: str
