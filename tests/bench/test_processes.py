@@ -7,8 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from routekeeper.bench.events import ProcessSample
 from routekeeper.bench.processes import Process, sample_process
 
@@ -73,7 +71,6 @@ def test_death_after_a_restart_is_noticed(tmp_path: Path) -> None:
     assert wait_for_death(process) == "nameserver-0 ended with 7"
 
 
-@pytest.mark.xfail(strict=True, reason="counted in the kernel's ticks of 10 ms")
 def test_cpu_counts_every_thread_and_is_finer_than_the_kernel_s_ticks() -> None:
     burn = (
         "import threading, time\n"
