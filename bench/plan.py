@@ -60,6 +60,8 @@ CASES: Final[dict[str, dict[str, Kind]]] = {
 }
 """Scenario to its cases, and what each does."""
 
+COSTS: Final = ("quiet", "idle-300")
+"""Scenarios in which the servers' cost is measured: nobody but the load asks them meanwhile."""
 
 REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
 """What may happen to servers where RocketMQ's own brokers and clients stand: these dial each other directly,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from routekeeper.bench.plan import CASES, NEW_TOPIC
+from routekeeper.bench.plan import CASES, COSTS, NEW_TOPIC
 from routekeeper.bench.report.blocks import percentile
 from routekeeper.bench.report.gold import Fault, Gold, Recovery
 from routekeeper.bench.report.requests import WAITED_NS
@@ -247,7 +247,6 @@ TIMES: Final = tuple(
 """Recoveries; how old an answer may be is set by how long the fault lasts."""
 SHARE_MIN: Final = 20
 """A share of fewer observations is not told."""
-QUIET: Final = ("quiet", "idle-300")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -498,7 +497,7 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     for run, (n, current) in answered.items():
         if n >= SHARE_MIN:
             yield run, None, "stale_answers", 100 * (1 - current / n)
-    quiet = {run for run, source in by_run.items() if source.scenario in QUIET}
+    quiet = {run for run, source in by_run.items() if source.scenario in COSTS}
     yield from _of_costs(gold, quiet)
 
 
