@@ -160,7 +160,7 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     blocks: int
     timers: Timers
     watches: bool = False
-    """Return whether ZooKeeper's clients watch; else they poll like the others."""
+    """Whether ZooKeeper's clients watch; else they poll like the others."""
     durability: Durability | None = None
     """Raft's, where it is not the plan's."""
     arms: list[Arm] = []

@@ -478,9 +478,8 @@ CLAIMS: Final = (
             ),
         ),
         note=(
-            "In these runs ZooKeeper's clients poll as RocketMQ's do: they show how an end is noticed, not "
-            "what watches are worth. That is described by the series “ZooKeeper's clients watch” (profile "
-            "full)."
+            "In these runs ZooKeeper's clients watch, and RocketMQ's poll, as each was used. The series "
+            "“ZooKeeper's clients poll” (profile full) has both poll."
         ),
     ),
 )

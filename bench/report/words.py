@@ -133,7 +133,7 @@ SERIES_MEANINGS: Final = {
     "equal-tenth": "timers alike, divided by less",
     "equal-undivided": "timers alike, not divided",
     "defaults": "each system's own timers",
-    "equal-watches": "timers alike, ZooKeeper's clients watch",
+    "equal-polling": "timers alike, ZooKeeper's clients poll",
     "equal-journal": "timers alike, raft mode acknowledges what it has written before that is synced",
 }
 _SUFFIX: Final[dict[Unit, str]] = {
