@@ -38,6 +38,7 @@ from routekeeper.bench.observer import ObserverConfig
 from routekeeper.bench.plan import Load
 from routekeeper.bench.ports import free_ports
 from routekeeper.bench.processes import READY_MARK, ArmLost, ClusterError, Process
+from routekeeper.bench.resolution import OBSERVE_EVERY_S
 from routekeeper.bench.runfolder import Links, Timer
 from routekeeper.bench.schedule import SessionPlan
 from routekeeper.bench.timers import DOCUMENTED_MS
@@ -48,8 +49,6 @@ from routekeeper.remoting.route import TopicConfig
 
 #: From the moment everything is ready until the warm-up begins: users are made meanwhile.
 LEAD_S: Final = 0.4
-#: Pause between two rounds of readings of what servers list, s.
-OBSERVE_EVERY_S = 0.02
 #: Longest time in which the observer begins to read or to rest, s.
 OBSERVER_MAX_S: Final = 30.0
 #: A server that was started and does not serve within this time has lost for its arm, s.

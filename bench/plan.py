@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from routekeeper.bench.resolution import RESOLUTION_S
 from routekeeper.bench.runfolder import REAL, Arm, Durability, Line, Links, Series
 from routekeeper.bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
 
@@ -362,6 +363,12 @@ def parse_plan(text: str) -> Plan:
         _known(f"lines.{line.name}.arms", list(line.arms), set(plan.arms))
         if line.margin <= 0:
             raise PlanError(f"lines.{line.name}.margin={line.margin:g} must be above 0")
+        finest = RESOLUTION_S.get(line.measure, 0.0)
+        if line.margin < finest:
+            raise PlanError(
+                f"lines.{line.name}.margin={line.margin:g} s is finer than {line.measure} can tell, "
+                f"allowed from {finest:g} s on"
+            )
     return plan
 
 

@@ -22,6 +22,7 @@ from routekeeper.bench.report.blocks import (
     split,
 )
 from routekeeper.bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
+from routekeeper.bench.resolution import RESOLUTION_S
 from routekeeper.bench.runfolder import REAL
 from routekeeper.bench.runfolder import Line as NamedLine
 
@@ -107,7 +108,7 @@ class Row:
         return next((each for each in self.pairs if each.arms == (first, second)), None)
 
 
-Found = Literal["better", "worse", "equivalent", "open", "unjudged", "not measured"]
+Found = Literal["better", "worse", "equivalent", "open", "unjudged", "too coarse", "not measured"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,11 @@ class Primary:
         return self.blocks >= VERDICT_BLOCKS_MIN
 
     @property
+    def resolution_s(self) -> float:
+        """The smallest difference that its measure can show."""
+        return RESOLUTION_S.get(self.named.measure, 0.0)
+
+    @property
     def found(self) -> Found:
         """Return the verdict on the line's first arm: the one rule behind all words of claims and choices.
 
@@ -139,6 +145,8 @@ class Primary:
         told = self.pair.estimate
         if self.unjudged:
             return "unjudged"
+        if self.resolution_s > self.named.margin:
+            return "too coarse"
         if told is None:
             return "not measured"
         match self.pair.verdict:

@@ -13,8 +13,8 @@ from typing import Final, Literal
 from routekeeper.bench.plan import CASES, COSTS, NEW_TOPIC
 from routekeeper.bench.report.blocks import percentile
 from routekeeper.bench.report.gold import Fault, Gold, Recovery
-from routekeeper.bench.report.requests import WAITED_NS
 from routekeeper.bench.report.silver import Source
+from routekeeper.bench.resolution import WAITED_NS
 
 MAIN_SERIES: Final = "equal"
 """Claims, choices and primary lines rest on it."""

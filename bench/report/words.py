@@ -325,6 +325,8 @@ def verdict(primary: Primary) -> str:
             return "not measured"
         case "unjudged":
             return f"no verdict: runs of {listed([*map(name, primary.unjudged)])} filled the machine"
+        case "too coarse":
+            return f"no verdict: {_coarse(primary)}"
         case "better" | "worse" if primary.is_verdict:
             better, worse = (first, second) if primary.found == "better" else (second, first)
             return f"{better} is better than {worse}"
@@ -338,6 +340,13 @@ def verdict(primary: Primary) -> str:
             return "inconclusive"
         case _:
             return _undecided(primary)
+
+
+def _coarse(primary: Primary) -> str:
+    return (
+        f"differences below {primary.resolution_s:g} s do not show, and from {primary.named.margin:g} s on "
+        "they were said to matter"
+    )
 
 
 def _undecided(primary: Primary) -> str:
@@ -440,6 +449,8 @@ def _rather(line: Primary) -> str:
             return f"{first} or {second}: the difference is too small to matter"
         case "unjudged":
             return f"not told: runs of {listed([*map(name, line.unjudged)])} filled the machine"
+        case "too coarse":
+            return f"not told: {_coarse(line)}"
         case "not measured":
             return f"not measured between {first} and {second}"
         case _ if line.is_verdict:

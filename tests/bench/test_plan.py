@@ -282,6 +282,10 @@ def test_at_most_eight_lines_with_arms_and_scenarios_of_the_plan() -> None:
         (a_line(arms=["raft", "apache"]), "lines.x.arms='apache' is unknown"),
         (a_line(scenario="partition"), "lines.x.scenario='partition' is unknown"),
         (a_line(margin=0), "lines.x.margin=0 must be above 0"),
+        (
+            a_line(margin=0.2),
+            "lines.x.margin=0.2 s is finer than right_again_s can tell, allowed from 0.25 s on",
+        ),
         (a_line() + a_line(), "lines has one value twice"),
     ):
         with pytest.raises(PlanError, match=re.escape(said)):

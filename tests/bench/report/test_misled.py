@@ -152,6 +152,18 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
     assert answers.answer(judged, table, "equal", lines).holds == "not shown"
 
 
+def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None:
+    """Recoveries below 250 ms are not told from none: a margin of 200 ms lies within what is not seen."""
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+    values = values_of(place, independent=[0.0] * 10, raft=[0.21] * 10)
+    for margin, said in ((0.2, "no verdict: differences below 0.25 s do not show"), (0.25, "equivalent")):
+        (line,) = answers.primaries(
+            [a_line("leader-fails", "kill", "right_again_s", margin)], "equal", values
+        )
+        assert words.verdict(line).startswith(said)
+        assert line.winner is None
+
+
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
     """Of claim (b) two figures favour one side by a hair, one the other by a lot: hairs count nothing."""
     values: Values = {}

@@ -69,7 +69,7 @@ def primary(first: list[float], second: list[float]) -> answers.Primary:
     found = differences(dict(enumerate(first)), dict(enumerate(second)))
     told = estimate(found)
     verdict = judge(
-        told, Line(measure="right_again_s", arms=("raft", "independent"), series="equal", margin=0.2)
+        told, Line(measure="right_again_s", arms=("raft", "independent"), series="equal", margin=0.25)
     )
     pair = answers.Pair(
         arms=("raft", "independent"), found=found, estimate=told, material=0.2, verdict=verdict
@@ -80,7 +80,7 @@ def primary(first: list[float], second: list[float]) -> answers.Primary:
         measure="right_again_s",
         arms=("raft", "independent"),
         unit="s",
-        margin=0.2,
+        margin=0.25,
     )
     return answers.Primary(named=named, series="equal", pair=pair)
 
@@ -307,7 +307,7 @@ A_LINE: Final = NamedLine(
     measure="right_again_s",
     arms=("raft", "independent"),
     unit="s",
-    margin=0.2,
+    margin=0.25,
 )
 
 
