@@ -14,7 +14,7 @@ from routekeeper.bench.plan import CASES, COSTS, NEW_TOPIC
 from routekeeper.bench.report.blocks import percentile
 from routekeeper.bench.report.gold import Fault, Gold, Recovery
 from routekeeper.bench.report.silver import Source
-from routekeeper.bench.resolution import WAITED_NS
+from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
 
 MAIN_SERIES: Final = "equal"
 """Claims, choices and primary lines rest on it."""
@@ -306,6 +306,46 @@ def floors(gold: Gold) -> dict[Place, dict[str, float]]:
         arms = found[Place(source.series, source.scenario, fault.case, key)]
         arms[source.arm] = max(arms.get(source.arm, 0.0), max(row.gap_ns, WAITED_NS) / 1e9)
     return dict(found)
+
+
+NEAR: Final = 0.05
+"""A time is no result if each round's lies so near to a length that the plan set."""
+
+
+def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
+    """Return the times that say how long the plan made something last: places, and arms there.
+
+    All rounds of such an arm lie within 5 % of the same one of these: the length of the fault, the length of
+    its scenario, the time between two readings.
+    """
+    by_run = {source.run: source for source in gold.sources if source.left_out is None}
+    lengths: dict[tuple[str, str, str | None, str], dict[Block, tuple[float, ...]]] = defaultdict(dict)
+    for row in gold.faults:
+        source = by_run.get(row.run)
+        if source is None or source.manifest is None or row.healed_ns is None:
+            continue
+        scenario_ns = source.manifest.measure_end_ns - source.manifest.measure_begin_ns
+        lengths[source.series, source.scenario, row.case, source.arm][source.batch, source.block] = (
+            (row.healed_ns - row.begin_ns) / 1e9,
+            scenario_ns / 1e9,
+            OBSERVE_EVERY_S,
+        )
+    planned = set()
+    for place, arms in found.items():
+        if MEASURES[place.measure].unit != "s":
+            continue
+        for arm, blocks in arms.items():
+            known = lengths.get((place.series, place.scenario, place.case, arm), {})
+            if not blocks or not blocks.keys() <= known.keys():
+                continue
+            rounds = [(value, known[block]) for block, value in blocks.items()]
+            if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in range(3)):
+                planned.add((place, arm))
+    return planned
+
+
+def _is_near(value: float, length: float) -> bool:
+    return abs(value - length) <= NEAR * length
 
 
 _RECOVERY: Final = {

@@ -325,6 +325,8 @@ def verdict(primary: Primary) -> str:
             return "not measured"
         case "unjudged":
             return f"no verdict: runs of {listed([*map(name, primary.unjudged)])} filled the machine"
+        case "set by the plan":
+            return f"no verdict: {_planned(primary)}"
         case "too coarse":
             return f"no verdict: {_coarse(primary)}"
         case "better" | "worse" if primary.is_verdict:
@@ -340,6 +342,10 @@ def verdict(primary: Primary) -> str:
             return "inconclusive"
         case _:
             return _undecided(primary)
+
+
+def _planned(primary: Primary) -> str:
+    return f"the times of {listed([*map(name, primary.set_by_plan)])} are a length that the plan set"
 
 
 def _coarse(primary: Primary) -> str:
@@ -449,6 +455,8 @@ def _rather(line: Primary) -> str:
             return f"{first} or {second}: the difference is too small to matter"
         case "unjudged":
             return f"not told: runs of {listed([*map(name, line.unjudged)])} filled the machine"
+        case "set by the plan":
+            return f"not told: {_planned(line)}"
         case "too coarse":
             return f"not told: {_coarse(line)}"
         case "not measured":
