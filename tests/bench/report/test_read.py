@@ -441,7 +441,7 @@ def test_advice_leaves_out_an_arm_whose_own_runs_filled_the_machine(tmp_path: Pa
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     found = values_of(place, independent=[0.0] * 6, raft=[0.0] * 6, zookeeper=[5.0] * 6)
-    line = a_line("leader-fails", "kill", "announce_again_s", 0.2, "zookeeper", "independent")
+    line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "zookeeper", "independent")
     write_lines(spark, str(tmp_path), [line])
     for runs, said in (
         (1, "independent rather than ZooKeeper in 6 of 6 blocks: no verdict"),
