@@ -223,6 +223,15 @@ def _settings(
         ("brokerId", arguments.id),
         ("storePathRootDir", arguments.store),
         ("httpListen", arguments.http),
+        ("httpTlsCert", arguments.http_tls_cert),
+        ("httpTlsKey", arguments.http_tls_key),
+        ("httpTlsCa", arguments.http_tls_ca),
+        ("tlsMode", arguments.tls_mode),
+        ("tlsCert", arguments.tls_cert),
+        ("tlsKey", arguments.tls_key),
+        ("tlsCa", arguments.tls_ca),
+        ("tlsClientAuth", arguments.tls_client_auth),
+        ("tlsConfig", arguments.tls_config),
     ):
         if value is not None:
             flags[key] = value

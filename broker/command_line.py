@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
+    _add_tls(parser)
     parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
     parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
@@ -121,3 +122,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
     return parser
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of TLS at the broker's own ports."""
+    parser.add_argument(
+        "--tls-mode",
+        metavar="MODE",
+        help="TLS for clients: disabled, permissive or enforcing "
+        "(default: permissive where a certificate is given)",
+    )
+    for flag, text in (
+        ("--tls-cert", "PEM file: certificate that the port for clients shows, and its chain"),
+        ("--tls-key", "PEM file: its key (default: in the file of --tls-cert)"),
+        ("--tls-ca", "PEM file: authorities of the certificates that clients show"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)
+    parser.add_argument(
+        "--tls-client-auth",
+        metavar="none|optional|require",
+        help="whether clients show a certificate of --tls-ca (default: none)",
+    )
+    for flag, text in (
+        ("--tls-config", "RocketMQ's settings of TLS (tls.server.certPath and others)"),
+        ("--http-tls-cert", "PEM file: certificate of HTTP, which is served by TLS then"),
+        ("--http-tls-key", "PEM file: its key (default: in the file of --http-tls-cert)"),
+        ("--http-tls-ca", "PEM file: authorities; HTTP demands a certificate of theirs then"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)

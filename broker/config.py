@@ -14,6 +14,7 @@ from routekeeper.remoting.addresses import FORM, address_fault, split_address
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.names import CHARACTERS, TOPIC_LENGTH_MAX
+from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
 REGISTER_PERIOD_MIN_MS: Final = 10_000
@@ -147,6 +148,15 @@ class BrokerConfig:
     offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
     client_bytes_max: int = _setting("maxClientBytes", 64 * 1024 * 1024)
     http: str = _setting("httpListen", "off")
+    http_tls_cert: str = _setting("httpTlsCert", "")
+    http_tls_key: str = _setting("httpTlsKey", "")
+    http_tls_ca: str = _setting("httpTlsCa", "")
+    tls_mode: str = _setting("tlsMode", "")
+    tls_cert: str = _setting("tlsCert", "")
+    tls_key: str = _setting("tlsKey", "")
+    tls_ca: str = _setting("tlsCa", "")
+    tls_client_auth: str = _setting("tlsClientAuth", "")
+    tls_config: str = _setting("tlsConfig", "")
 
     @property
     def advertise_host(self) -> str:
@@ -173,6 +183,26 @@ class BrokerConfig:
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def tls(self) -> TlsFlags:
+        """TLS of the port for clients."""
+        return TlsFlags(
+            mode=self.tls_mode,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_ca,
+            client_auth=self.tls_client_auth,
+            config=self.tls_config,
+        )
+
+    def http_tls(self) -> PortTls:
+        """Return TLS of the HTTP port.
+
+        Raises:
+            TlsSettingError: If settings do not fit together.
+        """
+        return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -213,6 +243,11 @@ class BrokerConfig:
             except LocalProtocolError:
                 fault = address_fault(self.http, form=f"{FORM}, or off")
                 raise SettingError(f"httpListen={self.http[:80]} {fault}") from None
+        try:
+            self.tls.check()
+            self.http_tls()
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
         for key, (low, high) in RANGES.items():
             value = getattr(self, _FIELDS[key].name)
             if not low <= value <= high:

@@ -41,6 +41,7 @@ from routekeeper.remoting.logs import STYLES, Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import explain_comments, parse_properties
 from routekeeper.remoting.service_manager import ServiceManager
+from routekeeper.remoting.tls_settings import TlsSettingError
 
 log = logging.getLogger("routekeeper.nameserver")
 
@@ -48,7 +49,7 @@ _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
 _EXIT_FAILED: Final = 70  # EX_SOFTWARE, as a raft member that cannot go on
 #: What keeps the process from serving; the message is the one line printed before exit 2.
-_REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError)
+_REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError, TlsSettingError)
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
 #: Parameters of glibc's mallopt, and values: bytes from which on memory for one object comes from the kernel;
@@ -221,6 +222,7 @@ async def _open_mode(
     if settings.current.mode == "raft":
         replicated = Replicated(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
+        server.reloads.extend(replicated.member.reloads)
         return replicated
     hold_directory(Path(settings.current.data_dir), mode="independent")
     independent = Independent(settings, server, boot_id=boot_id)

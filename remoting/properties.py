@@ -42,7 +42,7 @@ _DOORS: Final = {
     "aclEnable": ("true", "requests cannot be authenticated, allowed is false"),
     "authenticationEnabled": ("true", "requests cannot be authenticated, allowed is false"),
     "authorizationEnabled": ("true", "requests cannot be authorized, allowed is false"),
-    "tls.server.mode": ("enforcing", "TLS is not offered, allowed are disabled and permissive"),
+    "tls.server.mode": ("enforcing", "a line for the file of --tls-config, or use --tls-mode enforcing"),
     "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
 }
 #: Names of unknown settings that have a line each; more of them come from a whole dump of settings.

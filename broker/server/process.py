@@ -41,9 +41,13 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from routekeeper.remoting.message import Host
+from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport.port_context import PortFiles, watched_port
+from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.wall_clock import now_ms
+from routekeeper.remoting.watched_files import WatchedFiles
 
 if TYPE_CHECKING:
     from routekeeper.broker.server.http import HttpServer
@@ -154,6 +158,8 @@ class BrokerServer:
 
     Attributes:
         http_listen: Where HTTP is served, once requests are; None if it is off.
+        reloads: Files that are read again while this process runs, once requests are served.
+        tls_files: Those of TLS for clients; None if that port is plain.
     """
 
     def __init__(
@@ -180,6 +186,8 @@ class BrokerServer:
         self._notices: RebalanceNotices
         self._http: HttpServer | None = None
         self.http_listen: str | None = None
+        self.reloads: list[WatchedFiles[Any]] = []
+        self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
         self._working = 0
@@ -213,12 +221,14 @@ class BrokerServer:
             handlers = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
             }
+            self.tls_files = self._watch_tls()
             self._server = RemotingServer(
                 handlers=handlers,
                 group=group,
                 limits=ServerLimits(connections_max=self._config.connections_max),
                 connected=self._connected,
                 closed=self._closed,
+                tls=self.tls_files.value if self.tls_files is not None else None,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
@@ -259,9 +269,13 @@ class BrokerServer:
             ):
                 services.append(group.create_task(work))
             await self._serve_http()
+            if self.tls_files is not None:
+                self.tls_files.watch()
             ready(listen)
             await stop.wait()
             logger.info("stopping")
+            if self.tls_files is not None:
+                self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
             # Not before: a client that is told that there is nothing asks again at once.
@@ -289,16 +303,34 @@ class BrokerServer:
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
 
+    def _watch_tls(self) -> PortFiles | None:
+        def take(context: PortContext) -> None:
+            self._server.tls.current = context  # connections that are there go on
+
+        try:
+            files = watched_port(self._config.tls, take)
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if files is not None:
+            self.reloads.append(files.files)
+        return files
+
     async def _serve_http(self) -> None:
         if self._config.http == "off":
             return
         from routekeeper.broker.server.http import HttpServer  # aiohttp takes as long to load as all the rest
 
-        self._http = HttpServer(
-            metrics=self._metrics,
-            refusing=lambda: self._upkeep.refusing,
-            given_up=lambda: self._state.store.given_up,
-        )
+        try:
+            self._http = HttpServer(
+                metrics=self._metrics,
+                refusing=lambda: self._upkeep.refusing,
+                given_up=lambda: self._state.store.given_up,
+                tls=self._config.http_tls(),
+            )
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if self._http.tls_files is not None:
+            self.reloads.append(self._http.tls_files.files)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)

@@ -21,6 +21,7 @@ from routekeeper.remoting.addresses import (
 )
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.properties import format_properties
+from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
@@ -146,6 +147,19 @@ class NamesrvSettings:
     )
     raft_tls_key: str = _flagged("", "PEM file: its key, unencrypted")
     raft_tls_ca: str = _flagged("", "PEM file: authority that signed every member's certificate")
+    tls_mode: str = _flagged(
+        "", "TLS on the wire: disabled, permissive or enforcing; permissive where a certificate is given"
+    )
+    tls_cert: str = _flagged("", "PEM file: certificate that the wire's port shows, and its chain")
+    tls_key: str = _flagged("", "PEM file: its key; empty if --tls-cert has it, too")
+    tls_ca: str = _flagged("", "PEM file: authorities of the certificates that clients show")
+    tls_client_auth: str = _flagged(
+        "", "none, optional or require: whether clients show a certificate of --tls-ca"
+    )
+    tls_config: str = _flagged("", "file with RocketMQ's settings of TLS (tls.server.certPath and others)")
+    http_tls_cert: str = _flagged("", "PEM file: certificate of HTTP, which is served by TLS then")
+    http_tls_key: str = _flagged("", "PEM file: its key; empty if --http-tls-cert has it, too")
+    http_tls_ca: str = _flagged("", "PEM file: authorities; HTTP demands a certificate of theirs then")
     election_timeout_ms: int = _flagged(
         500, "least election timeout; drawn up to twice this", key="raftElectionTimeoutMs", unit="ms"
     )
@@ -187,6 +201,26 @@ class NamesrvSettings:
         if host in ("", "0.0.0.0", "::"):
             return join_address(member, port)
         return "" if is_loopback(host) and not is_loopback(member) else join_address(host, port)
+
+    @property
+    def tls(self) -> TlsFlags:
+        """TLS of the wire's port."""
+        return TlsFlags(
+            mode=self.tls_mode,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_ca,
+            client_auth=self.tls_client_auth,
+            config=self.tls_config,
+        )
+
+    def http_tls(self) -> PortTls:
+        """Return TLS of the HTTP port.
+
+        Raises:
+            TlsSettingError: If settings do not fit together.
+        """
+        return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -306,6 +340,11 @@ def validate(settings: NamesrvSettings) -> None:
         raise ConfigError("dataDir is empty")
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
+    try:
+        settings.tls.check()
+        settings.http_tls()
+    except TlsSettingError as error:
+        raise ConfigError(str(error)) from None
     if settings.mode == "independent":
         refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
 from routekeeper.nameserver.modes.interface import (
@@ -27,7 +27,10 @@ from routekeeper.nameserver.types import Answer, ConnectionId
 from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
+from routekeeper.remoting.transport.port_context import watched_port
+from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.watched_files import WatchedFiles
 
 from .audit_log import AuditLog
 from .notices import Notices
@@ -46,6 +49,13 @@ class NameServer:
 
     Args:
         group: Owns the tasks of requests that wait for the mode.
+
+    Attributes:
+        reloads: Files that are read again while this process runs.
+        tls_files: Those of TLS on the wire; None if it is plain.
+
+    Raises:
+        TlsSettingError: If those cannot be used.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -72,6 +82,10 @@ class NameServer:
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
+        self.reloads: list[WatchedFiles[Any]] = []
+        self.tls_files = watched_port(current.tls, self._take_tls)
+        if self.tls_files is not None:
+            self.reloads.append(self.tls_files.files)
         self.wire = RemotingServer(
             handlers={code: self._read if code in READS else self._execute for code in SERVED}
             | {RequestCode.REGISTER_BROKER: self._register},
@@ -80,6 +94,7 @@ class NameServer:
             closed=self._closed,
             fast_path=self.cache.reader,
             backlog=current.socket_backlog,
+            tls=self.tls_files.value if self.tls_files is not None else None,
         )
 
     @property
@@ -95,10 +110,14 @@ class NameServer:
         """
         self._mode = consistency
         host, port = self._settings.current.listen
+        if self.tls_files is not None:
+            self.tls_files.watch()
         return await self.wire.start(host, port)
 
     async def close(self, *, drain_s: float) -> None:
         """Stop accepting, answer what is in flight for at most ``drain_s`` seconds, close the rest."""
+        if self.tls_files is not None:
+            self.tls_files.close()
         await self.wire.close(drain_s=drain_s)
         await self._notices.close()
         self.audit.close()
@@ -117,6 +136,9 @@ class NameServer:
             connection.close()
 
     # -- connections ---------------------------------------------------------------------------------
+
+    def _take_tls(self, context: PortContext) -> None:
+        self.wire.tls.current = context  # connections that are there go on
 
     def _closed(self, connection: Connection, *, by_us: bool) -> None:
         log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)

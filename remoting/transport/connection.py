@@ -29,6 +29,7 @@ from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.transport.holdings import Holdings
 from routekeeper.remoting.transport.inbox import KEPT_MAX, FastPath, Inbox, Stop
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.secured import Inner
 from routekeeper.remoting.transport.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class DeferredReply:
         self.connection.send_deferred(self.request, answer)
 
 
-class Connection(asyncio.Protocol):
+class Connection(Inner):
     """One accepted connection.
 
     Attributes:
@@ -161,7 +162,6 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_whole",
         "active",
-        "cost_s",
         "host",
         "id",
         "idle_ticks",
@@ -214,6 +214,10 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=_UNREAD_COUNTED)
         self.server.connected(self)
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        """Write to the socket itself from now on: the peer turned out to speak no TLS."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.active = True

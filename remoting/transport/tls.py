@@ -20,6 +20,9 @@ from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 Check = Literal["host", "authority", "nothing"]
 
 _READ: Final = 256 * 1024
+#: Bytes that are handed to the library at once. Its buffers keep the size that they had to grow to, for as
+#: long as the connection lives.
+_PIECE: Final = 16 * 1024
 #: OpenSSL's reasons for first bytes that are no TLS record.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
@@ -105,6 +108,9 @@ class Pipe:
         host: Whose certificate the context demands, of a server that is dialled.
         accepts: This end was dialled.
         who, whose: The other end, in errors.
+
+    Attributes:
+        closed: The other end sends no more.
     """
 
     def __init__(
@@ -122,6 +128,7 @@ class Pipe:
         )
         self._reason = partial(reason, who=who, whose=whose)
         self._lock = threading.Lock()
+        self.closed = False
 
     def shake(self, data: bytes) -> bool:
         """Go on with the handshake: take what the other end said, nothing if this one begins; :meth:`pending`
@@ -154,21 +161,40 @@ class Pipe:
             TlsError: If they are none that it can have sent, or it refuses us.
         """
         with self._lock:
-            self._incoming.write(data)
-            parts = []
+            parts: list[bytes] = []
             try:
-                while part := self._tls.read(_READ):
-                    parts.append(part)
-            except ssl.SSLWantReadError:
-                return b"".join(parts)
+                if len(data) <= _PIECE:
+                    self._open_piece(data, parts)
+                else:
+                    for at in range(0, len(data), _PIECE):
+                        self._open_piece(data[at : at + _PIECE], parts)
             except ssl.SSLZeroReturnError:
-                pass
+                self.closed = True
             except ssl.SSLError as error:
                 raise TlsError(self._reason(error)) from None
-            return b"".join(parts) or None
+            if parts:
+                return b"".join(parts)
+            return None if self.closed else b""
 
-    def seal(self, data: bytes) -> bytes:
+    def _open_piece(self, data: bytes, parts: list[bytes]) -> None:
+        self._incoming.write(data)
+        read = self._tls.read
+        try:
+            while part := read(_READ):
+                parts.append(part)
+            self.closed = True
+        except ssl.SSLWantReadError:
+            pass
+
+    def seal(self, data: bytes | bytearray | memoryview) -> bytes:
         """Plain bytes in, bytes for the wire out, in the order of the calls."""
         with self._lock:
-            self._tls.write(data)
-            return self._outgoing.read()
+            if len(data) <= _PIECE:
+                self._tls.write(data)
+                return self._outgoing.read()
+            parts = []
+            whole = memoryview(data)
+            for at in range(0, len(data), _PIECE):
+                self._tls.write(whole[at : at + _PIECE])
+                parts.append(self._outgoing.read())
+            return b"".join(parts)
