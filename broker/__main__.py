@@ -56,6 +56,7 @@ from routekeeper.remoting.state_file import StateFileError
 
 logger = logging.getLogger("routekeeper.broker")
 
+_SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
 """Holds the store where no place is named."""
 
@@ -232,6 +233,9 @@ def _settings(
         ("tlsCa", arguments.tls_ca),
         ("tlsClientAuth", arguments.tls_client_auth),
         ("tlsConfig", arguments.tls_config),
+        ("tls.enable", _SWITCH[arguments.namesrv_tls]),
+        ("tls.client.certPath", arguments.tls_client_cert),
+        ("tls.client.keyPath", arguments.tls_client_key),
     ):
         if value is not None:
             flags[key] = value

@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of TLS at the broker's own ports."""
+    """Add the flags of TLS, at the broker's own ports and towards nameservers."""
     parser.add_argument(
         "--tls-mode",
         metavar="MODE",
@@ -135,7 +135,7 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
     for flag, text in (
         ("--tls-cert", "PEM file: certificate that the port for clients shows, and its chain"),
         ("--tls-key", "PEM file: its key (default: in the file of --tls-cert)"),
-        ("--tls-ca", "PEM file: authorities of the certificates that clients show"),
+        ("--tls-ca", "PEM file: authorities of the certificates that clients and nameservers show"),
     ):
         parser.add_argument(flag, metavar="FILE", help=text)
     parser.add_argument(
@@ -148,5 +148,16 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
         ("--http-tls-cert", "PEM file: certificate of HTTP, which is served by TLS then"),
         ("--http-tls-key", "PEM file: its key (default: in the file of --http-tls-cert)"),
         ("--http-tls-ca", "PEM file: authorities; HTTP demands a certificate of theirs then"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)
+    parser.add_argument(
+        "--namesrv-tls",
+        choices=("on", "off"),
+        help="TLS towards nameservers, whose certificates must be of --tls-ca and for their host; without"
+        " --tls-ca any certificate will do (default: on where --tls-mode is enforcing)",
+    )
+    for flag, text in (
+        ("--tls-client-cert", "PEM file: certificate for nameservers that ask for one"),
+        ("--tls-client-key", "PEM file: its key (default: in the file of --tls-client-cert)"),
     ):
         parser.add_argument(flag, metavar="FILE", help=text)

@@ -65,13 +65,14 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 
 
-def _key(name: str, *, live: bool = False) -> dict[str, Any]:
-    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it."""
-    return {"key": name, "live": live}
+def _key(name: str, *, live: bool = False, secret: bool = False) -> dict[str, Any]:
+    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it; ``secret`` if
+    nobody is shown its value."""
+    return {"key": name, "live": live, "secret": secret}
 
 
-def _setting(key: str, default: Any, *, live: bool = False) -> Any:
-    return field(default=default, metadata=_key(key, live=live))
+def _setting(key: str, default: Any, *, live: bool = False, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata=_key(key, live=live, secret=secret))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,14 @@ class BrokerConfig:
     tls_client_auth: str = _setting("tlsClientAuth", "")
     tls_config: str = _setting("tlsConfig", "")
 
+    # TLS towards nameservers, see broker.server.namesrv_tls. Source: TlsSystemConfig, RocketMQ 4.9 and 5.3.
+    tls_enable: str = _setting("tls.enable", "")
+    tls_client_cert: str = _setting("tls.client.certPath", "")
+    tls_client_key: str = _setting("tls.client.keyPath", "")
+    tls_client_key_password: str = _setting("tls.client.keyPassword", "", secret=True)
+    tls_client_ca: str = _setting("tls.client.trustCertPath", "")
+    tls_client_auth_server: str = _setting("tls.client.authServer", "")
+
     @property
     def advertise_host(self) -> str:
         """Host that the nameservers hand to clients, and that goes into message ids."""
@@ -237,6 +246,14 @@ class BrokerConfig:
             if not is_address(addr):
                 fault = address_fault(addr, form=ADDR_FORM, separator="semicolons")
                 raise SettingError(f"namesrvAddr: {addr[:300]!r} {fault}")
+        for key, value in (
+            ("tls.enable", self.tls_enable),
+            ("tls.client.authServer", self.tls_client_auth_server),
+        ):
+            if value not in ("", "true", "false"):
+                raise SettingError(f"{key}={value[:80]!r} is neither true nor false")
+        if self.tls_client_key and not self.tls_client_cert:
+            raise SettingError("tls.client.keyPath needs tls.client.certPath")
         if self.http != "off":
             try:
                 split_address(self.http)
@@ -269,13 +286,20 @@ class BrokerConfig:
         self.delay_levels_ms  # noqa: B018 - raises when malformed
 
     def to_properties(self) -> dict[str, str]:
-        """Return every setting under RocketMQ's key, as ``-p`` prints and request 26 answers."""
-        return {item.metadata["key"]: _spell(getattr(self, item.name)) for item in fields(self)}
+        """Return every setting under RocketMQ's key, as ``-p`` and request 26 show it; secrets are stars."""
+        return {
+            item.metadata["key"]: "******"
+            if item.metadata["secret"] and getattr(self, item.name)
+            else _spell(getattr(self, item.name))
+            for item in fields(self)
+        }
 
 
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
 #: Keys that request 25 may change: an allow-list, never a path or an address.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
+#: Keys whose values are shown to nobody.
+SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
 #: Keys that ``-m`` prints. Source: ImportantField in BrokerConfig and MessageStoreConfig, RocketMQ 5.3.
 IMPORTANT_KEYS: Final = frozenset(
     {

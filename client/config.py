@@ -6,7 +6,7 @@ Names and defaults are RocketMQ's where it has them; times are seconds here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
 
@@ -36,12 +36,13 @@ DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """Security of connections; files are PEM.
+    """Security of connections. Files are PEM; they are read again when they change, for new connections.
 
     Attributes:
         ca_file: Authorities that servers' certificates must come from; empty for those the system trusts.
         cert_file: Certificate for servers that ask for one.
         key_file: Its key; empty if ``cert_file`` holds it, too.
+        key_password: Of the key, if that is encrypted.
         check: What a server's certificate must show: "host", that it was made for the host of the address;
             "authority", that a known authority made it; "nothing", as Java's client by default.
         nameservers: Also towards nameservers; False for those without TLS, such as RouteKeeper's.
@@ -50,6 +51,7 @@ class TlsConfig:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
+    key_password: str = field(default="", repr=False)
     check: Literal["host", "authority", "nothing"] = "host"
     nameservers: bool = True
 
@@ -58,6 +60,8 @@ class TlsConfig:
             raise InvalidArgument(f"check={self.check!r}, allowed host, authority, nothing")
         if self.key_file and not self.cert_file:
             raise InvalidArgument(f"key_file={self.key_file!r} needs a cert_file")
+        if self.key_password and not self.cert_file:
+            raise InvalidArgument("key_password needs a cert_file")
         if self.check == "nothing" and self.ca_file:
             raise InvalidArgument(
                 f"check='nothing' does not use ca_file={self.ca_file!r}, allowed host, authority"

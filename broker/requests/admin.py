@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from routekeeper.broker.config import LIVE_KEYS, apply_properties
+from routekeeper.broker.config import LIVE_KEYS, SECRET_KEYS, apply_properties
 from routekeeper.broker.errors import Refusal, SettingError
 from routekeeper.broker.requests.audited import NAMED_MAX, settings_text, topic_text
 from routekeeper.broker.requests.group_requests import QUEUES_MAX, TURN, consume_offsets
@@ -293,7 +293,7 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
     before = state.config.to_properties()
     state.effects.about |= {
         "old": settings_text({key: before[key] for key in values if key in before}),
-        "new": settings_text(values),
+        "new": settings_text({key: "******" if key in SECRET_KEYS else values[key] for key in values}),
     }
     unknown = sorted(set(values) - before.keys())
     if unknown:

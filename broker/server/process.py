@@ -26,6 +26,7 @@ from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
 from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.server.namesrv_tls import NamesrvTls, namesrv_tls
 from routekeeper.broker.server.rebalance_notices import RebalanceNotices
 from routekeeper.broker.server.registrar import Announcer, AnnouncerFactory, Registrar
 from routekeeper.broker.server.upkeep import Upkeep
@@ -185,6 +186,7 @@ class BrokerServer:
         self._pulls: WaitingPulls
         self._notices: RebalanceNotices
         self._http: HttpServer | None = None
+        self._namesrv_tls: NamesrvTls | None = None
         self.http_listen: str | None = None
         self.reloads: list[WatchedFiles[Any]] = []
         self.tls_files: PortFiles | None = None
@@ -204,6 +206,9 @@ class BrokerServer:
         """
         try:
             self._take_locks()
+            self._namesrv_tls = namesrv_tls(self._config)
+            if self._namesrv_tls is not None:
+                self.reloads.append(self._namesrv_tls.files)
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
@@ -211,6 +216,8 @@ class BrokerServer:
                 raise
             raise cause from None
         finally:
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.files.close()
             for lock in self._locks:
                 lock.close()
 
@@ -254,6 +261,7 @@ class BrokerServer:
                 broker_addr=broker_addr,
                 ha_addr=f"[{ha_host}]:{ha_port}" if ":" in ha_host else f"{ha_host}:{ha_port}",
                 changed=self._apply_effects,
+                tls=None if self._namesrv_tls is None else self._namesrv_tls.tls,
             )
             self._announcements = Announcements(self._registrar, group.create_task)
             self._delay = DelayService(self._state, delivered=self._apply_effects)
@@ -268,6 +276,8 @@ class BrokerServer:
                 self._sample(),
             ):
                 services.append(group.create_task(work))
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.files.watch()
             await self._serve_http()
             if self.tls_files is not None:
                 self.tls_files.watch()

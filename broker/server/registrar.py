@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from routekeeper.broker.server.registration import (
     RegistrationSchedule,
@@ -34,6 +34,9 @@ from routekeeper.remoting.fields import (
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
 from routekeeper.remoting.transport.aio import RemotingClient
+
+if TYPE_CHECKING:
+    from routekeeper.remoting.transport.tls import Tls  # loaded by those who use it
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +83,14 @@ class AnnouncerFactory(Protocol):
     """Makes the announcer of a broker; the arguments are those of :class:`Registrar`."""
 
     def __call__(
-        self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        self,
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: Tls | None,
     ) -> Announcer: ...
 
 
@@ -92,16 +102,24 @@ class Registrar:
     Args:
         broker_addr, ha_addr: What clients and slaves are to dial.
         changed: Called when an answer changed the topic table.
+        tls: Of connections to nameservers.
     """
 
     def __init__(
-        self, state: BrokerState, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        self,
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: Tls | None = None,
     ) -> None:
         self._state = state
         self._broker_addr = broker_addr
         self._ha_addr = ha_addr
         self._changed = changed
-        self._client = RemotingClient(close_on_timeout=True)
+        self._client = RemotingClient(close_on_timeout=True, tls=tls)
         self._failing: set[str] = set()
         self._busy: set[str] = set()
         self._displaced: dict[str, str] = {}

@@ -14,6 +14,7 @@ print_any_text()
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TextIO
 
 from routekeeper.remoting.errors import RemotingError
@@ -36,6 +37,7 @@ from . import (
 from .absent import absent_line
 from .context import Context
 from .options import Command, UsageError, help_text, parse
+from .security import credentials_of, tls_of
 
 COMMANDS: Final[Mapping[str, Command]] = {
     command.name: command
@@ -111,9 +113,12 @@ def _run(
         text = args.get("n") or environment.get("NAMESRV_ADDR", "")
         addrs = parse_nameservers(text)
         used = addrs if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
-        config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S)
-        client = Client(config)
-    except RemotingError as error:
+        tls, credentials = tls_of(args), credentials_of(args, environment)
+        config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S, tls=tls)
+        if tls is not None:  # the first handshake of a Java server takes longer than clients usually wait
+            config = replace(config, connect_timeout_s=_CALL_TIMEOUT_S)
+        client = Client(config, hooks=() if credentials is None else (credentials,))
+    except (UsageError, RemotingError) as error:
         print(f"mqadmin {command.name}: {error}", file=err)
         return 1
     context = Context(name=command.name, nameservers=addrs, client=client, out=out, err=err)

@@ -34,7 +34,7 @@ def test_subcommands_have_the_options_of_apache(release: str) -> None:
             continue
         commands.add(name)
         assert not option.alias, f"{name}: ours has no alias {option.alias}"
-        ours = {of.short: of for of in COMMANDS[name].all_options}.get(option.short)
+        ours = {of.name: of for of in COMMANDS[name].all_options}.get(option.short or option.long)
         theirs = (option.long, option.argument, option.required)
         if ours is None or (ours.long, ours.value, ours.required or ours.group is not None) != theirs:
             differing[release, name, option.short] = option

@@ -84,6 +84,7 @@ IO_MODULES = {
     "client/mqadmin/cluster.py",
     "client/resolving.py",
     "client/send_threads.py",
+    "client/tls.py",
     "client/mqshutdown/__main__.py",
     "bench/__main__.py",
     "bench/arms/apache.py",
