@@ -28,6 +28,7 @@ IO_MODULES = {
     "remoting/service_manager.py",
     "remoting/http/listener.py",
     "remoting/wall_clock.py",
+    "remoting/watched_files.py",
     "remoting/transport/accepting.py",
     "remoting/transport/aio.py",
     "remoting/transport/blocking.py",
