@@ -39,9 +39,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 #: Values that ask for a check of who speaks, or for encryption: neither server has them.
 _DOORS: Final = {
-    "aclEnable": ("true", "requests cannot be authenticated, allowed is false"),
-    "authenticationEnabled": ("true", "requests cannot be authenticated, allowed is false"),
-    "authorizationEnabled": ("true", "requests cannot be authorized, allowed is false"),
+    "authenticationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
+    "authorizationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "tls.server.mode": ("enforcing", "TLS is not offered, allowed are disabled and permissive"),
     "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
 }

@@ -99,7 +99,8 @@ globalWhiteRemoteAddresses: ['10.10.103.*']
 @pytest.mark.parametrize("text", [b"", b"# nothing\n", b"accounts:\nglobalWhiteRemoteAddresses:\n"])
 def test_file_without_accounts_allows_nobody(text: bytes) -> None:
     file = parse_acl_file(text, "f")
-    assert file.accounts == file.white == ()
+    assert file.accounts == ()
+    assert file.white == ()
 
 
 ACCOUNT = "accounts:\n- accessKey: writers\n  secretKey: 12345678\n"
