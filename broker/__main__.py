@@ -200,7 +200,9 @@ def _settings(
     Raises:
         SettingError: If a setting is bad.
     """
-    config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
+    config = BrokerConfig(
+        namesrv_addr=os.environ.get("NAMESRV_ADDR", ""), rocketmq_home=os.environ.get("ROCKETMQ_HOME", "")
+    )
     file: Mapping[str, str] = {}
     if arguments.config is not None:
         file, warnings = fit_settings(values)
@@ -223,6 +225,9 @@ def _settings(
         ("brokerId", arguments.id),
         ("storePathRootDir", arguments.store),
         ("httpListen", arguments.http),
+        ("aclFile", arguments.acl_file),
+        ("adminNetworks", arguments.admin_networks),
+        ("namesrvAclFile", arguments.namesrv_acl_file),
     ):
         if value is not None:
             flags[key] = value
