@@ -236,7 +236,8 @@ class BrokerServer:
             }
             self._access = BrokerAccess(self._config)
             keys = watch_namesrv_keys(self._config)
-            self.reloads += [files for files in (self._access.files, keys) if files is not None]
+            watched = [files for files in (self._access.files, keys) if files is not None]
+            self.reloads += watched
             if self._access.checks_accounts:
                 handlers |= dict.fromkeys(map(int, ACCOUNT_REQUESTS), self._handle_accounts)
             if self._access.is_needed:
@@ -280,7 +281,7 @@ class BrokerServer:
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
             self._notices = RebalanceNotices(self._state.clients.members, self._tell)
-            for files in self.reloads:
+            for files in watched:
                 files.watch()
             await self._bind(self._server.accept())
             for work in (
@@ -303,7 +304,7 @@ class BrokerServer:
                 task.cancel()
             if self._http is not None:
                 await self._http.close()
-        for files in self.reloads:
+        for files in watched:
             files.close()
         self._audit.close()
         self._refusals.close()

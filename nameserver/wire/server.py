@@ -88,8 +88,9 @@ class NameServer:
             gate=self._barrier_to_wait_for,
             admits=self._access.is_signed if self._access.guards_reads else None,
         )
-        if self._access.file is not None:
-            self.reloads.append(self._watch_accounts(self._access.file))
+        self._access_files = None if self._access.file is None else self._watch_accounts(self._access.file)
+        if self._access_files is not None:
+            self.reloads.append(self._access_files)
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
@@ -119,8 +120,8 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._mode = consistency
-        for files in self.reloads:
-            files.watch()
+        if self._access_files is not None:
+            self._access_files.watch()
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
@@ -128,8 +129,8 @@ class NameServer:
         """Stop accepting, answer what is in flight for at most ``drain_s`` seconds, close the rest."""
         await self.wire.close(drain_s=drain_s)
         await self._notices.close()
-        for files in self.reloads:
-            files.close()
+        if self._access_files is not None:
+            self._access_files.close()
         self.audit.close()
         self._refusals.close()
 
