@@ -201,7 +201,9 @@ def _settings(
     Raises:
         SettingError: If a setting is bad.
     """
-    config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
+    config = BrokerConfig(
+        namesrv_addr=os.environ.get("NAMESRV_ADDR", ""), rocketmq_home=os.environ.get("ROCKETMQ_HOME", "")
+    )
     file: Mapping[str, str] = {}
     if arguments.config is not None:
         file, warnings = fit_settings(values)
@@ -236,6 +238,9 @@ def _settings(
         ("tls.enable", _SWITCH[arguments.namesrv_tls]),
         ("tls.client.certPath", arguments.tls_client_cert),
         ("tls.client.keyPath", arguments.tls_client_key),
+        ("aclFile", arguments.acl_file),
+        ("adminNetworks", arguments.admin_networks),
+        ("namesrvAclFile", arguments.namesrv_acl_file),
     ):
         if value is not None:
             flags[key] = value

@@ -25,6 +25,8 @@ settings of our own, in the file or by --set (-p prints all settings with their 
                                 offsets (8 MiB) above which no new ones are taken
   maxQueues                     queues (default 200000) above which no other queue gets its first message
   httpListen                    what --http sets
+  aclFile, adminNetworks, namesrvAclFile
+                                what --acl-file, --admin-networks and --namesrv-acl-file set
 """
 
 
@@ -73,6 +75,23 @@ def _parser() -> argparse.ArgumentParser:
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
     _add_tls(parser)
+    parser.add_argument(
+        "--acl-file",
+        metavar="FILE",
+        help="accounts, as plain_acl.yml has them; needs aclEnable=true"
+        " (default: $ROCKETMQ_HOME/conf/plain_acl.yml and the files in conf/acl)",
+    )
+    parser.add_argument(
+        "--admin-networks",
+        metavar="CIDR,...",
+        help="networks from which alone requests of operators are taken (default: any)",
+    )
+    parser.add_argument(
+        "--namesrv-acl-file",
+        metavar="FILE",
+        help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
+        " (default: it signs nothing)",
+    )
     parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
     parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")

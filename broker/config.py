@@ -10,6 +10,7 @@ from typing import Any, Final
 from routekeeper.broker.errors import SettingError
 from routekeeper.broker.store.message_index import FILE_MESSAGES
 from routekeeper.broker.store.retention import parse_hours
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
 from routekeeper.remoting.addresses import FORM, address_fault, split_address
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError
@@ -81,7 +82,8 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages``, ``http`` and ``recover_damaged_log``.
+    modes alike), ``index_file_messages``, ``http``, ``recover_damaged_log``, ``acl_file``, ``admin_networks``
+    and ``namesrv_acl_file``.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
@@ -98,6 +100,10 @@ class BrokerConfig:
     log_path: str = _setting("storePathCommitLog", "")
     broker_role: str = _setting("brokerRole", _MASTER)
     acl_enable: bool = _setting("aclEnable", False)
+    acl_file: str = _setting("aclFile", "")
+    rocketmq_home: str = _setting("rocketmqHome", "")
+    admin_networks: str = _setting("adminNetworks", "")
+    namesrv_acl_file: str = _setting("namesrvAclFile", "")
     broker_permission: int = _setting("brokerPermission", 6, live=True)
 
     register_period_ms: int = _setting("registerNameServerPeriod", 30_000)
@@ -238,8 +244,17 @@ class BrokerConfig:
             raise SettingError(
                 f"brokerRole={self.broker_role}: only {_MASTER} can be served, there is no replication"
             )
-        if self.acl_enable:
-            raise SettingError("aclEnable=true: requests cannot be authenticated, allowed is false")
+        if self.acl_enable and not self.acl_file and not self.rocketmq_home:
+            raise SettingError(
+                "aclEnable=true needs aclFile=FILE, or ROCKETMQ_HOME for its conf/plain_acl.yml and conf/acl"
+            )
+        if self.acl_file and not self.acl_enable:
+            raise SettingError(f"aclFile={self.acl_file} needs aclEnable=true")
+        if self.admin_networks:
+            try:
+                parse_networks(self.admin_networks)
+            except AddressError as error:
+                raise SettingError(f"adminNetworks: {error}") from None
         if "," in self.log_path:
             raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
         for addr in self.namesrv_addrs:

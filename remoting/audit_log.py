@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from routekeeper.remoting.acl.access import EXCEPTION, Denied
+from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LineLimit
 
 LINES_PER_HOST: Final = 20
@@ -45,6 +47,15 @@ class AuditLog:
         if self._limit.allow(peer.rpartition(":")[0] or peer):
             about = "".join(f" {name}={_word(text[:_WORD_MAX])}" for name, text in fields.items())
             self._log.info("audit peer=%s change=%s%s result=%s", peer, change, about, result)
+
+    def refusal(self, peer: str, code: int, denied: Denied) -> None:
+        """Note a request that accounts or networks do not allow."""
+        try:
+            name = RequestCode(code).name
+        except ValueError:
+            name = str(code)
+        fields = {"accessKey": denied.access_key, "reason": denied.remark.removeprefix(EXCEPTION)}
+        self.note(peer, name, f"refused({denied.code})", fields)
 
     def close(self) -> None:
         """End the window if there is one, and say what was left out in it."""

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -22,6 +23,12 @@ from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
 from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
 from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.server.access import (
+    ACCOUNT_REQUESTS,
+    CHANGES,
+    BrokerAccess,
+    watch_namesrv_keys,
+)
 from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
@@ -46,7 +53,13 @@ from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
-from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server import (
+    Connection,
+    DeferredReply,
+    Handler,
+    RemotingServer,
+    ServerLimits,
+)
 from routekeeper.remoting.wall_clock import now_ms
 from routekeeper.remoting.watched_files import WatchedFiles
 
@@ -192,6 +205,10 @@ class BrokerServer:
         self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
+        # A log of its own: strangers who are refused must not use up the lines about changes.
+        self._refusals: AuditLog
+        self._access: BrokerAccess
+        self._broker_addr = ""
         self._working = 0
         self._listed = 0
         self._asked = 0
@@ -225,10 +242,19 @@ class BrokerServer:
         services: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
             self._audit = AuditLog(audit_logger)
-            handlers = {
+            self._refusals = AuditLog(audit_logger)
+            handlers: dict[int, Handler] = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
             }
             self.tls_files = self._watch_tls()
+            self._access = BrokerAccess(self._config)
+            keys = watch_namesrv_keys(self._config)
+            watched = [files for files in (self._access.files, keys) if files is not None]
+            self.reloads += watched
+            if self._access.checks_accounts:
+                handlers |= dict.fromkeys(map(int, ACCOUNT_REQUESTS), self._handle_accounts)
+            if self._access.is_needed:
+                handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
                 group=group,
@@ -241,6 +267,7 @@ class BrokerServer:
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
             broker_addr, store_host = advertised(self._config, bound_port)
+            self._broker_addr = broker_addr
             try:
                 self._state, self._files = load_broker(
                     DISK,
@@ -253,6 +280,8 @@ class BrokerServer:
                 )
             except (OSError, ValueError) as error:
                 raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
+            if keys is not None:
+                self._state.sign = lambda request: keys.value.signed(request)
             self._upkeep = Upkeep(self._state, self._files)
             ha_host = self._config.ha_ip or split_address(broker_addr)[0]
             ha_port = self._config.ha_listen_port or bound_port + 1
@@ -267,6 +296,8 @@ class BrokerServer:
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
             self._notices = RebalanceNotices(self._state.clients.members, self._tell)
+            for files in watched:
+                files.watch()
             await self._bind(self._server.accept())
             for work in (
                 self._registrar.run(),
@@ -294,7 +325,10 @@ class BrokerServer:
                 task.cancel()
             if self._http is not None:
                 await self._http.close()
+        for files in watched:
+            files.close()
         self._audit.close()
+        self._refusals.close()
         await self._registrar.close()
         await self._upkeep.close()
         self._readers.shutdown()
@@ -446,6 +480,25 @@ class BrokerServer:
         if outcome.log_offset and outcome.only_synced:
             return self._answer_synced(connection, request, outcome)
         return self._answer_later(request.code, outcome, registering if outcome.registered else None)
+
+    def _checked(
+        self, handler: Handler, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        """Serve a request if accounts and networks allow it."""
+        denied = self._access.denied(request, connection.host)
+        if denied is None:
+            return handler(connection, request)
+        self._count_refused(request.code, Refused.FORBIDDEN)
+        self._refusals.refusal(connection.peer, request.code, denied)
+        return request.reply(denied.code, remark=denied.remark)
+
+    async def _handle_accounts(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        answer = await self._access.serve(request, broker_addr=self._broker_addr)
+        if request.code in CHANGES:
+            names = ("accessKey", "globalWhiteAddrs")
+            about = {name: text for name in names if (text := request.ext_fields.get(name)) is not None}
+            self._note(connection, request, about, result_of(answer))
+        return answer
 
     def _handle_audited(
         self, connection: Connection, request: RemotingCommand

@@ -177,7 +177,7 @@ class Registrar:
 
         async def farewell(addr: str) -> None:
             try:
-                answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
+                answer = await self._client.invoke(addr, state.sign(request), timeout_s=UNREGISTER_TIMEOUT_S)
                 logger.info("broker unregistered nameserver=%s code=%s", addr, answer.code)
             except RemotingError as error:
                 logger.warning("unregistration failed nameserver=%s error=%s", addr, error)
@@ -223,7 +223,7 @@ class Registrar:
         timeout_s = self._state.config.register_timeout_ms / 1000
         self._busy.add(addr)
         try:
-            answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
+            answer = await self._client.invoke(addr, self._state.sign(request), timeout_s=timeout_s)
             ordered = KVTable.decode(answer.body).table if answer.body else {}
         except RemotingError as error:
             self._failed(addr, str(error))
@@ -249,7 +249,9 @@ class Registrar:
         fields = GetRouteFields(topic=config.broker_name)
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
         try:
-            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            answer = await self._client.invoke(
+                addr, self._state.sign(request), timeout_s=config.register_timeout_ms / 1000
+            )
             route = decode_route(answer.body) if answer.code == ResponseCode.SUCCESS else TopicRouteData()
         except RemotingError:
             return  # the registration says so
@@ -288,7 +290,9 @@ class Registrar:
             RequestCode.QUERY_DATA_VERSION, fields.to_ext(), state.topics.data_version.encode()
         )
         try:
-            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            answer = await self._client.invoke(
+                addr, self._state.sign(request), timeout_s=config.register_timeout_ms / 1000
+            )
             if answer.code != ResponseCode.SUCCESS:
                 return VersionAnswer(failed=True)
             changed = QueryDataVersionResponseFields.parse(answer.ext_fields).changed

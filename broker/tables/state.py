@@ -148,6 +148,7 @@ class BrokerState:
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: What all message ids begin with: the advertised address.
         changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
+        sign: Signs what goes to nameservers.
         known_sends: How sends are to be read, by their arguments; ``requests.sending`` fills and asks it.
         full: Kinds of things of which there were once as many as there may be; said once of each.
         unsaved_topics: Topics created or changed since the table was last written, with the counter of the
@@ -172,6 +173,7 @@ class BrokerState:
     unsaved_topics: dict[str, int] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     id_prefix: str = ""
+    sign: Callable[[RemotingCommand], RemotingCommand] = field(default=lambda request: request)
     known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

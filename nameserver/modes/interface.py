@@ -8,8 +8,9 @@ from enum import Enum
 from typing import Protocol
 
 from routekeeper.nameserver.commands import Command
+from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.routes.view import RouteView
-from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from routekeeper.nameserver.verdicts import Verdict
 
 from .changes import ChangeLog, Kind
@@ -190,6 +191,9 @@ class Consistency(Protocol):
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Return whether a broker registered over this connection (a refused read must not close it then)."""
+
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
+        """Say what a connection is to a broker."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision once it is above ``after``, or what it is at the deadline.

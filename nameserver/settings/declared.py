@@ -12,6 +12,8 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, Literal
 
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
+from routekeeper.remoting.acl.rules import MODES as ACL_MODES
 from routekeeper.remoting.addresses import (
     address_fault,
     is_loopback,
@@ -176,6 +178,13 @@ class NamesrvSettings:
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
     )
+    acl: str = _flagged(
+        "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
+    )
+    acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
+    admin_networks: str = _flagged(
+        "", "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any"
+    )
     inert: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -319,6 +328,7 @@ CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
     "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+    "acl": ACL_MODES,
 }
 
 
@@ -345,6 +355,17 @@ def validate(settings: NamesrvSettings) -> None:
         settings.http_tls()
     except TlsSettingError as error:
         raise ConfigError(str(error)) from None
+    if bool(settings.acl_file) != (settings.acl != "off"):
+        raise ConfigError(
+            f"--acl {settings.acl} needs --acl-file FILE"
+            if settings.acl != "off"
+            else f"--acl-file {settings.acl_file} needs --acl admin or --acl all"
+        )
+    if settings.admin_networks:
+        try:
+            parse_networks(settings.admin_networks)
+        except AddressError as error:
+            raise ConfigError(f"--admin-networks {error}") from None
     if settings.mode == "independent":
         refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":

@@ -56,6 +56,8 @@ def load_settings(
     for key, text in file.items():
         value = text.strip().lower()
         reason = closed_door(key, value)
+        if key == "aclEnable" and value.partition("#")[0].strip() == "true":
+            reason = "is a broker's setting; a nameserver has acl=admin or acl=all, with aclFile"
         if reason is not None:
             raise ConfigError(f"{key}={value}: {reason}")
     unknown = [key for key in file if key not in BY_KEY and key not in INERT]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -283,11 +283,14 @@ class RouteCache:
         settings: Returns the settings in force.
         gate: Returns the number of the barrier that a route query which ``view`` lets wait must wait for; 0
             if it is to go the full way.
+        admits: Says by the arguments and the release of a request whether it may be answered from here, from
+            wherever it comes; None: all may. A request that is known is not asked about again.
     """
 
     view: Callable[[], RouteView | None]
     settings: Callable[[], NamesrvSettings]
     gate: Callable[[], int]
+    admits: Callable[[Mapping[str, str], int], bool] | None = None
     requests_max: int = REQUESTS_MAX
     misses_max: int = MISSES_MAX
     bytes_max: int = BYTES_MAX
@@ -336,7 +339,7 @@ class RouteCache:
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
             return None
-        asked = _read(frame[8:], word >> 24, opaque_at - 8, opaque_size)
+        asked = _read(frame[8:], word >> 24, opaque_at - 8, opaque_size, self.admits)
         if asked is None:
             return None
         if len(self.requests) >= self.requests_max or self.held_bytes > self.bytes_max:
@@ -433,7 +436,13 @@ class RouteCache:
         self._release(known)
 
 
-def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> _Asked | None:
+def _read(
+    header_bytes: bytes,
+    codec: int,
+    opaque_at: int,
+    opaque_size: int,
+    admits: Callable[[Mapping[str, str], int], bool] | None,
+) -> _Asked | None:
     """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
@@ -443,6 +452,8 @@ def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> 
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None
     if fields.topic is None or fields.zone_mode:
+        return None
+    if admits is not None and not admits(header.ext_fields or {}, header.version):
         return None
     if codec == HeaderCodec.JSON and not _is_opaque(header_bytes, header, opaque_at, opaque_at + opaque_size):
         return None

@@ -10,9 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from routekeeper.nameserver.handlers import DONE, READS, SERVED, broker_of_farewell, decide, must_wait
+from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.modes.interface import (
     NO_QUORUM_TAG,
     Consistency,
@@ -22,16 +25,23 @@ from routekeeper.nameserver.modes.interface import (
 )
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
-from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId
+from routekeeper.remoting.acl.accounts import Accounts, AclFileError
+from routekeeper.remoting.acl.loading import shared_with_others
 from routekeeper.remoting.addresses import charged_host
+from routekeeper.remoting.audit_log import AuditLog as Refusals
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
+from routekeeper.remoting.errors import FieldError
+from routekeeper.remoting.transport.connection import Handler
 from routekeeper.remoting.transport.port_context import watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.watched_files import WatchedFiles
 
+from . import audit_log
+from .access import AccessControl
 from .audit_log import AuditLog
 from .notices import Notices
 from .route_cache import RouteCache
@@ -75,20 +85,34 @@ class NameServer:
         self.notify_min_broker = self._notices.send
         self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
         self.audit = AuditLog()
-        self.cache = RouteCache(
-            view=self._readable_view, settings=lambda: settings.current, gate=self._barrier_to_wait_for
-        )
         current = settings.current
+        self._access = AccessControl(current)
+        # A log of its own: strangers who are refused must not use up the lines about changes.
+        self._refusals = Refusals(audit_log.log)
+        #: Files that are read again when they change.
+        self.reloads: list[WatchedFiles[Any]] = []
+        self.cache = RouteCache(
+            view=self._readable_view,
+            settings=lambda: settings.current,
+            gate=self._barrier_to_wait_for,
+            admits=self._access.is_signed if self._access.guards_reads else None,
+        )
+        self._access_files = None if self._access.file is None else self._watch_accounts(self._access.file)
+        if self._access_files is not None:
+            self.reloads.append(self._access_files)
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
-        self.reloads: list[WatchedFiles[Any]] = []
         self.tls_files = watched_port(current.tls, self._take_tls)
         if self.tls_files is not None:
             self.reloads.append(self.tls_files.files)
+        handlers: dict[int, Handler] = {
+            code: self._read if code in READS else self._execute for code in SERVED
+        } | {RequestCode.REGISTER_BROKER: self._register}
+        if self._access.is_needed:
+            handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
         self.wire = RemotingServer(
-            handlers={code: self._read if code in READS else self._execute for code in SERVED}
-            | {RequestCode.REGISTER_BROKER: self._register},
+            handlers=handlers,
             group=group,
             limits=limits,
             closed=self._closed,
@@ -109,6 +133,8 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._mode = consistency
+        if self._access_files is not None:
+            self._access_files.watch()
         host, port = self._settings.current.listen
         if self.tls_files is not None:
             self.tls_files.watch()
@@ -120,7 +146,10 @@ class NameServer:
             self.tls_files.close()
         await self.wire.close(drain_s=drain_s)
         await self._notices.close()
+        if self._access_files is not None:
+            self._access_files.close()
         self.audit.close()
+        self._refusals.close()
 
     # -- effects of a mode ---------------------------------------------------------------------------
 
@@ -144,6 +173,46 @@ class NameServer:
         log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)
         self._notices.closed(ConnectionId(connection.id))
         self._mode.closed(ConnectionId(connection.id), by_us=by_us)
+
+    # -- access --------------------------------------------------------------------------------------
+
+    def _watch_accounts(self, file: Path) -> WatchedFiles[Accounts]:
+        """Read the access file, and again when it changes.
+
+        Raises:
+            ConfigError: If it cannot be used.
+        """
+        try:
+            files = WatchedFiles("access file", [file], self._access.read, self._take_accounts)
+        except AclFileError as error:
+            raise ConfigError(f"--acl-file {error}") from None
+        for warning in shared_with_others([file]):
+            log.warning("access file warning=%s", warning)
+        self._access.accounts = files.value
+        return files
+
+    def _take_accounts(self, accounts: Accounts) -> None:
+        self._access.accounts = accounts
+        self.cache.clear()  # a signature that it has seen may be worth nothing now
+
+    def _checked(
+        self, handler: Handler, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        """Serve a request if accounts and networks allow it."""
+        is_stranger = command.code != RequestCode.UNREGISTER_BROKER or self._is_stranger(connection, command)
+        denied = self._access.denied(command, connection.host, is_stranger=is_stranger)
+        if denied is None:
+            return handler(connection, command)
+        self._refusals.refusal(connection.peer, command.code, denied)
+        return command.reply(denied.code, remark=denied.remark)
+
+    def _is_stranger(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Say whether the broker that says farewell never registered over this connection."""
+        try:
+            broker = broker_of_farewell(command)
+        except FieldError:
+            return True
+        return self._mode.ownership(broker, ConnectionId(connection.id)) is Ownership.STRANGER
 
     # -- requests ------------------------------------------------------------------------------------
 
