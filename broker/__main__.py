@@ -223,6 +223,7 @@ def _settings(
         ("brokerId", arguments.id),
         ("storePathRootDir", arguments.store),
         ("httpListen", arguments.http),
+        ("rpcHook", None if arguments.rpc_hook is None else ",".join(arguments.rpc_hook)),
     ):
         if value is not None:
             flags[key] = value

@@ -25,6 +25,7 @@ settings of our own, in the file or by --set (-p prints all settings with their 
                                 offsets (8 MiB) above which no new ones are taken
   maxQueues                     queues (default 200000) above which no other queue gets its first message
   httpListen                    what --http sets
+  rpcHook                       what --rpc-hook sets, by comma
 """
 
 
@@ -71,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
         "--http",
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
+    )
+    parser.add_argument(
+        "--rpc-hook",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="hook that sees requests and their answers, and may refuse; may be repeated (default: none)",
     )
     parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")

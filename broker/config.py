@@ -79,7 +79,7 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages``, ``http`` and ``recover_damaged_log``.
+    modes alike), ``index_file_messages``, ``http``, ``rpc_hook`` and ``recover_damaged_log``.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
@@ -147,6 +147,7 @@ class BrokerConfig:
     offset_bytes_max: int = _setting("maxConsumerOffsetBytes", 8 * 1024 * 1024, live=True)
     client_bytes_max: int = _setting("maxClientBytes", 64 * 1024 * 1024)
     http: str = _setting("httpListen", "off")
+    rpc_hook: str = _setting("rpcHook", "")
 
     @property
     def advertise_host(self) -> str:
@@ -158,6 +159,11 @@ class BrokerConfig:
         """Nameserver addresses, in order, without repetition."""
         parts = (part.strip() for part in self.namesrv_addr.replace(",", ";").split(";"))
         return tuple(dict.fromkeys(part for part in parts if part))
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def register_period_s(self) -> float:

@@ -34,7 +34,7 @@ class Credentials:
         if not self.access_key or not self.secret_key:
             raise InvalidArgument("access_key and secret_key: both must be there, at least 1 character each")
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
         """Return the request with its signature."""
         fields = {name: value for name, value in request.ext_fields.items() if name != _SIGNATURE}
         fields[_ACCESS_KEY] = self.access_key
@@ -43,7 +43,7 @@ class Credentials:
         fields[_SIGNATURE] = self.sign(fields, request.body)
         return msgspec.structs.replace(request, ext_fields=fields)
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Nothing: answers are not signed."""
 
     def sign(self, fields: dict[str, str], body: bytes) -> str:

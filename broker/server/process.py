@@ -21,7 +21,7 @@ from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
 from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
-from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.requests.pulling import Park, Pull, time_over
 from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
@@ -43,6 +43,7 @@ from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTi
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.wall_clock import now_ms
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class BrokerServer:
         self._locks: list[IO[str]] = []
         self._state: BrokerState
         self._server: RemotingServer
+        self._hooks: ServerHooks
         self._registrar: Announcer
         self._announcements: Announcements
         self._delay: DelayService
@@ -213,8 +215,13 @@ class BrokerServer:
             handlers = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
             }
+            try:
+                hooks = load_hooks(self._config.rpc_hooks)
+            except HookError as error:
+                raise SettingError(f"--rpc-hook {error}") from error
+            self._hooks = ServerHooks(hooks, time.perf_counter)
             self._server = RemotingServer(
-                handlers=handlers,
+                handlers=self._hooks.wrap(handlers),
                 group=group,
                 limits=ServerLimits(connections_max=self._config.connections_max),
                 connected=self._connected,
@@ -327,6 +334,7 @@ class BrokerServer:
             requests=requests,
             connections=connections,
             lines_suppressed=self._server.stats.lines_suppressed,
+            hooks=self._hooks,
         )
 
     def _take_locks(self) -> None:
@@ -608,9 +616,10 @@ class BrokerServer:
         if connection is not None:
             connection.notify(request)
 
-    def _send(self, connection_id: int, answer: RemotingCommand) -> None:
-        connection = self._server.connections.get(connection_id)
+    def _send(self, pull: Pull, answer: RemotingCommand) -> None:
+        connection = self._server.connections.get(pull.connection)
         if connection is not None:
+            self._hooks.after_response(connection.peer, pull.request, answer)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
@@ -22,12 +23,13 @@ from routekeeper.nameserver.modes.interface import (
 )
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
-from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId
 from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 
 from .audit_log import AuditLog
 from .notices import Notices
@@ -46,6 +48,9 @@ class NameServer:
 
     Args:
         group: Owns the tasks of requests that wait for the mode.
+
+    Raises:
+        ConfigError: If a hook cannot be loaded.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -72,13 +77,18 @@ class NameServer:
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
+        try:
+            hooks = load_hooks(current.rpc_hooks)
+        except HookError as error:
+            raise ConfigError(f"--rpc-hook {error}") from error
+        self.hooks = ServerHooks(hooks, time.perf_counter)
+        handlers = {code: self._read if code in READS else self._execute for code in SERVED}
         self.wire = RemotingServer(
-            handlers={code: self._read if code in READS else self._execute for code in SERVED}
-            | {RequestCode.REGISTER_BROKER: self._register},
+            handlers=self.hooks.wrap(handlers | {RequestCode.REGISTER_BROKER: self._register}),
             group=group,
             limits=limits,
             closed=self._closed,
-            fast_path=self.cache.reader,
+            fast_path=None if hooks else self.cache.reader,  # hooks see route queries, too
             backlog=current.socket_backlog,
         )
 

@@ -10,12 +10,7 @@ from tests.broker.conftest import StartBroker
 from tests.nameserver.wire.test_rpc_hooks import HOOKS
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.slow,
-    pytest.mark.one_core,
-    pytest.mark.xfail(strict=True, reason="servers have no RPC hooks"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core]
 
 GUARD = """
 class GuardSends(Guard):

@@ -15,12 +15,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.nameserver.test_main import started
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.slow,
-    pytest.mark.one_core,
-    pytest.mark.xfail(strict=True, reason="servers have no RPC hooks"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core]
 
 HOOKS = """
 import os, time
