@@ -84,7 +84,10 @@ class Metrics(Collector):
             ("unwritten_files", "Files that lack changes: the disk refused.", status.unwritten_files),
         ):
             yield family(f"mqnamesrv_{name}", help_, [({}, value)])
-        for name, help_, figures in hook_figures(self._server.hooks):
+        parts = hook_figures(self._server.hooks)
+        if (production := self._server.production) is not None:
+            parts += production.figures()
+        for name, help_, figures in parts:
             yield family(f"mqnamesrv_{name}", help_, figures)
         if (operations := self._consistency.operations) is not None:
             yield from raft_families(operations.raft_status())

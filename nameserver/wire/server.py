@@ -11,9 +11,9 @@ import logging
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait, route_answer
 from routekeeper.nameserver.modes.interface import (
     NO_QUORUM_TAG,
     Consistency,
@@ -21,6 +21,7 @@ from routekeeper.nameserver.modes.interface import (
     FreshnessNotOffered,
     NoQuorum,
 )
+from routekeeper.nameserver.production.kept import MARK
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings
@@ -28,12 +29,16 @@ from routekeeper.nameserver.types import Answer, ConnectionId
 from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
+from routekeeper.remoting.fields import GetRouteFields
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 
 from .audit_log import AuditLog
 from .notices import Notices
 from .route_cache import RouteCache
+
+if TYPE_CHECKING:
+    from routekeeper.nameserver.production.asking import Production
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +55,7 @@ class NameServer:
         group: Owns the tasks of requests that wait for the mode.
 
     Raises:
-        ConfigError: If a hook cannot be loaded.
+        ConfigError: If a hook, or the production environment, cannot be used as it is set.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -70,8 +75,16 @@ class NameServer:
         self.notify_min_broker = self._notices.send
         self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
         self.audit = AuditLog()
+        self.production: Production | None = None
+        if settings.current.cluster_test:
+            from routekeeper.nameserver.production.asking import Production  # aiohttp takes 0.15 s to load
+
+            self.production = Production(settings, group)
         self.cache = RouteCache(
-            view=self._readable_view, settings=lambda: settings.current, gate=self._barrier_to_wait_for
+            view=self._readable_view,
+            settings=lambda: settings.current,
+            gate=self._barrier_to_wait_for,
+            knows_misses=self.production is None,
         )
         current = settings.current
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
@@ -111,6 +124,8 @@ class NameServer:
         """Stop accepting, answer what is in flight for at most ``drain_s`` seconds, close the rest."""
         await self.wire.close(drain_s=drain_s)
         await self._notices.close()
+        if self.production is not None:
+            await self.production.close()
         self.audit.close()
 
     # -- effects of a mode ---------------------------------------------------------------------------
@@ -192,7 +207,25 @@ class NameServer:
             return self._execute(connection, command)
         decision = decide(view, command, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
+        if self.production is not None and _may_be_asked(command, decision):
+            deadline = self._loop.time() + ANSWER_WITHIN_S
+            return self._ask_production(connection, command, decision, deadline=deadline)
         return _reply(command, decision)
+
+    async def _ask_production(
+        self, connection: Connection, command: RemotingCommand, unknown: Answer, *, deadline: float
+    ) -> RemotingCommand:
+        """Answer a query for a topic that is unknown here as production does; else as it would be here."""
+        assert self.production is not None
+        fields = GetRouteFields.parse(command.ext_fields)
+        topic = fields.topic or ""
+        kept = self.production.kept(topic)
+        if kept is not None:
+            route = kept.route
+        else:
+            host = charged_host(connection.host)
+            route = await self.production.ask(topic, host=host, deadline=deadline)
+        return _reply(command, unknown if route is None else route_answer(route, command, fields))
 
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
@@ -203,6 +236,8 @@ class NameServer:
             host=charged_host(connection.host),
         )
         self.audit.request(connection.peer, command, answer)
+        if self.production is not None and _may_be_asked(command, answer):
+            return await self._ask_production(connection, command, answer, deadline=deadline)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
 
@@ -237,6 +272,16 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
+
+
+def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
+    """Say whether this answers a route query of a client for a topic that is unknown here."""
+    return (
+        command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        and answer.code == ResponseCode.TOPIC_NOT_EXIST
+        and MARK not in command.ext_fields
+        and bool(command.ext_fields.get("topic"))
+    )
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

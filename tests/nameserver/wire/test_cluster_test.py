@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.slow,
     pytest.mark.one_core,
-    pytest.mark.xfail(strict=True, reason="clusterTest has no effect"),
 ]
 
 RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
