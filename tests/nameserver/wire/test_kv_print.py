@@ -1,0 +1,80 @@
+"""The KV configuration in the log, every ten minutes, in RocketMQ's words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.one_core,
+    pytest.mark.xfail(strict=True, reason="the KV configuration is never printed"),
+]
+
+RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
+#: The program, in a hurry.
+PROGRAM = """
+import contextlib, sys
+from routekeeper.nameserver.__main__ import main
+with contextlib.suppress(ImportError):
+    from routekeeper.nameserver.wire import kv_print
+    kv_print.FIRST_S = kv_print.PERIOD_S = 0.3
+sys.exit(main())
+"""
+
+
+@contextlib.contextmanager
+def hasty(folder: Path, *flags: str) -> Iterator[tuple[str, Path]]:
+    """Run a nameserver that prints three times a second; yield its address and its log."""
+    log = folder / "stderr.txt"
+    command = [sys.executable, "-c", PROGRAM, "--listen", "127.0.0.1:0", "--http", "off", *flags]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [*command, "--data", str(folder / "data")], stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"listen=(\S+)", process.stdout.readline())
+        assert found, log.read_text()
+        yield found[1], log
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def put(client: BlockingClient, addr: str, namespace: str, key: str, value: str) -> bool:
+    fields = {"namespace": namespace, "key": key, "value": value}
+    return client.invoke(addr, RemotingCommand.request(100, fields)).code == 0
+
+
+@pytest.mark.parametrize("mode", [(), RAFT], ids=["independent", "raft"])
+def test_the_kv_configuration_is_printed_in_rocketmqs_words(tmp_path: Path, mode: tuple[str, ...]) -> None:
+    with hasty(tmp_path, *mode) as (addr, log), BlockingClient() as client:
+        wait_until(lambda: put(client, addr, "ORDER_TOPIC_CONFIG", "Orders", "a:4;b:4"), "it is put")
+        assert put(client, addr, "platform", "db.password", "hunter2")
+        assert put(client, addr, "platform", "long", "x" * 10_000)
+        begin = "INFO routekeeper.nameserver.wire.kv_print "
+        for line in (
+            "-" * 56 + "\n",
+            "configTable SIZE: 2\n",
+            "configTable NS: ORDER_TOPIC_CONFIG Key: Orders Value: a:4;b:4\n",
+            "configTable NS: platform Key: db.password Value: ***\n",
+            f"configTable NS: platform Key: long Value: {'x' * 200}... (9800 more characters)\n",
+        ):
+            wait_until(lambda line=line: begin + line in log.read_text(), line)  # type: ignore[misc]
+        assert "hunter2" not in log.read_text()
+        printed = log.read_text().count("configTable SIZE: 2")
+        wait_until(lambda: log.read_text().count("configTable SIZE: 2") > printed, "it is printed again")
