@@ -34,6 +34,7 @@ from routekeeper.remoting.transport.server import Connection, DeferredReply, Rem
 from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 
 from .audit_log import AuditLog
+from .kv_print import KvPrint
 from .notices import Notices
 from .route_cache import RouteCache
 
@@ -64,6 +65,7 @@ class NameServer:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
+        self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
@@ -117,12 +119,15 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._mode = consistency
+        self._kv_print = KvPrint(lambda: consistency.view(Freshness.STALE), self._loop.call_later)
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
     async def close(self, *, drain_s: float) -> None:
         """Stop accepting, answer what is in flight for at most ``drain_s`` seconds, close the rest."""
         await self.wire.close(drain_s=drain_s)
+        if self._kv_print is not None:
+            self._kv_print.close()
         await self._notices.close()
         if self.production is not None:
             await self.production.close()

@@ -11,25 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from routekeeper.nameserver.commands import ImportKv
+from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.nameserver.wire.kv_print import FIRST_S, PERIOD_S, kv_lines
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.slow,
-    pytest.mark.one_core,
-    pytest.mark.xfail(strict=True, reason="the KV configuration is never printed"),
-]
-
 RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
 #: The program, in a hurry.
 PROGRAM = """
-import contextlib, sys
+import sys
 from routekeeper.nameserver.__main__ import main
-with contextlib.suppress(ImportError):
-    from routekeeper.nameserver.wire import kv_print
-    kv_print.FIRST_S = kv_print.PERIOD_S = 0.3
+from routekeeper.nameserver.wire import kv_print
+kv_print.FIRST_S = kv_print.PERIOD_S = 0.3
 sys.exit(main())
 """
 
@@ -60,6 +55,9 @@ def put(client: BlockingClient, addr: str, namespace: str, key: str, value: str)
     return client.invoke(addr, RemotingCommand.request(100, fields)).code == 0
 
 
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.one_core
 @pytest.mark.parametrize("mode", [(), RAFT], ids=["independent", "raft"])
 def test_the_kv_configuration_is_printed_in_rocketmqs_words(tmp_path: Path, mode: tuple[str, ...]) -> None:
     with hasty(tmp_path, *mode) as (addr, log), BlockingClient() as client:
@@ -78,3 +76,41 @@ def test_the_kv_configuration_is_printed_in_rocketmqs_words(tmp_path: Path, mode
         assert "hunter2" not in log.read_text()
         printed = log.read_text().count("configTable SIZE: 2")
         wait_until(lambda: log.read_text().count("configTable SIZE: 2") > printed, "it is printed again")
+
+
+def printed(table: dict[str, dict[str, str | None]]) -> list[str]:
+    routes = RouteTable()
+    routes.apply(ImportKv(table=table))
+    return [str(message) % tuple(values) for message, *values in kv_lines(routes.view)]
+
+
+def test_a_large_kv_configuration_is_printed_in_part_and_the_rest_counted() -> None:
+    table: dict[str, dict[str, str | None]] = {"many": {f"key-{number}": "v" for number in range(45)}}
+    table |= {f"space-{number}": {"key": "v"} for number in range(220)}
+    lines = printed(table)
+    assert lines[1] == "configTable SIZE: 221"
+    assert len([line for line in lines if " Key: " in line]) == 200
+    assert len([line for line in lines if "NS: many " in line]) == 40
+    assert lines[-1] == "configTable: 65 more entries are not printed"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "shown"),
+    [
+        ("n", "k", "value"),
+        ("n", "dbPassword", "***"),
+        ("n", "ACCESS_KEY", "***"),
+        ("n", "apiKey", "***"),
+        ("n", "keyspace", "value"),
+        ("secrets", "k", "***"),
+        ("n", "auth.token", "***"),
+    ],
+)
+def test_values_that_may_be_secrets_are_not_printed(namespace: str, key: str, shown: str) -> None:
+    assert (
+        printed({namespace: {key: "value"}})[-1] == f"configTable NS: {namespace} Key: {key} Value: {shown}"
+    )
+
+
+def test_it_is_printed_a_minute_after_the_start_and_every_ten_minutes() -> None:
+    assert (FIRST_S, PERIOD_S) == (60.0, 600.0)
