@@ -14,12 +14,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.nameserver.test_main import started
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.slow,
-    pytest.mark.one_core,
-    pytest.mark.xfail(strict=True, reason="readyz does not wait for the first reports"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core]
 
 RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
 WAITS = ("--needWaitForService", "true", "--waitSecondsForService", "3600")
