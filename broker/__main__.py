@@ -241,6 +241,7 @@ def _settings(
         ("aclFile", arguments.acl_file),
         ("adminNetworks", arguments.admin_networks),
         ("namesrvAclFile", arguments.namesrv_acl_file),
+        ("rpcHook", None if arguments.rpc_hook is None else ",".join(arguments.rpc_hook)),
     ):
         if value is not None:
             flags[key] = value

@@ -27,6 +27,7 @@ settings of our own, in the file or by --set (-p prints all settings with their 
   httpListen                    what --http sets
   aclFile, adminNetworks, namesrvAclFile
                                 what --acl-file, --admin-networks and --namesrv-acl-file set
+  rpcHook                       what --rpc-hook sets, by comma
 """
 
 
@@ -91,6 +92,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
         " (default: it signs nothing)",
+    )
+    parser.add_argument(
+        "--rpc-hook",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="hook that sees requests and their answers, and may refuse; may be repeated (default: none)",
     )
     parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")

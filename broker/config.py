@@ -82,8 +82,8 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages``, ``http``, ``recover_damaged_log``, ``acl_file``, ``admin_networks``
-    and ``namesrv_acl_file``.
+    modes alike), ``index_file_messages``, ``http``, ``rpc_hook``, ``recover_damaged_log``, ``acl_file``,
+    ``admin_networks`` and ``namesrv_acl_file``.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
@@ -172,6 +172,7 @@ class BrokerConfig:
     tls_client_key_password: str = _setting("tls.client.keyPassword", "", secret=True)
     tls_client_ca: str = _setting("tls.client.trustCertPath", "")
     tls_client_auth_server: str = _setting("tls.client.authServer", "")
+    rpc_hook: str = _setting("rpcHook", "")
 
     @property
     def advertise_host(self) -> str:
@@ -183,6 +184,11 @@ class BrokerConfig:
         """Nameserver addresses, in order, without repetition."""
         parts = (part.strip() for part in self.namesrv_addr.replace(",", ";").split(";"))
         return tuple(dict.fromkeys(part for part in parts if part))
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def register_period_s(self) -> float:

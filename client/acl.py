@@ -26,9 +26,9 @@ class Credentials(Keys):
         if not self.access_key or not self.secret_key:
             raise InvalidArgument("access_key and secret_key: both must be there, at least 1 character each")
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
         """Return the request with its signature."""
         return self.signed(request)
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Nothing: answers are not signed."""

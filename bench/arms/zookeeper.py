@@ -57,7 +57,7 @@ from routekeeper.client.operation import Deliver, Operation
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicRouteData
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 
 log = logging.getLogger(__name__)
 
@@ -334,7 +334,7 @@ class ZooKeeperArm:
             client.stop()
             client.close()
 
-    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[Hook, ...]) -> Client:
+    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
         session = self.connected(side, user)
         reader = Reader(session, self.config.timeout_s, self.waits)
         made: list[ZooKeeperRoutes] = []

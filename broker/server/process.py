@@ -22,7 +22,7 @@ from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
 from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
-from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.requests.pulling import Park, Pull, time_over
 from routekeeper.broker.server.access import (
     ACCOUNT_REQUESTS,
     CHANGES,
@@ -60,6 +60,7 @@ from routekeeper.remoting.transport.server import (
     RemotingServer,
     ServerLimits,
 )
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.wall_clock import now_ms
 from routekeeper.remoting.watched_files import WatchedFiles
 
@@ -191,6 +192,7 @@ class BrokerServer:
         self._locks: list[IO[str]] = []
         self._state: BrokerState
         self._server: RemotingServer
+        self._hooks: ServerHooks
         self._registrar: Announcer
         self._announcements: Announcements
         self._delay: DelayService
@@ -253,7 +255,13 @@ class BrokerServer:
             self.reloads += watched
             if self._access.checks_accounts:
                 handlers |= dict.fromkeys(map(int, ACCOUNT_REQUESTS), self._handle_accounts)
-            if self._access.is_needed:
+            try:
+                hooks = load_hooks(self._config.rpc_hooks)
+            except HookError as error:
+                raise SettingError(f"--rpc-hook {error}") from error
+            self._hooks = ServerHooks(hooks, time.perf_counter)
+            handlers = self._hooks.wrap(handlers)
+            if self._access.is_needed:  # before hooks: strangers must not use up their time
                 handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
@@ -403,6 +411,7 @@ class BrokerServer:
             requests=requests,
             connections=connections,
             lines_suppressed=self._server.stats.lines_suppressed,
+            hooks=self._hooks,
         )
 
     def _take_locks(self) -> None:
@@ -703,9 +712,10 @@ class BrokerServer:
         if connection is not None:
             connection.notify(request)
 
-    def _send(self, connection_id: int, answer: RemotingCommand) -> None:
-        connection = self._server.connections.get(connection_id)
+    def _send(self, pull: Pull, answer: RemotingCommand) -> None:
+        connection = self._server.connections.get(pull.connection)
         if connection is not None:
+            self._hooks.after_response(connection.peer, pull.request, answer)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

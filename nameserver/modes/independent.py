@@ -181,6 +181,8 @@ class Independent(Local):
             revision=view.revision,
             digest=view.digest(),
             state_digest=view.state_digest(),
+            reads_ready=not (first_reports := self._first_reports()),
+            waiting_for=first_reports,
             unwritten_files=self._unwritten_files(),
         )
 

@@ -239,7 +239,7 @@ class Replicated(Local):
         member = self._member
         revision, digest, state_digest = self._digests_applied
         age = member.contact_age()
-        ready = member.in_contact()
+        ready, first_reports = member.in_contact(), self._first_reports()
         return ConsistencyStatus(
             mode="raft",
             role=str(member.role),
@@ -254,9 +254,9 @@ class Replicated(Local):
             digest=digest,
             state_digest=state_digest,
             durability=self._durability,
-            reads_ready=ready,
+            reads_ready=ready and not first_reports,
             writes_ready=ready,
-            waiting_for="" if ready else self.reader.why_not(),
+            waiting_for=first_reports if ready else self.reader.why_not(),
             unwritten_files=self._unwritten_files(),
         )
 

@@ -30,7 +30,6 @@ FIRST_SCAN_S: Final = 5.0
 
 INERT: Final[Mapping[str, str]] = {
     "rocketmqHome": "",
-    "clusterTest": "false",
     "clientRequestThreadPoolNums": "8",
     "clientRequestThreadPoolQueueCapacity": "50000",
     "defaultThreadPoolNums": "16",
@@ -185,6 +184,25 @@ class NamesrvSettings:
     admin_networks: str = _flagged(
         "", "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any"
     )
+    rpc_hook: str = _flagged(
+        "", "MODULE:CLASS of a hook that sees requests and their answers, and may refuse; may be repeated"
+    )
+    cluster_test: bool = _setting(
+        False, "this is a test environment: route queries for unknown topics are asked of productEnvName"
+    )
+    cluster_test_nameservers: str = _flagged(
+        "", "nameservers of production for clusterTest, by semicolon; empty asks the address server"
+    )
+    namesrv_domain: str = _setting(
+        "jmenv.tbsite.net",
+        "HOST or HOST:PORT of the address server for clusterTest",
+        key="rocketmq.namesrv.domain",
+    )
+    namesrv_domain_subgroup: str = _setting(
+        "nsaddr",
+        "first part of the name in the address server's path",
+        key="rocketmq.namesrv.domain.subgroup",
+    )
     inert: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -235,6 +253,11 @@ class NamesrvSettings:
     def members(self) -> tuple[str, ...]:
         """Raft addresses of all members as written; the text is the identity."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def kv_path(self) -> str:

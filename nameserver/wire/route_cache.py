@@ -285,12 +285,14 @@ class RouteCache:
             if it is to go the full way.
         admits: Says by the arguments and the release of a request whether it may be answered from here, from
             wherever it comes; None: all may. A request that is known is not asked about again.
+        knows_misses: Answers for topics that nobody has are held, too; else those queries go the full way.
     """
 
     view: Callable[[], RouteView | None]
     settings: Callable[[], NamesrvSettings]
     gate: Callable[[], int]
     admits: Callable[[Mapping[str, str], int], bool] | None = None
+    knows_misses: bool = True
     requests_max: int = REQUESTS_MAX
     misses_max: int = MISSES_MAX
     bytes_max: int = BYTES_MAX
@@ -342,10 +344,13 @@ class RouteCache:
         asked = _read(frame[8:], word >> 24, opaque_at - 8, opaque_size, self.admits)
         if asked is None:
             return None
+        is_missing = view.topic(asked.topic) is None
+        if is_missing and not self.knows_misses:
+            return None
         if len(self.requests) >= self.requests_max or self.held_bytes > self.bytes_max:
             self.clear()
         known = _Known(asked, _KNOWN_COST + len(frame), rest_at)
-        if view.topic(asked.topic) is None:
+        if is_missing:
             self._miss(known, view, opaque_size)
         elif not self.refresh(known, view, opaque_size):
             return None

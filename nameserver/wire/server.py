@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from routekeeper.nameserver.handlers import DONE, READS, SERVED, broker_of_farewell, decide, must_wait
+from routekeeper.nameserver.handlers import (
+    DONE,
+    READS,
+    SERVED,
+    broker_of_farewell,
+    decide,
+    must_wait,
+    route_answer,
+)
 from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.modes.interface import (
     NO_QUORUM_TAG,
@@ -23,6 +32,7 @@ from routekeeper.nameserver.modes.interface import (
     FreshnessNotOffered,
     NoQuorum,
 )
+from routekeeper.nameserver.production.kept import MARK
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings
@@ -34,17 +44,23 @@ from routekeeper.remoting.audit_log import AuditLog as Refusals
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
 from routekeeper.remoting.errors import FieldError
+from routekeeper.remoting.fields import GetRouteFields
 from routekeeper.remoting.transport.connection import Handler
 from routekeeper.remoting.transport.port_context import watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.watched_files import WatchedFiles
 
 from . import audit_log
 from .access import AccessControl
 from .audit_log import AuditLog
+from .kv_print import KvPrint
 from .notices import Notices
 from .route_cache import RouteCache
+
+if TYPE_CHECKING:
+    from routekeeper.nameserver.production.asking import Production
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +82,7 @@ class NameServer:
 
     Raises:
         TlsSettingError: If those cannot be used.
+        ConfigError: If a hook, or the production environment, cannot be used as it is set.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -74,6 +91,7 @@ class NameServer:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
+        self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
@@ -85,6 +103,11 @@ class NameServer:
         self.notify_min_broker = self._notices.send
         self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
         self.audit = AuditLog()
+        self.production: Production | None = None
+        if settings.current.cluster_test:
+            from routekeeper.nameserver.production.asking import Production  # aiohttp takes 0.15 s to load
+
+            self.production = Production(settings, group)
         current = settings.current
         self._access = AccessControl(current)
         # A log of its own: strangers who are refused must not use up the lines about changes.
@@ -96,6 +119,7 @@ class NameServer:
             settings=lambda: settings.current,
             gate=self._barrier_to_wait_for,
             admits=self._access.is_signed if self._access.guards_reads else None,
+            knows_misses=self.production is None,
         )
         self._access_files = None if self._access.file is None else self._watch_accounts(self._access.file)
         if self._access_files is not None:
@@ -109,14 +133,20 @@ class NameServer:
         handlers: dict[int, Handler] = {
             code: self._read if code in READS else self._execute for code in SERVED
         } | {RequestCode.REGISTER_BROKER: self._register}
-        if self._access.is_needed:
+        try:
+            hooks = load_hooks(current.rpc_hooks)
+        except HookError as error:
+            raise ConfigError(f"--rpc-hook {error}") from error
+        self.hooks = ServerHooks(hooks, time.perf_counter)
+        handlers = self.hooks.wrap(handlers)
+        if self._access.is_needed:  # before hooks: strangers must not use up their time
             handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
         self.wire = RemotingServer(
             handlers=handlers,
             group=group,
             limits=limits,
             closed=self._closed,
-            fast_path=self.cache.reader,
+            fast_path=None if hooks else self.cache.reader,  # hooks see route queries, too
             backlog=current.socket_backlog,
             tls=self.tls_files.value if self.tls_files is not None else None,
         )
@@ -135,6 +165,7 @@ class NameServer:
         self._mode = consistency
         if self._access_files is not None:
             self._access_files.watch()
+        self._kv_print = KvPrint(lambda: consistency.view(Freshness.STALE), self._loop.call_later)
         host, port = self._settings.current.listen
         if self.tls_files is not None:
             self.tls_files.watch()
@@ -145,9 +176,13 @@ class NameServer:
         if self.tls_files is not None:
             self.tls_files.close()
         await self.wire.close(drain_s=drain_s)
+        if self._kv_print is not None:
+            self._kv_print.close()
         await self._notices.close()
         if self._access_files is not None:
             self._access_files.close()
+        if self.production is not None:
+            await self.production.close()
         self.audit.close()
         self._refusals.close()
 
@@ -273,7 +308,25 @@ class NameServer:
             return self._execute(connection, command)
         decision = decide(view, command, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
+        if self.production is not None and _may_be_asked(command, decision):
+            deadline = self._loop.time() + ANSWER_WITHIN_S
+            return self._ask_production(connection, command, decision, deadline=deadline)
         return _reply(command, decision)
+
+    async def _ask_production(
+        self, connection: Connection, command: RemotingCommand, unknown: Answer, *, deadline: float
+    ) -> RemotingCommand:
+        """Answer a query for a topic that is unknown here as production does; else as it would be here."""
+        assert self.production is not None
+        fields = GetRouteFields.parse(command.ext_fields)
+        topic = fields.topic or ""
+        kept = self.production.kept(topic)
+        if kept is not None:
+            route = kept.route
+        else:
+            host = charged_host(connection.host)
+            route = await self.production.ask(topic, host=host, deadline=deadline)
+        return _reply(command, unknown if route is None else route_answer(route, command, fields))
 
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
@@ -284,6 +337,8 @@ class NameServer:
             host=charged_host(connection.host),
         )
         self.audit.request(connection.peer, command, answer)
+        if self.production is not None and _may_be_asked(command, answer):
+            return await self._ask_production(connection, command, answer, deadline=deadline)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
 
@@ -318,6 +373,16 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
+
+
+def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
+    """Say whether this answers a route query of a client for a topic that is unknown here."""
+    return (
+        command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        and answer.code == ResponseCode.TOPIC_NOT_EXIST
+        and MARK not in command.ext_fields
+        and bool(command.ext_fields.get("topic"))
+    )
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

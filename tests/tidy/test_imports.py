@@ -39,6 +39,7 @@ IO_MODULES = {
     "remoting/transport/secured.py",
     "remoting/transport/tls.py",
     "nameserver/__main__.py",
+    "nameserver/production/asking.py",
     "nameserver/wire/notices.py",
     "nameserver/wire/server.py",
     "nameserver/http/app.py",
@@ -145,7 +146,7 @@ IO_MODULES = {
 ROOMS = (
     *("types", "commands", "verdicts", "liveness", "registration", "routes", "disk", "settings", "handlers"),
     *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
-    *("raft/node", "raft", "modes", "replicated", "wire", "http", "__main__"),
+    *("raft/node", "raft", "modes", "replicated", "production", "wire", "http", "__main__"),
 )
 #: Rooms of the broker in the same way.
 BROKER_ROOMS = (
