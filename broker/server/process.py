@@ -632,10 +632,12 @@ class BrokerServer:
         finally:
             self._working -= 1
             self._listed -= queues
-        self._apply_effects()
+        registering = self._apply_effects()
         if not isinstance(outcome, Later):
             return outcome
-        return await self._answer_later(stepwise.asked.code, outcome, None)
+        return await self._answer_later(
+            stepwise.asked.code, outcome, registering if outcome.registered else None
+        )
 
     async def _answer_later(
         self, code: int, later: Later, registering: asyncio.Future[None] | None
