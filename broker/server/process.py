@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
-from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
@@ -48,6 +48,7 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import split_address
@@ -341,6 +342,21 @@ class BrokerServer:
         await self._upkeep.close()
         self._readers.shutdown()
         logger.info("stopped")
+
+    @property
+    def changed_settings(self) -> dict[str, str]:
+        """Settings that request 25 has changed, by key; only once requests are served."""
+        return dict(self._state.changed_settings)
+
+    def take_settings(self, changes: Mapping[str, str]) -> None:
+        """Put settings of a file that was read again in force; look names of nameservers up again."""
+        state = self._state
+        if changes:
+            state.config, _ = apply_properties(state.config, changes)
+            state.config_version = state.config_version.advanced(now_ms=now_ms())
+            apply_log_level(state.config.log_level)
+        if NAMESRV_KEYS & changes.keys() or state.config.look_up_namesrv:
+            self._registrar.nameservers_changed()
 
     # Start and end -------------------------------------------------------------------------------
 
@@ -700,6 +716,9 @@ class BrokerServer:
             for connection_id, request in effects.tell:
                 self._tell(connection_id, request)
             effects.tell = []
+        if effects.nameservers:
+            effects.nameservers = False
+            self._registrar.nameservers_changed()
         if effects.clean:
             effects.clean = False
             self._upkeep.clean()

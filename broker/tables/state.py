@@ -58,6 +58,7 @@ class Effects:
         changed_topics: Topics to register incrementally, in order, each with the version that its change
             made: with a younger one it would make a later change look known.
         register_all: All topics are to be registered.
+        nameservers: The setting that names the nameservers may have changed.
         save_topics, save_groups: The table has changed and must be written.
         arrived: Queues that got messages.
         tell: Connections, each with what its client is told.
@@ -68,6 +69,7 @@ class Effects:
     notify: list[str] = field(default_factory=list)
     changed_topics: list[tuple[TopicConfig, DataVersion]] = field(default_factory=list)
     register_all: bool = False
+    nameservers: bool = False
     save_topics: bool = False
     save_groups: bool = False
     arrived: set[tuple[str, int]] = field(default_factory=set)

@@ -14,6 +14,7 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.files import save_settings_file
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, refusal
+from routekeeper.remoting.logs import apply_log_level
 
 from .changes import ChangeLog, Kind
 from .explain import Explanation, explain_route
@@ -100,6 +101,8 @@ class Local:
     async def change_settings(self, change: SettingsChange) -> Answer:
         """Put settings in force on this nameserver alone, and keep them in its file."""
         self.settings.change(change.after, change.changes)
+        if "logLevel" in change.changes:
+            apply_log_level(change.after.log_level)
         for key, value in change.changes.items():
             logger.info("setting changed key=%s value=%s", key, value)
         self._settings_file.changed()

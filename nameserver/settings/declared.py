@@ -22,6 +22,7 @@ from routekeeper.remoting.addresses import (
     split_address,
 )
 from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.properties import format_properties
 from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
@@ -203,6 +204,8 @@ class NamesrvSettings:
         "first part of the name in the address server's path",
         key="rocketmq.namesrv.domain.subgroup",
     )
+    log_level: str = _setting("INFO", "least severe log line written to stderr", flag=True, runtime=True)
+    log_format: str = _flagged("text", "lines of text, or one JSON object a line; UTC")
     inert: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -300,6 +303,8 @@ def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _parse(key: str, text: str, default: object) -> object:
     value = text.strip()
+    if key == "logLevel":
+        return value.upper()
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
             raise ConfigError(f"{key}={value} is neither true nor false")
@@ -352,6 +357,8 @@ CHOICES: Final = {
     "raftDurability": ("memory", "journal", "fsync"),
     "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
     "acl": ACL_MODES,
+    "logLevel": LEVELS,
+    "logFormat": STYLES,
 }
 
 
@@ -440,8 +447,13 @@ def _validate_raft(settings: NamesrvSettings) -> None:
         )
 
 
+def spell_settings(settings: NamesrvSettings) -> dict[str, str]:
+    """Return all settings as texts, by key."""
+    return {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+
+
 def format_settings(settings: NamesrvSettings) -> str:
     """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
-    values = {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+    values = spell_settings(settings)
     paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
     return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -43,10 +43,12 @@ def load_settings(
     flags: Mapping[str, str] = MappingProxyType({}),
     stored: Mapping[str, str] = MappingProxyType({}),
     file: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
     """Merge the sources by rank and check the result.
 
     Args:
+        environment: Settings that its variables name; they rank between ``stored`` and ``file``.
         stored: Content of :attr:`NamesrvSettings.store_path`; only what 318 may change counts.
 
     Raises:
@@ -63,7 +65,7 @@ def load_settings(
     warnings = [f"unknown key {key} in the configuration file is ignored" for key in name_unknown(unknown)]
     kept = {key: value for key, value in stored.items() if key in RUNTIME_KEYS}
     warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
-    merged = {**file, **kept, **flags}
+    merged = {**file, **environment, **kept, **flags}
     inert = {key: text.strip() for key, text in merged.items() if key in INERT}
     if inert.get(_CONTROLLER, "").lower() == "true":
         raise ConfigError(
