@@ -29,6 +29,8 @@ from routekeeper.nameserver.handlers import READS, Renewal
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
 from routekeeper.nameserver.modes.group import GroupStatus, Operations
 from routekeeper.nameserver.modes.interface import (
+    DEFAULT,
+    LINEARIZABLE,
     BarrierPassed,
     ConsistencyStatus,
     Effects,
@@ -174,10 +176,10 @@ class Replicated(Local):
     # -- Consistency --------------------------------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is Freshness.DEFAULT:  # nearly every read
+        if freshness is DEFAULT:  # nearly every read
             if not self._member.in_contact():
                 raise NoQuorum(f"name server not ready: {self.reader.why_not()}")
-        elif freshness is Freshness.LINEARIZABLE:
+        elif freshness is LINEARIZABLE:
             raise FreshnessNotOffered("a linearizable read needs a barrier first")
         return self._table.view
 

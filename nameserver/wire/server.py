@@ -14,6 +14,8 @@ from typing import Final
 
 from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
 from routekeeper.nameserver.modes.interface import (
+    DEFAULT,
+    LINEARIZABLE,
     NO_QUORUM_TAG,
     Consistency,
     Freshness,
@@ -55,7 +57,7 @@ class NameServer:
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
         self._settings_seen: NamesrvSettings | None = None
-        self._freshness = Freshness.DEFAULT
+        self._freshness = DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
         self._barrier_view: RouteView | None = None
         self._view_seen: RouteView | None = None
@@ -135,7 +137,7 @@ class NameServer:
         if settings.need_wait_for_service and must_wait(settings, self.uptime_s):
             return None
         view = self._barrier_view
-        if self._freshness is not Freshness.LINEARIZABLE:
+        if self._freshness is not LINEARIZABLE:
             try:
                 view = self._mode.view(self._freshness)
             except (NoQuorum, FreshnessNotOffered):
@@ -151,7 +153,7 @@ class NameServer:
         Everything that arrives before the barrier is sent, on any connection, joins the same one.
         """
         if (
-            self._freshness is not Freshness.LINEARIZABLE
+            self._freshness is not LINEARIZABLE
             or self._barrier_view is not None
             or self._refused is not None
             or must_wait(self._settings.current, self.uptime_s)
