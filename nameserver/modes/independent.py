@@ -140,7 +140,7 @@ class Independent(Local):
             answer, revision = decision.answer, decision.record.revision
             self._repeats.remember(request, decoded, decision, origin, table, settings)
         else:
-            verdict = yield from self._table.applying(decision)
+            verdict = table.apply_at_once(decision) or (yield from table.applying(decision))
             self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
             if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too

@@ -399,8 +399,10 @@ class Replicated(Local):
             if in_steps and verdicts:
                 yield
             self._observer.applying(command)
-            steps = self._table.applying(command)
-            verdict = (yield from steps) if in_steps else finish(steps)
+            verdict = self._table.apply_at_once(command)
+            if verdict is None:
+                steps = self._table.applying(command)
+                verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
         # No step ends between the last command and the end of the entry: the table is that of the index then.

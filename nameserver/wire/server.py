@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
@@ -206,16 +207,15 @@ class NameServer:
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
-        later = DeferredReply(connection, command)
         answer = self._mode.register(
             command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
-            answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),
+            answered=partial(_send_later, connection, command),
             host=charged_host(connection.host),
         )
         if answer is None:
-            return later
+            return DeferredReply(connection, command)
         return SUCCESS if answer is DONE else _reply(command, answer)
 
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
@@ -229,6 +229,10 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
+
+
+def _send_later(connection: Connection, command: RemotingCommand, answer: Answer) -> None:
+    connection.send_deferred(command, None if answer is DONE else _reply(command, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:
