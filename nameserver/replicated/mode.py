@@ -226,7 +226,7 @@ class Replicated(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         # Behind the registrations that came over it.
-        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None)
+        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None, sender=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
         self.proposer.closed(origin)

@@ -36,7 +36,6 @@ class Registrations:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="raft mode does not say who sends, so all wait in one order")
 def test_one_who_sends_many_large_registrations_holds_nobody_up_for_more_than_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with group_of(tmp_path, size=1) as group:
