@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from routekeeper.nameserver.commands import Command
 from routekeeper.nameserver.liveness import Ownership
@@ -32,6 +32,11 @@ class Freshness(Enum):
     """Misses no change acknowledged more than one minimum election timeout before the request arrived."""
     LINEARIZABLE = "linearizable"
     """Misses no change acknowledged before the request arrived; needs a barrier first."""
+
+
+DEFAULT: Final = Freshness.DEFAULT
+LINEARIZABLE: Final = Freshness.LINEARIZABLE
+"""By names of their own for each read: Python 3.11 takes 0.2 us to find a member in its class."""
 
 
 class ConsistencyError(Exception):

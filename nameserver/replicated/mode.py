@@ -29,6 +29,8 @@ from routekeeper.nameserver.handlers import READS, Renewal
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
 from routekeeper.nameserver.modes.group import GroupStatus, Operations
 from routekeeper.nameserver.modes.interface import (
+    DEFAULT,
+    LINEARIZABLE,
     BarrierPassed,
     ConsistencyStatus,
     Effects,
@@ -174,10 +176,10 @@ class Replicated(Local):
     # -- Consistency --------------------------------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is Freshness.DEFAULT:  # nearly every read
+        if freshness is DEFAULT:  # nearly every read
             if not self._member.in_contact():
                 raise NoQuorum(f"name server not ready: {self.reader.why_not()}")
-        elif freshness is Freshness.LINEARIZABLE:
+        elif freshness is LINEARIZABLE:
             raise FreshnessNotOffered("a linearizable read needs a barrier first")
         return self._table.view
 
@@ -224,7 +226,7 @@ class Replicated(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         # Behind the registrations that came over it.
-        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None)
+        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None, sender=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
         self.proposer.closed(origin)
@@ -397,8 +399,10 @@ class Replicated(Local):
             if in_steps and verdicts:
                 yield
             self._observer.applying(command)
-            steps = self._table.applying(command)
-            verdict = (yield from steps) if in_steps else finish(steps)
+            verdict = self._table.apply_at_once(command)
+            if verdict is None:
+                steps = self._table.applying(command)
+                verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
         # No step ends between the last command and the end of the entry: the table is that of the index then.

@@ -54,6 +54,8 @@ BATCH_BYTES: Final = 256 * 1024
 _LEARNING: Final = 16
 #: Answers above this many bytes go the full way. That of a topic on 5,000 broker names is 1 MB.
 TAIL_MAX: Final = 1024 * 1024
+#: Bytes of received data that may be one request; real ones take 110 to 250.
+_ALONE_MAX: Final = 512
 #: Requests known. Learning one costs some 30 us; with fewer than this none is ever learnt twice.
 REQUESTS_MAX: Final = 100_000
 #: Requests for topics that nobody has, whose names strangers can make up. The oldest is forgotten first.
@@ -109,6 +111,7 @@ class _Known:
     """The pieces of one answer, brought up to date in place.
 
     Attributes:
+        size: Bytes of the whole request.
         rest_at: Where the bytes behind the opaque begin; counted as :class:`RouteReader` does.
         shared: None: the answer is that nobody has the topic.
         topic_revision: That of the topic which they show.
@@ -116,6 +119,7 @@ class _Known:
     """
 
     asked: _Asked
+    size: int
     cost: int
     rest_at: int
     shared: _Shared | None = None
@@ -156,11 +160,25 @@ class RouteReader:
         view = cache.view()
         if view is None:
             return self.waits(data, 0) or None
-        known_of, revision = cache.requests.get, view.revision
+        known_of, revision, end = cache.requests.get, view.revision, len(data)
         from_opaque, from_rest = self._opaque_at, self._rest_at
         is_binary = from_opaque > 0
+        if end <= _ALONE_MAX:
+            # One alone takes 2,900 instructions less than by the loop below, of 16,500 in all.
+            known, opaque = known_of(data[:from_opaque] + data[from_rest:]), data[from_opaque:from_rest]
+            if (
+                known is not None
+                and known.size == end
+                and known.rest_at == from_rest
+                and (known.revision == revision or known.holds(view))
+                # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+                and (is_binary or (opaque.isdigit() and opaque >= b"1"))
+                and (cache.longest <= BATCH_BYTES or len(known.tail) <= BATCH_BYTES)
+            ):
+                cache.hits += 1
+                return known.head + opaque + known.tail
         pieces: list[bytes] = []
-        position, end = 0, len(data)
+        position = 0
         while position + _BINARY_REST < end:
             # The two lower bytes of the length word are all of it in a known request. The whole word is part
             # of the key, so a wrong end finds nothing.
@@ -172,7 +190,6 @@ class RouteReader:
                 known is None
                 or known.rest_at != from_rest
                 or not (known.revision == revision or known.holds(view))
-                # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
                 or not (is_binary or (opaque.isdigit() and opaque >= b"1"))
             ):
                 return None
@@ -349,7 +366,7 @@ class RouteCache:
             return None
         if len(self.requests) >= self.requests_max or self.held_bytes > self.bytes_max:
             self.clear()
-        known = _Known(asked, _KNOWN_COST + len(frame), rest_at)
+        known = _Known(asked, len(frame), _KNOWN_COST + len(frame), rest_at)
         if is_missing:
             self._miss(known, view, opaque_size)
         elif not self.refresh(known, view, opaque_size):

@@ -26,6 +26,8 @@ from routekeeper.nameserver.handlers import (
 )
 from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.modes.interface import (
+    DEFAULT,
+    LINEARIZABLE,
     NO_QUORUM_TAG,
     Consistency,
     Freshness,
@@ -93,7 +95,7 @@ class NameServer:
         self._mode: Consistency  # connections exist only after start
         self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
-        self._freshness = Freshness.DEFAULT
+        self._freshness = DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
         self._barrier_view: RouteView | None = None
         self._view_seen: RouteView | None = None
@@ -261,7 +263,7 @@ class NameServer:
         if settings.need_wait_for_service and must_wait(settings, self.uptime_s):
             return None
         view = self._barrier_view
-        if self._freshness is not Freshness.LINEARIZABLE:
+        if self._freshness is not LINEARIZABLE:
             try:
                 view = self._mode.view(self._freshness)
             except (NoQuorum, FreshnessNotOffered):
@@ -277,7 +279,7 @@ class NameServer:
         Everything that arrives before the barrier is sent, on any connection, joins the same one.
         """
         if (
-            self._freshness is not Freshness.LINEARIZABLE
+            self._freshness is not LINEARIZABLE
             or self._barrier_view is not None
             or self._refused is not None
             or must_wait(self._settings.current, self.uptime_s)
@@ -350,16 +352,15 @@ class NameServer:
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
-        later = DeferredReply(connection, command)
         answer = self._mode.register(
             command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
-            answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),
+            answered=partial(_send_later, connection, command),
             host=charged_host(connection.host),
         )
         if answer is None:
-            return later
+            return DeferredReply(connection, command)
         return SUCCESS if answer is DONE else _reply(command, answer)
 
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
@@ -373,6 +374,10 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
+
+
+def _send_later(connection: Connection, command: RemotingCommand, answer: Answer) -> None:
+    connection.send_deferred(command, None if answer is DONE else _reply(command, answer))
 
 
 def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
