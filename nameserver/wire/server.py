@@ -140,6 +140,7 @@ class NameServer:
         except HookError as error:
             raise ConfigError(f"--rpc-hook {error}") from error
         self.hooks = ServerHooks(hooks, time.perf_counter)
+        self._hooked = bool(hooks)
         handlers = self.hooks.wrap(handlers)
         if self._access.is_needed:  # before hooks: strangers must not use up their time
             handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
@@ -352,15 +353,17 @@ class NameServer:
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
+        # Hooks see what a reply object sends; without hooks it is needed only if the answer comes later.
+        later = DeferredReply(connection, command) if self._hooked else None
         answer = self._mode.register(
             command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
-            answered=partial(_send_later, connection, command),
+            answered=partial(_send_later, later or connection, command),
             host=charged_host(connection.host),
         )
         if answer is None:
-            return DeferredReply(connection, command)
+            return later or DeferredReply(connection, command)
         return SUCCESS if answer is DONE else _reply(command, answer)
 
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
@@ -376,8 +379,12 @@ class NameServer:
             connection.close_after_answers()
 
 
-def _send_later(connection: Connection, command: RemotingCommand, answer: Answer) -> None:
-    connection.send_deferred(command, None if answer is DONE else _reply(command, answer))
+def _send_later(way: Connection | DeferredReply, command: RemotingCommand, answer: Answer) -> None:
+    reply = None if answer is DONE else _reply(command, answer)
+    if isinstance(way, DeferredReply):
+        way.send(reply)
+    else:
+        way.send_deferred(command, reply)
 
 
 def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
