@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from routekeeper.broker.errors import SettingError
-from routekeeper.remoting.logs import STYLES
+from routekeeper.remoting.logs import LEVELS, STYLES
 
 _OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):
@@ -24,7 +24,11 @@ settings of our own, in the file or by --set (-p prints all settings with their 
                                 topics (default 30000), consumer groups (16000) and bytes of all groups'
                                 offsets (8 MiB) above which no new ones are taken
   maxQueues                     queues (default 200000) above which no other queue gets its first message
-  httpListen                    what --http sets
+  aclFile, adminNetworks, namesrvAclFile
+                                what --acl-file, --admin-networks and --namesrv-acl-file set
+  rpcHook                       what --rpc-hook sets, by comma
+  httpListen, logLevel, logFormat
+                                what --http, --log-level and --log-format set
 """
 
 
@@ -73,6 +77,29 @@ def _parser() -> argparse.ArgumentParser:
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
     _add_tls(parser)
+    parser.add_argument(
+        "--acl-file",
+        metavar="FILE",
+        help="accounts, as plain_acl.yml has them; needs aclEnable=true"
+        " (default: $ROCKETMQ_HOME/conf/plain_acl.yml and the files in conf/acl)",
+    )
+    parser.add_argument(
+        "--admin-networks",
+        metavar="CIDR,...",
+        help="networks from which alone requests of operators are taken (default: any)",
+    )
+    parser.add_argument(
+        "--namesrv-acl-file",
+        metavar="FILE",
+        help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
+        " (default: it signs nothing)",
+    )
+    parser.add_argument(
+        "--rpc-hook",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="hook that sees requests and their answers, and may refuse; may be repeated (default: none)",
+    )
     parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
     parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
@@ -110,14 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="least severe log line written to stderr (default: info)",
+        metavar="|".join(LEVELS),
+        help="least severe log line written to stderr (default: INFO)",
     )
     parser.add_argument(
         "--log-format",
-        choices=STYLES,
-        default="text",
+        metavar="|".join(STYLES),
         help="lines of text, or one JSON object a line; UTC (default: text)",
     )
     parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")

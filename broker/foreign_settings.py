@@ -13,6 +13,7 @@ from routekeeper.remoting.properties import closed_door
 _UNSUPPORTED: Final = {
     "rejectTransactionMessage": ("false", "transactions are not supported, their messages are refused"),
     "enablePropertyFilter": ("true", "SQL92 filters are not supported, pulls with one are refused"),
+    "fetchNamesrvAddrByAddressServer": ("true", "no address server is asked, name them in namesrvAddr"),
 }
 #: Settings without which messages would have fewer copies than asked for.
 _REPLICATION: Final = ("enableDLegerCommitLog", "enableControllerMode")

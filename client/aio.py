@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar, assert_never
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 from routekeeper.remoting.transport.aio import RemotingClient
 
 from .admin import Admin as AdminOperations
@@ -71,7 +71,7 @@ class Client:
     """
 
     def __init__(
-        self, config: ClientConfig, *, hooks: tuple[Hook, ...] = (), rng: random.Random | None = None
+        self, config: ClientConfig, *, hooks: tuple[RPCHook, ...] = (), rng: random.Random | None = None
     ) -> None:
         check_hooks(hooks)
         self.core = ClientCore(config, local_identity(), rng or random.Random())

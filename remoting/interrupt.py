@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from enum import Enum, auto
@@ -30,11 +31,27 @@ def end_quietly_when_interrupted() -> None:
 def ending_signals() -> tuple[signal.Signals, ...]:
     """Return the signals at which a server ends in order, with drain.
 
-    SIGHUP is among them, as a closed terminal sends it, unless it was ignored at the start (``nohup``).
+    SIGHUP is among them for one that was started from a terminal, so that a closed terminal leaves no server
+    behind. All others read their settings and files again, see :func:`reload_signals`.
     """
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    hangup = () if ignored else (signal.SIGHUP,)
+    hangup = (signal.SIGHUP,) if _is_of_terminal() and not _is_hangup_ignored() else ()
     return signal.SIGTERM, signal.SIGINT, *hangup
+
+
+def reload_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals at which a server reads its settings and files again.
+
+    ``nohup`` in a terminal has SIGHUP ignored: the terminal that is closed sends it to all.
+    """
+    return () if _is_of_terminal() else (signal.SIGHUP,)
+
+
+def _is_of_terminal() -> bool:
+    return os.isatty(0)
+
+
+def _is_hangup_ignored() -> bool:
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 class Order(Enum):

@@ -272,6 +272,7 @@ class ZooKeepers(StartedServers):
                 f"clientPortAddress={network.bind}\nclientPort={ports[index]}\nmaxClientCnxns=0\n"
                 f"minSessionTimeout={min(2 * self.tick_ms, self.session_ms)}\n"
                 f"maxSessionTimeout={max(_SESSION_TICKS_MAX * self.tick_ms, self.session_ms)}\n"
+                "localSessionsEnabled=true\nlocalSessionsUpgradingEnabled=true\n"
                 f"admin.enableServer=false\n4lw.commands.whitelist=srvr,mntr\n{members}"
             )
             (home / "log4j2.properties").write_text(

@@ -78,6 +78,9 @@ class ZooKeeperAnnouncer:
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         await self._announced()
 
+    def nameservers_changed(self) -> None:
+        log.warning("another ensemble is used after a restart only")
+
     async def _announced(self) -> None:
         self._done.clear()
         self._wanted.set()

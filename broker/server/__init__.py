@@ -5,6 +5,7 @@ Here belongs what waits, and what starts and ends a broker.
     process.py             BrokerServer: one broker from its start to its end
     loading.py             what is on disk becomes a state
     founding.py            the broker's name and the place of its store
+    access.py              accounts and networks that may ask something, and requests about accounts
     upkeep.py              when the disk is written, and by which thread
     disk_threads.py        steps of work on threads
     waiting_pulls.py       pulls that wait for messages

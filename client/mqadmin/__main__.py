@@ -23,14 +23,22 @@ from routekeeper.remoting.output import set_up_logging
 from ..blocking import Client
 from ..config import ClientConfig, parse_nameservers
 from . import (
+    acl_admin,
     broker,
     broker_admin,
     cluster,
+    export,
     group,
     group_admin,
+    ha,
+    lists,
+    measure,
     message,
     message_query,
+    message_trace,
+    monitoring,
     namesrv,
+    queues,
     raft,
     topic,
 )
@@ -42,12 +50,15 @@ from .security import credentials_of, tls_of
 COMMANDS: Final[Mapping[str, Command]] = {
     command.name: command
     for module in (
-        *(topic, cluster, namesrv, message, message_query, broker, broker_admin, group, group_admin, raft),
+        *(topic, cluster, namesrv, message, message_query, broker, broker_admin, group, group_admin, lists),
+        *(queues, measure, message_trace, monitoring, ha, export, acl_admin, raft),
     )
     for command in module.COMMANDS
 }
 #: Subcommands are found no matter their case. Source: MQAdminStartup.findSubCommand.
-_BY_NAME: Final[Mapping[str, Command]] = {name.lower(): command for name, command in COMMANDS.items()}
+_BY_NAME: Final[Mapping[str, Command]] = {
+    name.lower(): command for command in COMMANDS.values() for name in (command.name, command.alias) if name
+}
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
 _NOT_OFFERED: Final = 2

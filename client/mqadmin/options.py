@@ -179,6 +179,7 @@ class Command:
         run: Does it and returns the exit code.
         needs_nameserver: Whether ``-n`` or NAMESRV_ADDR must name one.
         only_reads: It changes nothing, so a word that belongs to no option does no harm.
+        alias: Another name by which RocketMQ's tool finds it; empty if there is none.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Command:
     run: Callable[[Context, Arguments], int]
     needs_nameserver: bool = True
     only_reads: bool = False
+    alias: str = ""
     all_options: tuple[Option, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -225,7 +225,8 @@ class HttpServer:
         status = self.consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
-        what = "reads and writes" if not status.reads_ready else "writes"
+        kinds = (("reads", status.reads_ready), ("writes", status.writes_ready))
+        what = " and ".join(kind for kind, is_ready in kinds if not is_ready)
         why = status.waiting_for or "no leader"
         detail = f"{what} cannot be served: {why}{self._hindrances(why)}"
         raise Problem(503, detail, headers=ASK_AGAIN)

@@ -14,6 +14,7 @@ from routekeeper.nameserver.modes.group import GroupStatus
 from routekeeper.nameserver.modes.interface import Consistency, Freshness
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.output import lines_dropped, lines_left_out
+from routekeeper.remoting.transport.server_hooks import hook_figures
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 
@@ -83,6 +84,11 @@ class Metrics(Collector):
             ("unwritten_files", "Files that lack changes: the disk refused.", status.unwritten_files),
         ):
             yield family(f"mqnamesrv_{name}", help_, [({}, value)])
+        parts = hook_figures(self._server.hooks)
+        if (production := self._server.production) is not None:
+            parts += production.figures()
+        for name, help_, figures in parts:
+            yield family(f"mqnamesrv_{name}", help_, figures)
         if (operations := self._consistency.operations) is not None:
             yield from raft_families(operations.raft_status())
         if self._requests:

@@ -12,6 +12,8 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, Literal
 
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
+from routekeeper.remoting.acl.rules import MODES as ACL_MODES
 from routekeeper.remoting.addresses import (
     address_fault,
     is_loopback,
@@ -20,6 +22,7 @@ from routekeeper.remoting.addresses import (
     split_address,
 )
 from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.properties import format_properties
 from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
@@ -28,7 +31,6 @@ FIRST_SCAN_S: Final = 5.0
 
 INERT: Final[Mapping[str, str]] = {
     "rocketmqHome": "",
-    "clusterTest": "false",
     "clientRequestThreadPoolNums": "8",
     "clientRequestThreadPoolQueueCapacity": "50000",
     "defaultThreadPoolNums": "16",
@@ -176,6 +178,34 @@ class NamesrvSettings:
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
     )
+    acl: str = _flagged(
+        "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
+    )
+    acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
+    admin_networks: str = _flagged(
+        "", "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any"
+    )
+    rpc_hook: str = _flagged(
+        "", "MODULE:CLASS of a hook that sees requests and their answers, and may refuse; may be repeated"
+    )
+    cluster_test: bool = _setting(
+        False, "this is a test environment: route queries for unknown topics are asked of productEnvName"
+    )
+    cluster_test_nameservers: str = _flagged(
+        "", "nameservers of production for clusterTest, by semicolon; empty asks the address server"
+    )
+    namesrv_domain: str = _setting(
+        "jmenv.tbsite.net",
+        "HOST or HOST:PORT of the address server for clusterTest",
+        key="rocketmq.namesrv.domain",
+    )
+    namesrv_domain_subgroup: str = _setting(
+        "nsaddr",
+        "first part of the name in the address server's path",
+        key="rocketmq.namesrv.domain.subgroup",
+    )
+    log_level: str = _setting("INFO", "least severe log line written to stderr", flag=True, runtime=True)
+    log_format: str = _flagged("text", "lines of text, or one JSON object a line; UTC")
     inert: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -228,6 +258,11 @@ class NamesrvSettings:
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
 
     @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
+
+    @property
     def kv_path(self) -> str:
         return self.kv_config_path or f"{self.data_dir}/kvConfig.json"
 
@@ -268,6 +303,8 @@ def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _parse(key: str, text: str, default: object) -> object:
     value = text.strip()
+    if key == "logLevel":
+        return value.upper()
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
             raise ConfigError(f"{key}={value} is neither true nor false")
@@ -319,6 +356,9 @@ CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
     "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+    "acl": ACL_MODES,
+    "logLevel": LEVELS,
+    "logFormat": STYLES,
 }
 
 
@@ -345,6 +385,17 @@ def validate(settings: NamesrvSettings) -> None:
         settings.http_tls()
     except TlsSettingError as error:
         raise ConfigError(str(error)) from None
+    if bool(settings.acl_file) != (settings.acl != "off"):
+        raise ConfigError(
+            f"--acl {settings.acl} needs --acl-file FILE"
+            if settings.acl != "off"
+            else f"--acl-file {settings.acl_file} needs --acl admin or --acl all"
+        )
+    if settings.admin_networks:
+        try:
+            parse_networks(settings.admin_networks)
+        except AddressError as error:
+            raise ConfigError(f"--admin-networks {error}") from None
     if settings.mode == "independent":
         refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":
@@ -396,8 +447,13 @@ def _validate_raft(settings: NamesrvSettings) -> None:
         )
 
 
+def spell_settings(settings: NamesrvSettings) -> dict[str, str]:
+    """Return all settings as texts, by key."""
+    return {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+
+
 def format_settings(settings: NamesrvSettings) -> str:
     """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
-    values = {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+    values = spell_settings(settings)
     paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
     return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -118,13 +118,17 @@ class DeferredReply:
     A handler that returns one must not have sent it yet, and must send it, also when the connection is gone
     by then: a server that closes waits for it. A handler looks first whether its connection has
     :attr:`ServerLimits.unanswered_max` requests unanswered.
+
+    Attributes:
+        seen_by: Called with the answer before it is sent.
     """
 
-    __slots__ = ("connection", "request")
+    __slots__ = ("connection", "request", "seen_by")
 
     def __init__(self, connection: Connection, request: RemotingCommand) -> None:
         self.connection = connection
         self.request = request
+        self.seen_by: Callable[[RemotingCommand | None], None] | None = None
 
     def send(self, answer: RemotingCommand | None) -> None:
         """Send the answer; dropped if the connection is gone, or the request wanted none.
@@ -132,6 +136,8 @@ class DeferredReply:
         Args:
             answer: None: success and nothing else.
         """
+        if self.seen_by is not None:
+            self.seen_by(answer)
         self.connection.send_deferred(self.request, answer)
 
 

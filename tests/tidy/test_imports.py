@@ -25,6 +25,7 @@ IO_MODULES = {
     "remoting/certificates.py",
     "remoting/disk_threads.py",
     "remoting/interrupt.py",
+    "remoting/reload.py",
     "remoting/output.py",
     "remoting/service_manager.py",
     "remoting/http/listener.py",
@@ -39,6 +40,7 @@ IO_MODULES = {
     "remoting/transport/secured.py",
     "remoting/transport/tls.py",
     "nameserver/__main__.py",
+    "nameserver/production/asking.py",
     "nameserver/wire/notices.py",
     "nameserver/wire/server.py",
     "nameserver/http/app.py",
@@ -70,6 +72,7 @@ IO_MODULES = {
     "broker/server/process.py",
     "broker/server/rebalance_notices.py",
     "broker/server/registrar.py",
+    "broker/server/nameserver_names.py",
     "broker/server/disk_threads.py",
     "broker/server/ending.py",
     "broker/server/upkeep.py",
@@ -82,6 +85,9 @@ IO_MODULES = {
     "client/blocking_parts.py",
     "client/fetch.py",
     "client/mqadmin/cluster.py",
+    "client/mqadmin/ha.py",
+    "client/mqadmin/measure.py",
+    "client/mqadmin/monitoring.py",
     "client/resolving.py",
     "client/send_threads.py",
     "client/tls.py",
@@ -145,7 +151,7 @@ IO_MODULES = {
 ROOMS = (
     *("types", "commands", "verdicts", "liveness", "registration", "routes", "disk", "settings", "handlers"),
     *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
-    *("raft/node", "raft", "modes", "replicated", "wire", "http", "__main__"),
+    *("raft/node", "raft", "modes", "replicated", "production", "wire", "http", "__main__"),
 )
 #: Rooms of the broker in the same way.
 BROKER_ROOMS = (

@@ -35,6 +35,9 @@ class Listed:
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         self._said += [f"topic {config.topic_name}" for config, _ in changes]
 
+    def nameservers_changed(self) -> None:
+        self._said.append("others")
+
     async def unregister(self) -> None:
         self._said.append("gone")
 
