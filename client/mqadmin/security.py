@@ -61,7 +61,9 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
         path = Path(home) / _TOOLS_FILE
     else:
         return None
-    from routekeeper.remoting.acl.loading import AclFileError, read_keys  # most commands sign nothing
+    # Most commands sign nothing.
+    from routekeeper.remoting.acl.accounts import AclFileError
+    from routekeeper.remoting.acl.loading import read_keys
 
     try:
         keys = read_keys(path)
