@@ -67,6 +67,7 @@ IO_MODULES = {
     "nameserver/raft/links/transport.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",
+    "broker/server/access.py",
     "broker/server/announcements.py",
     "broker/server/http.py",
     "broker/server/process.py",
