@@ -107,9 +107,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    others = (_Handler(), _SecureHandler(context), _NoRedirects())
     # Nameservers are asked themselves: a proxy of the environment would be told tokens.
-    direct = urllib.request.ProxyHandler({})
-    return urllib.request.build_opener(direct, _Handler(), _SecureHandler(context), _NoRedirects())
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), *others)
 
 
 _OPENER: Final = _opener(None)

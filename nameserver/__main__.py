@@ -6,8 +6,7 @@ from routekeeper.remoting.interrupt import (
     Ending,
     Order,
     end_quietly_when_interrupted,
-    ending_signals,
-    reload_signals,
+    server_signals,
 )
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
@@ -179,9 +178,10 @@ async def serve(
     ending = _Ending()
     manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
     reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
-    for number in reload_signals():
+    end_at, reload_at = server_signals()
+    for number in reload_at:
         loop.add_signal_handler(number, reload.begin)
-    for number in ending_signals():
+    for number in end_at:
         loop.add_signal_handler(number, ending.signal, number)
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as at_end:
         server = NameServer(settings=settings, group=group)

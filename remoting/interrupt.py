@@ -29,29 +29,23 @@ def end_quietly_when_interrupted() -> None:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals at which a server ends in order, with drain.
+    """Return the signals at which a program ends in order.
 
-    SIGHUP is among them for one that was started from a terminal, so that a closed terminal leaves no server
-    behind. All others read their settings and files again, see :func:`reload_signals`.
+    SIGHUP is among them, as a closed terminal sends it, unless it was ignored at the start (``nohup``).
     """
-    hangup = (signal.SIGHUP,) if _is_of_terminal() and not _is_hangup_ignored() else ()
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    hangup = () if ignored else (signal.SIGHUP,)
     return signal.SIGTERM, signal.SIGINT, *hangup
 
 
-def reload_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals at which a server reads its settings and files again.
+def server_signals() -> tuple[tuple[signal.Signals, ...], tuple[signal.Signals, ...]]:
+    """Return the signals at which a server ends in order, and those at which it reads files again.
 
-    ``nohup`` in a terminal has SIGHUP ignored: the terminal that is closed sends it to all.
+    SIGHUP ends a server that was started from a terminal, so that a closed terminal leaves no server behind.
     """
-    return () if _is_of_terminal() else (signal.SIGHUP,)
-
-
-def _is_of_terminal() -> bool:
-    return os.isatty(0)
-
-
-def _is_hangup_ignored() -> bool:
-    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    if os.isatty(0):
+        return ending_signals(), ()
+    return (signal.SIGTERM, signal.SIGINT), (signal.SIGHUP,)
 
 
 class Order(Enum):

@@ -182,7 +182,7 @@ class Reload:
                 refused.append(f"{files.what}: {outcome.removeprefix(_REFUSED)}")
             elif outcome != _UNCHANGED:
                 changed.append(files.what)
-        said = (
+        values = (
             ", ".join(changed) or "nothing",
             "; ".join(map(shortened, refused)) or "nothing",
             ",".join(settings.restart) or "nothing",
@@ -190,7 +190,7 @@ class Reload:
         level = logging.WARNING if refused else logging.INFO
         text = "reloaded changed=%s refused=%s needs_restart=%s"
         # Written at every log level: the operator who asked must see it, also after a change to ERROR.
-        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, text, said, None))
+        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, text, values, None))
 
     async def _reread(self) -> Reread:
         try:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final, NoReturn
 
-from routekeeper.remoting.interrupt import Ending, Order, ending_signals, reload_signals
+from routekeeper.remoting.interrupt import Ending, Order, server_signals
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
     A thread waits for signals: the loop, which reads and writes the log, hears nothing while a disk holds it
     up. To be called before there are other threads, in the loop's.
     """
-    reloading = reload_signals()
-    numbers = (*ending_signals(), *reloading)
+    end_at, reloading = server_signals()
+    numbers = (*end_at, *reloading)
     for number in numbers:
         signal.signal(number, lambda *_: None)  # one that is ignored would not be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)

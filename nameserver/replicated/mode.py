@@ -143,7 +143,12 @@ class Replicated(Local):
             settings=settings,
             observer=self._observer,
             work_soon=self._work_soon,
-            line=Line(clock=self._loop.time, call_soon=self._loop.call_soon),
+            # Reads wait once an entry takes longer than their contact lasts: it goes before new work.
+            line=Line(
+                clock=self._loop.time,
+                call_soon=self._loop.call_soon,
+                yields_to=lambda: member.within_entry,
+            ),
         )
         book, barriers = ProposalBook(boot_id=boot_id), Barriers()
         reporter = Reporter(self._liveness, boot_id=boot_id)

@@ -240,6 +240,11 @@ class RaftMember:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
         return self._engine is not None and self._engine.in_contact()
 
+    @property
+    def within_entry(self) -> bool:
+        """Return whether an entry is half applied; until it is whole no contact counts that knows of it."""
+        return self._applier.within
+
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
         return math.inf if self._engine is None else self._engine.member_age(member)
