@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from routekeeper.nameserver.commands import Command
 from routekeeper.nameserver.routes.view import RouteView
-from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
+from routekeeper.nameserver.types import (
+    Answer,
+    BrokerKey,
+    ConnectionId,
+    LeaveReason,
+    MinBrokerChange,
+    Request,
+)
 from routekeeper.nameserver.verdicts import Verdict
 
 from .changes import ChangeLog, Kind
@@ -190,6 +197,13 @@ class Consistency(Protocol):
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Return whether a broker registered over this connection (a refused read must not close it then)."""
+
+    @property
+    def departures(self) -> Mapping[LeaveReason, int]:
+        """Brokers that left the table since the start of this process, by reason."""
+
+    def last_seen_s(self, broker: BrokerKey) -> float | None:
+        """Return the age of a broker's last message to this process; None if there was none."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision once it is above ``after``, or what it is at the deadline.

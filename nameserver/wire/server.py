@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -39,6 +40,18 @@ log = logging.getLogger(__name__)
 ANSWER_WITHIN_S: Final = 2.5
 
 
+#: Code to the group in which a request is timed.
+GROUPS: Final[Mapping[int, str]] = {
+    **dict.fromkeys(SERVED, "admin"),
+    **dict.fromkeys(READS, "list"),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: "route",
+    RequestCode.REGISTER_BROKER: "register",
+    RequestCode.QUERY_DATA_VERSION: "register",
+    RequestCode.BROKER_HEARTBEAT: "register",
+    RequestCode.UNREGISTER_BROKER: "unregister",
+}
+
+
 class NameServer:
     """Serves RocketMQ's protocol from a mode; implements the mode's :class:`Effects`.
 
@@ -66,8 +79,13 @@ class NameServer:
         self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
         self.audit = AuditLog()
         self.cache = RouteCache(
-            view=self._readable_view, settings=lambda: settings.current, gate=self._barrier_to_wait_for
+            view=self._readable_view,
+            settings=lambda: settings.current,
+            gate=self._barrier_to_wait_for,
+            clock=time.perf_counter,
         )
+        #: For each port with a certificate (raft, wire, http): returns the seconds until that ends.
+        self.expirations: dict[str, Callable[[], float]] = {}
         current = settings.current
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
@@ -80,6 +98,7 @@ class NameServer:
             closed=self._closed,
             fast_path=self.cache.reader,
             backlog=current.socket_backlog,
+            groups=GROUPS,
         )
 
     @property
