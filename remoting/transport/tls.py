@@ -19,7 +19,8 @@ from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 #: such an authority made it, or nothing.
 Check = Literal["host", "authority", "nothing"]
 
-_READ: Final = 256 * 1024
+#: Bytes that are read at once: a record has no more. Room for many would be claimed for each small one.
+_READ: Final = 16 * 1024
 #: Bytes that are handed to the library at once. Its buffers keep the size that they had to grow to, for as
 #: long as the connection lives.
 _PIECE: Final = 16 * 1024
@@ -188,11 +189,13 @@ class Pipe:
             return None if self.closed else b""
 
     def _open_piece(self, data: bytes, parts: list[bytes]) -> None:
-        self._incoming.write(data)
-        read = self._tls.read
+        incoming, tls = self._incoming, self._tls
+        incoming.write(data)
         try:
-            while part := read(_READ):
+            while part := tls.read(_READ):
                 parts.append(part)
+                if not incoming.pending and not tls.pending():  # reading on would raise
+                    return
             self.closed = True
         except ssl.SSLWantReadError:
             pass
