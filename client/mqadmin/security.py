@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
-from routekeeper.remoting.logs import shortened
 
 from ..acl import Credentials
 from ..config import TlsConfig
@@ -16,17 +14,11 @@ from .options import Arguments, UsageError
 
 #: Below ROCKETMQ_HOME. Source: MixAll.ACL_CONF_TOOLS_FILE.
 _TOOLS_FILE: Final = Path("conf", "tools.yml")
-_KEYS: Final = ("accessKey", "secretKey")
 _CHECKS: Final[Mapping[str, Literal["host", "authority", "nothing"]]] = {
     "host": "host",
     "authority": "authority",
     "nothing": "nothing",
 }
-#: ``key: value`` on a line; the value in quotes, or up to a comment.
-_LINE: Final = re.compile(
-    r"""(?P<key>[^\s:#'"]+)\s*:(?:\s+(?:"(?P<double>[^"\\]*)"|'(?P<single>[^']*)'|(?P<plain>[^\s'"#&*!|>%@`{\[].*?)))?"""
-    r"(?:\s+#.*|\s*)"
-)
 
 
 def tls_of(args: Arguments) -> TlsConfig | None:
@@ -60,7 +52,7 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
     """Return the keys that requests are signed with; None if there are none.
 
     Raises:
-        UsageError: If the file of ``--acl-file``, or one of that name below ROCKETMQ_HOME, cannot be used.
+        UsageError: If the file of ``--acl-file``, or the one below ROCKETMQ_HOME, cannot be used.
     """
     named, home = args.get("acl-file"), environment.get("ROCKETMQ_HOME")
     if named is not None:
@@ -69,35 +61,17 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
         path = Path(home) / _TOOLS_FILE
     else:
         return None
-    keys = parse_keys(_text(path), str(path))
-    if named is None and not any(keys.values()):
-        return None  # as Apache's tool: a file without keys asks for no signatures
-    missing = [key for key in _KEYS if not keys.get(key)]
-    if missing:
-        raise UsageError(f"{path} has no {' and no '.join(missing)}, both must be there")
-    return Credentials(access_key=keys["accessKey"], secret_key=keys["secretKey"])
+    # Most commands sign nothing.
+    from routekeeper.remoting.acl.accounts import AclFileError
+    from routekeeper.remoting.acl.loading import read_keys
 
-
-def parse_keys(text: str, name: str) -> dict[str, str]:
-    """Return the keys in a text of the form of RocketMQ's tools.yml; YAML with one ``key: value`` a line.
-
-    Raises:
-        UsageError: If a line is something else; names it, but not its content: it may be a secret.
-    """
-    keys: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#") or line.strip() == "---":
-            continue
-        found = _LINE.fullmatch(line)
-        if found is None:
-            raise UsageError(f"{name} line {number}: is not KEY: VALUE")
-        key = found["key"]
-        if key not in _KEYS:
-            raise UsageError(f"{name} line {number}: {shortened(key)!r}, allowed are {' and '.join(_KEYS)}")
-        if key in keys:
-            raise UsageError(f"{name} line {number}: {key} is there twice")
-        keys[key] = next((part for part in found.group("double", "single", "plain") if part is not None), "")
-    return keys
+    try:
+        keys = read_keys(path)
+    except AclFileError as error:
+        raise UsageError(str(error)) from None
+    return Credentials(
+        access_key=keys.access_key, secret_key=keys.secret_key, security_token=keys.security_token
+    )
 
 
 def _text(path: Path) -> str:
