@@ -1,4 +1,4 @@
-"""Stored messages say what a consumer of RocketMQ 5.x asks before it writes a trace: a region, and whether to."""
+"""Stored messages say what a consumer of RocketMQ 5.x asks before it writes a trace: region and switch."""
 
 from __future__ import annotations
 
