@@ -223,8 +223,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
-            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. It holds "
-            "the scenario's load: in a quiet time route changes, new clients, look-ups and sends go on.",
+            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. It "
+            "holds the scenario's load: in a quiet time changes, new clients, look-ups and sends go on.",
         ),
         _measure(
             *("rss_mib", "MiB", 64, "Memory of all servers"),
