@@ -298,7 +298,7 @@ class ZooKeepers(StartedServers):
 
     def empty_disk(self, index: int) -> None:
         super().empty_disk(index)
-        self._write_id(index)  # whoever replaces a disk writes this file, as the manual says
+        self._write_id(index)  # an operator who replaces a disk writes this file, as the manual says
 
     def ready(self) -> bool:
         return sorted(self.role(index) for index in range(len(self.clients))) == [

@@ -223,7 +223,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
-            "User and system time of all nameservers or ZooKeeper servers per minute, starts included.",
+            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. It "
+            "holds the scenario's load: in a quiet time changes, new clients, look-ups and sends go on.",
         ),
         _measure(
             *("rss_mib", "MiB", 64, "Memory of all servers"),
@@ -231,8 +232,9 @@ MEASURES: Final = {
         ),
         _measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
         _measure(
-            *("written_mib_per_min", "MiB/min", 1, "Written to disk"),
-            "What all servers handed to the disk per minute.",
+            *("written_mib_per_min", "MiB/min", 1, "Charged to the disk"),
+            "Bytes that the kernel charged to all servers per minute. It charges a whole large page for each "
+            "small synced write, so this is more than what reached the disk.",
         ),
         _measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),

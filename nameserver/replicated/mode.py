@@ -165,7 +165,8 @@ class Replicated(Local):
         self.proposer = Proposer(given, book=book, leader=leader, reports=reports, reader=reader)
         self._kv_file = KvFile(given, self.proposer)
         self._kept_files.append(self._kv_file.export)
-        self.operations = Operations(raft_status=self.raft_status, member=member)
+        times = {"commit": self.proposer.commit_times, **member.times}
+        self.operations = Operations(raft_status=self.raft_status, member=member, times=times)
 
     async def start(self) -> None:
         """Recover, bind the raft port, take part; does not wait for a quorum.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,18 @@ log = logging.getLogger(__name__)
 ANSWER_WITHIN_S: Final = 2.5
 
 
+#: Code to the group in which a request is timed.
+GROUPS: Final[Mapping[int, str]] = {
+    **dict.fromkeys(SERVED, "admin"),
+    **dict.fromkeys(READS, "list"),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: "route",
+    RequestCode.REGISTER_BROKER: "register",
+    RequestCode.QUERY_DATA_VERSION: "register",
+    RequestCode.BROKER_HEARTBEAT: "register",
+    RequestCode.UNREGISTER_BROKER: "unregister",
+}
+
+
 class NameServer:
     """Serves RocketMQ's protocol from a mode; implements the mode's :class:`Effects`.
 
@@ -110,6 +122,8 @@ class NameServer:
             from routekeeper.nameserver.production.asking import Production  # aiohttp takes 0.15 s to load
 
             self.production = Production(settings, group)
+        #: For each port with a certificate (raft, wire, http): returns the seconds until that ends.
+        self.expirations: dict[str, Callable[[], float]] = {}
         current = settings.current
         self._access = AccessControl(current)
         # A log of its own: strangers who are refused must not use up the lines about changes.
@@ -120,6 +134,7 @@ class NameServer:
             view=self._readable_view,
             settings=lambda: settings.current,
             gate=self._barrier_to_wait_for,
+            clock=time.perf_counter,
             admits=self._access.is_signed if self._access.guards_reads else None,
             knows_misses=self.production is None,
         )
@@ -152,6 +167,7 @@ class NameServer:
             fast_path=None if hooks else self.cache.reader,  # hooks see route queries, too
             backlog=current.socket_backlog,
             tls=self.tls_files.value if self.tls_files is not None else None,
+            groups=GROUPS,
         )
 
     @property
@@ -359,7 +375,7 @@ class NameServer:
             command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
-            answered=partial(_send_later, later or connection, command),
+            answered=partial(_send_later, later or connection, command, connection.begun),
             host=charged_host(connection.host),
         )
         if answer is None:
@@ -379,12 +395,14 @@ class NameServer:
             connection.close_after_answers()
 
 
-def _send_later(way: Connection | DeferredReply, command: RemotingCommand, answer: Answer) -> None:
+def _send_later(
+    way: Connection | DeferredReply, command: RemotingCommand, begun: float, answer: Answer
+) -> None:
     reply = None if answer is DONE else _reply(command, answer)
     if isinstance(way, DeferredReply):
         way.send(reply)
     else:
-        way.send_deferred(command, reply)
+        way.send_deferred(command, reply, begun=begun)
 
 
 def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:

@@ -200,8 +200,12 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
 
     @property
     def size(self) -> int:
-        """Bytes that wait: never few, so that requests go before handshakes."""
-        return max(SMALL_BYTES, len(self._received))
+        """Bytes that wait: never few of a first flight, so that requests go before it.
+
+        Later flights cost less and end a handshake: they would wait for all who have cost nothing yet.
+        """
+        waiting = len(self._received)
+        return max(SMALL_BYTES, waiting) if self._pipe is None else waiting
 
     def go_on(self) -> None:
         """Go on with the handshake, now that it is this connection's turn."""

@@ -67,7 +67,9 @@ def table_of(*topics: str) -> RouteTable:
 
 
 def cache_of(table: RouteTable, **changes: Any) -> RouteCache:
-    return RouteCache(view=lambda: table.view, settings=lambda: SETTINGS, gate=lambda: 0, **changes)
+    return RouteCache(
+        view=lambda: table.view, settings=lambda: SETTINGS, gate=lambda: 0, clock=lambda: 0.0, **changes
+    )
 
 
 def request(
@@ -438,7 +440,7 @@ def test_answer_follows_every_change_of_the_topic() -> None:
 def test_nothing_is_answered_while_a_read_must_wait() -> None:
     table = table_of("T")
     views: list[RouteView | None] = [table.view, None]
-    cache = RouteCache(view=lambda: views[0], settings=lambda: SETTINGS, gate=lambda: 0)
+    cache = RouteCache(view=lambda: views[0], settings=lambda: SETTINGS, gate=lambda: 0, clock=lambda: 0.0)
     assert lead(cache.reader(), request(), []) > 0
     views.reverse()
     assert lead(cache.reader(), request(), []) == 0
@@ -447,7 +449,9 @@ def test_nothing_is_answered_while_a_read_must_wait() -> None:
 def test_settings_show_after_clear() -> None:
     table = table_of("T")
     current = [SETTINGS]
-    cache = RouteCache(view=lambda: table.view, settings=lambda: current[0], gate=lambda: 0)
+    cache = RouteCache(
+        view=lambda: table.view, settings=lambda: current[0], gate=lambda: 0, clock=lambda: 0.0
+    )
     check(cache, table, [request()])
     current[0] = replace(SETTINGS, order_message_enable=True)
     reader = cache.reader()
