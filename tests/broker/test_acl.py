@@ -319,6 +319,14 @@ def test_file_that_somebody_edited_is_not_overwritten(tmp_path: Path) -> None:
     assert len(parse_acl_file(file.read_bytes(), "f").accounts) == 2
 
 
+def test_files_are_not_looked_at_where_accounts_are_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text("no such key: x\n")
+    access = BrokerAccess(BrokerConfig(rocketmq_home=str(tmp_path)))
+    assert not access.is_needed
+    assert access.files is None
+
+
 def run(*flags: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "routekeeper.broker", "--listen", "127.0.0.1:0", *flags],
@@ -330,6 +338,7 @@ def run(*flags: str, environment: Mapping[str, str]) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "text", "line"),
     [
