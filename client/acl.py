@@ -15,15 +15,20 @@ class Credentials(Keys):
     """Keys of an account at the brokers; as a hook, they sign every request.
 
     Source: AclClientRPCHook and AclUtils.combineRequestContent, RocketMQ 4.9 and 5.3.
+
+    Attributes:
+        access_key: Name of the account.
+        secret_key: Secret that signs; it is never sent.
+        security_token: Token of a temporary account, where a service hands these out.
     """
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
             raise InvalidArgument("access_key and secret_key: both must be there, at least 1 character each")
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
         """Return the request with its signature."""
         return self.signed(request)
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Nothing: answers are not signed."""

@@ -314,6 +314,11 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings) -> Deci
     route = None if fields.topic is None else route_of(view, fields.topic, settings)
     if route is None:
         return no_route(fields.topic, is_5=request.version >= VERSION_5_0_0)
+    return route_answer(route, request, fields)
+
+
+def route_answer(route: TopicRouteData, request: Request, fields: ext.GetRouteFields) -> Answer:
+    """Return the answer to a 105 with this route, as its sender reads it."""
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)

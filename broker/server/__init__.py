@@ -12,6 +12,8 @@ Here belongs what waits, and what starts and ends a broker.
     rebalance_notices.py   members of changed groups are told
     delay.py               delayed messages are delivered
     registrar.py           nameservers are kept informed
+    nameserver_names.py    names of nameservers, looked up again
+    namesrv_tls.py         certificates for connections to nameservers
     announcements.py       changed topics go out together when many change
     registration.py        when that is due, and with what (pure)
     http.py                /metrics, /healthz and /readyz

@@ -31,6 +31,7 @@ from routekeeper.broker.tables.stats import (
 )
 from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
 from routekeeper.remoting.output import lines_dropped, lines_left_out
+from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
 #: Queues looked at before others have their turn.
 _TURN: Final = 500
@@ -227,6 +228,7 @@ def encode(
     requests: Mapping[int, int],
     connections: int,
     lines_suppressed: int,
+    hooks: ServerHooks,
 ) -> bytes:
     """Return everything in Prometheus' text format 0.0.4; in any thread.
 
@@ -235,6 +237,9 @@ def encode(
         requests: Request code to how many came.
         lines_suppressed: Log lines about peers that were not written.
     """
+    for name, help_, figures in hook_figures(hooks):
+        for labels, value in figures:
+            samples.add(f"mqbroker_{name}", value, labels, help_=help_)
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
     samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")

@@ -143,6 +143,8 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     **{f"asked-{code}": arguments.asked(code, _TABLE) for code in arguments.CODES},
     **{f"broker-{code}": broker.served(code) for code in broker.CODES},
     "wire": STACK.wire,
+    "wire-secured": STACK.secured,
+    "wire-handshake": STACK.handshake,
     "http": STACK.http,
     "raft-stranger": STACK.stranger,
     "raft-member": STACK.member,

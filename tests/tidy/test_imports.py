@@ -22,8 +22,10 @@ IMPURE = {
 #: Modules that do so, or name such a type. Everything else in the packages is pure.
 IO_MODULES = {
     "remoting/audit_log.py",
+    "remoting/certificates.py",
     "remoting/disk_threads.py",
     "remoting/interrupt.py",
+    "remoting/reload.py",
     "remoting/output.py",
     "remoting/service_manager.py",
     "remoting/http/listener.py",
@@ -35,8 +37,10 @@ IO_MODULES = {
     "remoting/transport/connection.py",
     "remoting/transport/listener.py",
     "remoting/transport/lookups.py",
+    "remoting/transport/secured.py",
     "remoting/transport/tls.py",
     "nameserver/__main__.py",
+    "nameserver/production/asking.py",
     "nameserver/wire/notices.py",
     "nameserver/wire/server.py",
     "nameserver/http/app.py",
@@ -55,7 +59,6 @@ IO_MODULES = {
     "nameserver/modes/kept_file.py",
     "nameserver/modes/waiters.py",
     "nameserver/raft/storage/identity.py",
-    "nameserver/raft/node/certificates.py",
     "nameserver/raft/node/changes.py",
     "nameserver/raft/node/images.py",
     "nameserver/raft/node/promises.py",
@@ -70,6 +73,7 @@ IO_MODULES = {
     "broker/server/process.py",
     "broker/server/rebalance_notices.py",
     "broker/server/registrar.py",
+    "broker/server/nameserver_names.py",
     "broker/server/disk_threads.py",
     "broker/server/ending.py",
     "broker/server/upkeep.py",
@@ -82,8 +86,12 @@ IO_MODULES = {
     "client/blocking_parts.py",
     "client/fetch.py",
     "client/mqadmin/cluster.py",
+    "client/mqadmin/ha.py",
+    "client/mqadmin/measure.py",
+    "client/mqadmin/monitoring.py",
     "client/resolving.py",
     "client/send_threads.py",
+    "client/tls.py",
     "client/mqshutdown/__main__.py",
     "bench/__main__.py",
     "bench/arms/apache.py",
@@ -144,7 +152,7 @@ IO_MODULES = {
 ROOMS = (
     *("types", "commands", "verdicts", "liveness", "registration", "routes", "disk", "settings", "handlers"),
     *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
-    *("raft/node", "raft", "modes", "replicated", "wire", "http", "__main__"),
+    *("raft/node", "raft", "modes", "replicated", "production", "wire", "http", "__main__"),
 )
 #: Rooms of the broker in the same way.
 BROKER_ROOMS = (

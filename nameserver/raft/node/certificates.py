@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from routekeeper.nameserver.raft.links import tls
 from routekeeper.nameserver.raft.links.tls import TlsContexts
 from routekeeper.nameserver.raft.types import RaftConfig
-from routekeeper.remoting.watched_files import WatchedFiles
-
-logger = logging.getLogger(__name__)
+from routekeeper.remoting.certificates import CertificateFiles
 
 
-class Certificates:
+class Certificates(CertificateFiles[TlsContexts]):
     """The files of ``--raft-tls-*``, and what was read of them last. Reads them at once; blocking.
+
+    They end with this member's certificate, or with the last authority if that is earlier.
 
     Args:
         config: Names all three.
@@ -27,58 +24,14 @@ class Certificates:
     """
 
     def __init__(self, config: RaftConfig, take: Callable[[TlsContexts], None]) -> None:
-        assert config.tls_cert is not None
-        assert config.tls_key is not None
-        assert config.tls_ca is not None
-        self._me = config.me
-        cert, key, ca = self._cert, _, _ = config.tls_cert, config.tls_key, config.tls_ca
-        self._take = take
-        self._warned = 0
-        self.files = WatchedFiles(
+        cert, key, ca = config.tls_cert, config.tls_key, config.tls_ca
+        assert cert is not None
+        assert key is not None
+        assert ca is not None
+        super().__init__(
             "raft certificate",
             (cert, key, ca),
-            lambda: tls.load(me=self._me, cert=cert, key=key, ca=ca),
-            self._take_newer,
-            each=self._warn,
+            lambda: tls.load(me=config.me, cert=cert, key=key, ca=ca),
+            take,
+            ends_at=lambda contexts: contexts.expires_at,
         )
-
-    @property
-    def contexts(self) -> TlsContexts:
-        """As read last."""
-        return self.files.value
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until this member's certificate, or its last authority, has expired; below 0 afterwards."""
-        return self.contexts.expires_at - time.time()
-
-    def watch(self) -> None:
-        """Look from now on at the files and the date."""
-        self._warn()
-        self.files.watch()
-
-    def close(self) -> None:
-        """Look no more."""
-        self.files.close()
-
-    def _take_newer(self, contexts: TlsContexts) -> None:
-        self._warned = 0
-        self._take(contexts)
-
-    @property
-    def _until(self) -> str:
-        return f"{datetime.fromtimestamp(self.contexts.expires_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-    def _warn(self) -> None:
-        """Say once at each threshold that the certificate ends."""
-        passed = tls.thresholds_passed(self.left_s)
-        if passed > self._warned:
-            self._warned = passed
-            logger.warning(
-                "raft certificate ends soon me=%s file=%s until=%s days_left=%.1f: put a new one in its "
-                "place, it is read without a restart",
-                self._me,
-                self._cert,
-                self._until,
-                self.left_s / tls.DAY_S,
-            )
