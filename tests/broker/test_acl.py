@@ -380,6 +380,7 @@ class Nameserver(Protocol):
 
 
 class Broker(Protocol):
+    addr: str
     log: Path
 
     def stop(self) -> int: ...
@@ -402,6 +403,23 @@ def test_requests_to_nameservers_are_signed(
     farewell = nameserver.expect(104)
     assert farewell == ADMIN.signed(farewell)
     assert "secret-of" not in broker.log.read_text()
+
+
+@pytest.mark.xfail(strict=True, reason="request 319 to a former nameserver is not signed")
+@pytest.mark.faults
+def test_every_request_to_a_former_nameserver_is_signed(
+    tmp_path: Path, start_broker: Start, nameserver: Nameserver
+) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: admins-of-all\nsecretKey: secret-of-admins\n")
+    broker = start_broker("--namesrv-acl-file", str(file), namesrv=nameserver.addr)
+    nameserver.expect(103)
+    nobody = "127.0.0.1:1"
+    with BlockingClient() as client:
+        change = RemotingCommand.request(25, {}, f"namesrvAddr={nobody}\n".encode())
+        assert client.invoke(broker.addr, change, timeout_s=20).code == 0
+    asked = nameserver.expect(319)
+    assert asked == ADMIN.signed(asked)
 
 
 @pytest.mark.faults
