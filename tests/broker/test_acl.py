@@ -405,7 +405,6 @@ def test_requests_to_nameservers_are_signed(
     assert "secret-of" not in broker.log.read_text()
 
 
-@pytest.mark.xfail(strict=True, reason="request 319 to a former nameserver is not signed")
 @pytest.mark.faults
 def test_every_request_to_a_former_nameserver_is_signed(
     tmp_path: Path, start_broker: Start, nameserver: Nameserver
