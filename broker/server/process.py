@@ -41,7 +41,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from routekeeper.remoting.message import Host
-from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport import lookups, split_address
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.wall_clock import now_ms
@@ -72,7 +72,7 @@ _GROUPS_NAMED: Final = 8
 _REGISTER_WAIT_S: Final = 3.0
 
 
-def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
+async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     """Return (address to register, the same with the host as an IP for message ids).
 
     Raises:
@@ -86,9 +86,10 @@ def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
         ip = str(ipaddress.ip_address(host))
     except ValueError:
         try:
-            ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            raise SettingError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from None
+            ip = (await lookups.addresses_of(host, timeout_s=lookups.LISTEN_WITHIN_S))[0]
+        except (OSError, ValueError) as error:  # the latter: a host that no resolver takes
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
     return f"{text}:{port}", Host(ip.partition("%")[0], port)
 
@@ -230,7 +231,7 @@ class BrokerServer:
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
-            broker_addr, store_host = advertised(self._config, bound_port)
+            broker_addr, store_host = await advertised(self._config, bound_port)
             try:
                 self._state, self._files = load_broker(
                     DISK,

@@ -22,6 +22,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from routekeeper.remoting.transport.accepting import stop_accepting
+from routekeeper.remoting.transport.lookups import hosts_to_listen_on
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,9 @@ class HttpConnections:
             OSError: If the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self.accept, host, port, backlog=1024)
+        self._listener = await loop.create_server(
+            self.accept, await hosts_to_listen_on(host), port, backlog=1024
+        )
         self.start()
         bound, bound_port, *_ = self._listener.sockets[0].getsockname()
         return bound, bound_port

@@ -82,14 +82,14 @@ async def addresses_of(host: str, *, timeout_s: float) -> list[str]:
         raise OSError(f"{host} was not resolved within {timeout_s:g} s") from None
 
 
-async def hosts_to_listen_on(host: str) -> list[str]:
-    """Return the addresses to bind for a host that an operator names: of a name all that it has.
+async def hosts_to_listen_on(host: str) -> str | list[str]:
+    """Return what to bind for a host that an operator names: of a name all addresses, else itself.
 
     Raises:
         OSError, ValueError: As :func:`addresses_of`.
     """
     if not host or of_address(host) is not None:
-        return [host]  # as it is written: it may have a scope
+        return host  # as it is written: it may have a scope
     return await addresses_of(host, timeout_s=LISTEN_WITHIN_S)
 
 

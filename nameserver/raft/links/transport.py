@@ -141,11 +141,10 @@ class Transport:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         with needed_to_start(f"cannot listen on {address}", OSError):
-            # An address by now, which takes no resolver.
-            (at, *_) = await hosts_to_listen_on(host)
-            found = socket.getaddrinfo(
-                at or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
-            )
+            hosts = await hosts_to_listen_on(host)
+            at = hosts if isinstance(hosts, str) else hosts[0]
+            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # no resolver is asked
+            found = socket.getaddrinfo(at or None, port, type=socket.SOCK_STREAM, flags=flags)
             family, *_, name = found[0]
             listener = _bind(family, name)
         bound_host, bound_port = listener.getsockname()[:2]
