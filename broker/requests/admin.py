@@ -254,10 +254,20 @@ def view_message(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=encode_message(message))
 
 
+#: Settings that operators' tools expect of every broker, and that have one value here. RocketMQ 4.9.7's
+#: exportConfigs ends with an error if one of them is missing.
+_FIXED_SETTINGS: Final = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "slaveReadEnable": "false",
+    "useTLS": "false",
+}
+
+
 def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 26."""
     version = orjson.dumps(state.config_version.to_json()).decode()
-    body = format_properties(state.config.to_properties()).encode()
+    body = format_properties(_FIXED_SETTINGS | state.config.to_properties()).encode()
     return call.request.reply(ext_fields={"version": version}, body=body)
 
 
