@@ -39,6 +39,7 @@ from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_se
 from routekeeper.bench.runfolder import REAL, find_run_folders
 from routekeeper.bench.schedule import Comparison
 from routekeeper.bench.surroundings import nameless, own_spark
+from routekeeper.remoting.flags import add_print_completion
 from routekeeper.remoting.output import set_up_logging
 
 DEFAULT_PROFILE: Final = "compare"
@@ -386,6 +387,7 @@ def parser() -> argparse.ArgumentParser:
         prog="mqbench", description="Measure what the consistency mode costs and gives."
     )
     top.add_argument("--version", action="version", version=f"mqbench {version}")
+    add_print_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     child = commands.add_parser(
