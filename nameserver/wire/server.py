@@ -38,6 +38,10 @@ from .route_cache import RouteCache
 
 log = logging.getLogger(__name__)
 
+#: Bytes of large registrations that a member of a group works on at once. Each of them is answered within
+#: :data:`ANSWER_WITHIN_S` of its arrival, or not at all: those that are not read yet do not count. Half as many
+#: wait half as long, and a few keep every member busy.
+RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5
 
@@ -75,6 +79,8 @@ class NameServer:
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
+        if current.mode == "raft":
+            limits = replace(limits, large_frames_max=RAFT_LARGE_FRAMES_MAX)
         self.wire = RemotingServer(
             handlers={code: self._read if code in READS else self._execute for code in SERVED}
             | {RequestCode.REGISTER_BROKER: self._register},

@@ -17,7 +17,7 @@ from routekeeper.remoting.transport.server import Connection
     ("mode", "places"),
     [
         ("independent", 19),
-        pytest.param("raft", 4, marks=pytest.mark.xfail(strict=True, reason="as many as without a deadline")),
+        ("raft", 4),
     ],
 )
 def test_registrations_of_10_000_topics_have_so_many_places(tmp_path: Path, mode: str, places: int) -> None:
