@@ -29,7 +29,7 @@ from routekeeper.bench.ports import HOST, free_ports
 Design = Literal["independent", "raft", "rocketmq", "zookeeper"]
 DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "rocketmq", "zookeeper")
 #: Pairs of a topic and a broker above which our bound ``tablePairsMax`` is raised.
-PAIRS_USUAL: Final = 2_000_000
+PAIRS_USUAL: Final = 3_200_000
 #: RocketMQ's is that of its own script, runserver.sh. ZooKeeper's is enough for a million nodes; with less a
 #: JVM spends its time on collecting garbage.
 HEAP_MB: Final[dict[Design, int]] = {"rocketmq": 4096, "zookeeper": 3072}
