@@ -38,9 +38,8 @@ from .route_cache import RouteCache
 
 log = logging.getLogger(__name__)
 
-#: Bytes of large registrations that a member of a group works on at once. Each of them is answered within
-#: :data:`ANSWER_WITHIN_S` of its arrival, or not at all: those that are not read yet do not count. Half as many
-#: wait half as long, and a few keep every member busy.
+#: Bytes of large registrations that a member of a group works on at once. It refuses those that it has read
+#: and not answered within :data:`ANSWER_WITHIN_S`; those not read yet just wait. A few keep all members busy.
 RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5
