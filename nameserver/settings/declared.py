@@ -126,7 +126,7 @@ class NamesrvSettings:
         16_777_216, "largest frame, length word included", key="frameMaxLength", unit="bytes"
     )
     table_topics_max: int = _setting(250_000, "topics that the table holds")
-    table_pairs_max: int = _setting(2_500_000, "pairs of a topic and a broker name that the table holds")
+    table_pairs_max: int = _setting(3_500_000, "pairs of a topic and a broker name that the table holds")
     table_brokers_max: int = _setting(1_000, "brokers that the table holds")
     table_bytes_max: int = _setting(
         67_108_864, "bytes of names, addresses and static mappings that the table holds", unit="bytes"
