@@ -7,6 +7,7 @@ import errno
 import fcntl
 import ipaddress
 import logging
+import math
 import os
 import socket
 import time
@@ -20,7 +21,7 @@ from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, S
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
-from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
+from routekeeper.broker.requests.handlers import GROUPS, HANDLERS, MAY_WAIT, SENDS, serve
 from routekeeper.broker.requests.pulling import Park, time_over
 from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
@@ -186,6 +187,10 @@ class BrokerServer:
         self._listed = 0
         self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
+        #: For each port with a certificate (wire, http): returns the seconds until that ends.
+        self.expirations: dict[str, Callable[[], float]] = {}
+        self._oldest: dict[tuple[str, str], int] = {}  # see :func:`.lag.oldest_messages`
+        self._oldest_at = -math.inf
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
         """Serve until ``stop`` is set; ``ready`` gets the bound address once requests are served.
@@ -219,6 +224,7 @@ class BrokerServer:
                 limits=ServerLimits(connections_max=self._config.connections_max),
                 connected=self._connected,
                 closed=self._closed,
+                groups=GROUPS,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
@@ -308,6 +314,7 @@ class BrokerServer:
             raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
 
     async def _metrics(self) -> bytes:
+        from routekeeper.broker.server.lag import KEPT_S, oldest_messages
         from routekeeper.broker.server.metrics import encode, gather
 
         work = gather(self._state)
@@ -320,6 +327,10 @@ class BrokerServer:
         requests, connections = dict(self._server.stats.requests), len(self._server.connections)
         loop = asyncio.get_running_loop()
         disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
+        if loop.time() >= self._oldest_at + KEPT_S:
+            read = oldest_messages(self._state.store, samples.behind)
+            self._oldest = await loop.run_in_executor(self._readers, read)
+            self._oldest_at = loop.time()
         return await asyncio.to_thread(
             encode,
             samples,
@@ -327,6 +338,11 @@ class BrokerServer:
             requests=requests,
             connections=connections,
             lines_suppressed=self._server.stats.lines_suppressed,
+            stats=self._server.stats,
+            disk_state=self._upkeep.disk_state,
+            oldest=self._oldest,
+            now_ms=now_ms(),
+            expirations={port: left() for port, left in self.expirations.items()},
         )
 
     def _take_locks(self) -> None:
@@ -611,6 +627,7 @@ class BrokerServer:
     def _send(self, connection_id: int, answer: RemotingCommand) -> None:
         connection = self._server.connections.get(connection_id)
         if connection is not None:
+            self._server.stats.answered(answer.code)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------
