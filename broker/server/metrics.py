@@ -292,7 +292,7 @@ def encode(
         requests: Request code to how many came.
         lines_suppressed: Log lines about peers that were not written.
         stats: Figures of requests, answers and the loop.
-        oldest: When (Unix ms) the oldest message was stored that a group has not consumed, by topic and group.
+        oldest: When (Unix ms) the oldest message for a group was stored, by topic and group.
         expirations: Seconds until the certificate of a port ends, by port.
     """
     if stats is not None:
