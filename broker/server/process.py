@@ -243,7 +243,7 @@ class BrokerServer:
             raise cause from None
         finally:
             if self._namesrv_tls is not None:
-                self._namesrv_tls.files.close()
+                self._namesrv_tls.close()
             for lock in self._locks:
                 lock.close()
 
@@ -324,7 +324,7 @@ class BrokerServer:
             ):
                 services.append(group.create_task(work))
             if self._namesrv_tls is not None:
-                self._namesrv_tls.files.watch()
+                self._namesrv_tls.watch()
             await self._serve_http()
             if self.tls_files is not None:
                 self.tls_files.watch()
