@@ -235,6 +235,8 @@ class BrokerServer:
             self._namesrv_tls = namesrv_tls(self._config)
             if self._namesrv_tls is not None:
                 self.reloads.append(self._namesrv_tls.files)
+                if self._namesrv_tls.left_s < math.inf:  # else nothing is shown, and nothing checked
+                    self.expirations["nameservers"] = partial(getattr, self._namesrv_tls, "left_s")
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
