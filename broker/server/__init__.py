@@ -18,5 +18,6 @@ Here belongs what waits, and what starts and ends a broker.
     registration.py        when that is due, and with what (pure)
     http.py                /metrics, /healthz and /readyz
     metrics.py             what /metrics tells
+    lag.py                 how far groups are behind, in messages and in time (pure)
     ending.py              signals and the end of the process
 """

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import ipaddress
 import logging
+import math
 import os
 import socket
 import time
@@ -21,7 +22,7 @@ from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, S
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
-from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
+from routekeeper.broker.requests.handlers import GROUPS, HANDLERS, MAY_WAIT, SENDS, serve
 from routekeeper.broker.requests.pulling import Park, Pull, time_over
 from routekeeper.broker.server.access import (
     ACCOUNT_REQUESTS,
@@ -51,7 +52,7 @@ from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTi
 from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.tls_settings import TlsSettingError
-from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport import lookups, split_address
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import (
@@ -91,7 +92,7 @@ _GROUPS_NAMED: Final = 8
 _REGISTER_WAIT_S: Final = 3.0
 
 
-def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
+async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     """Return (address to register, the same with the host as an IP for message ids).
 
     Raises:
@@ -105,9 +106,10 @@ def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
         ip = str(ipaddress.ip_address(host))
     except ValueError:
         try:
-            ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            raise SettingError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from None
+            ip = (await lookups.addresses_of(host, timeout_s=lookups.LISTEN_WITHIN_S))[0]
+        except (OSError, ValueError) as error:  # the latter: a host that no resolver takes
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
     return f"{text}:{port}", Host(ip.partition("%")[0], port)
 
@@ -216,6 +218,10 @@ class BrokerServer:
         self._listed = 0
         self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
+        #: For each port with a certificate (wire, http): returns the seconds until that ends.
+        self.expirations: dict[str, Callable[[], float]] = {}
+        self._oldest: dict[tuple[str, str], int] = {}  # see :func:`.lag.oldest_messages`
+        self._oldest_at = -math.inf
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
         """Serve until ``stop`` is set; ``ready`` gets the bound address once requests are served.
@@ -237,7 +243,7 @@ class BrokerServer:
             raise cause from None
         finally:
             if self._namesrv_tls is not None:
-                self._namesrv_tls.files.close()
+                self._namesrv_tls.close()
             for lock in self._locks:
                 lock.close()
 
@@ -271,11 +277,12 @@ class BrokerServer:
                 connected=self._connected,
                 closed=self._closed,
                 tls=self.tls_files.value if self.tls_files is not None else None,
+                groups=GROUPS,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
-            broker_addr, store_host = advertised(self._config, bound_port)
+            broker_addr, store_host = await advertised(self._config, bound_port)
             self._broker_addr = broker_addr
             try:
                 self._state, self._files = load_broker(
@@ -317,7 +324,7 @@ class BrokerServer:
             ):
                 services.append(group.create_task(work))
             if self._namesrv_tls is not None:
-                self._namesrv_tls.files.watch()
+                self._namesrv_tls.watch()
             await self._serve_http()
             if self.tls_files is not None:
                 self.tls_files.watch()
@@ -408,6 +415,7 @@ class BrokerServer:
             raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
 
     async def _metrics(self) -> bytes:
+        from routekeeper.broker.server.lag import KEPT_S, oldest_messages
         from routekeeper.broker.server.metrics import encode, gather
 
         work = gather(self._state)
@@ -420,6 +428,10 @@ class BrokerServer:
         requests, connections = dict(self._server.stats.requests), len(self._server.connections)
         loop = asyncio.get_running_loop()
         disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
+        if loop.time() >= self._oldest_at + KEPT_S:
+            read = oldest_messages(self._state.store, samples.behind)
+            self._oldest = await loop.run_in_executor(self._readers, read)
+            self._oldest_at = loop.time()
         return await asyncio.to_thread(
             encode,
             samples,
@@ -428,6 +440,11 @@ class BrokerServer:
             connections=connections,
             lines_suppressed=self._server.stats.lines_suppressed,
             hooks=self._hooks,
+            stats=self._server.stats,
+            disk_state=self._upkeep.disk_state,
+            oldest=self._oldest,
+            now_ms=now_ms(),
+            expirations={port: left() for port, left in self.expirations.items()},
         )
 
     def _take_locks(self) -> None:
@@ -737,6 +754,7 @@ class BrokerServer:
         connection = self._server.connections.get(pull.connection)
         if connection is not None:
             self._hooks.after_response(connection.peer, pull.request, answer)
+            self._server.stats.answered(answer.code)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

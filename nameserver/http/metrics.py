@@ -16,7 +16,7 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.types import ConnectionId, LeaveReason
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.codes import ResponseCode
-from routekeeper.remoting.histogram import Histogram
+from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
 from routekeeper.remoting.transport.server_hooks import hook_figures
 
@@ -178,15 +178,6 @@ _REASONS: Final = (
     LeaveReason.MOVED,
     LeaveReason.FENCED,
 )
-
-
-def histograms(name: str, help_: str, by_labels: Iterable[tuple[Mapping[str, str], Histogram]]) -> Metric:
-    """Return a metric of histograms by their labels."""
-    made = Metric(name, help_, "histogram")
-    for labels, histogram in by_labels:
-        for part, of_sample, value in histogram.samples(labels):
-            made.add_sample(name + part, of_sample, value)
-    return made
 
 
 def family(name: str, help_: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Metric:

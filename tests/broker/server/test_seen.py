@@ -20,8 +20,6 @@ from tests.broker.server.test_sync_flush import Broker, settings, with_broker
 from tests.ports import free_addresses
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xfail(strict=True, reason="none of these figures is served")
-
 __all__ = ["state"]
 
 SERIES_MAX = 1_000
