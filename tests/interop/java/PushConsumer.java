@@ -24,7 +24,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * n-th number is refused, so it must come back through the retry topic. COUNT may be @FILE: the number that this file
  * will hold once it is there; until then the consumer goes on, and asks the nameservers for routes every second.
  *
- * Named: namespace; ordered=1 consumes queue by queue; broadcast=1; tags is the expression (TagI by default);
+ * Named: namespace; ordered=1 consumes queue by queue; broadcast=1; tags is the expression (TagI by default); trace is the topic into which
+ * it writes message traces;
  * dead=N always refuses every n-th number, retries bounds how often it comes back.
  *
  * Output: "ready" once the client has started, then "distinct N", "duplicates N", "redelivered N" (messages that came
@@ -49,7 +50,7 @@ public final class PushConsumer {
 
     static int run(String[] args, PrintStream out) throws Exception {
         return new PushConsumer().consume(
-            new Options(args, "namespace", "ordered", "broadcast", "tags", "dead", "retries"), out);
+            new Options(args, "namespace", "ordered", "broadcast", "tags", "dead", "retries", "trace"), out);
     }
 
     private int consume(Options options, PrintStream out) throws Exception {
@@ -59,7 +60,8 @@ public final class PushConsumer {
         retryEvery = Integer.parseInt(options.at(5, "0"));
         dead = options.get("dead", 0);
 
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.at(2));
+        String trace = options.get("trace", "");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.at(2), !trace.isEmpty(), trace);
         consumer.setNamesrvAddr(options.at(0));
         if (!options.get("namespace", "").isEmpty()) {
             consumer.setNamespace(options.get("namespace", ""));
