@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from routekeeper.broker.config import LIVE_KEYS, apply_properties
+from routekeeper.broker.config import LIVE_KEYS, NAMESRV_KEYS, SECRET_KEYS, apply_properties
 from routekeeper.broker.errors import Refusal, SettingError
 from routekeeper.broker.requests.audited import NAMED_MAX, settings_text, topic_text
 from routekeeper.broker.requests.group_requests import QUEUES_MAX, TURN, consume_offsets
@@ -30,6 +30,7 @@ from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
 from routekeeper.remoting.codes import VERSION, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
+from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import encode_message
 from routekeeper.remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
 from routekeeper.remoting.route import TopicConfig
@@ -291,7 +292,7 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
     before = state.config.to_properties()
     state.effects.about |= {
         "old": settings_text({key: before[key] for key in values if key in before}),
-        "new": settings_text(values),
+        "new": settings_text({key: "******" if key in SECRET_KEYS else values[key] for key in values}),
     }
     unknown = sorted(set(values) - before.keys())
     if unknown:
@@ -315,6 +316,10 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         state.topics.restate(now_ms=call.now_ms)
         state.effects.save_topics = True
         state.effects.register_all = True
+    if NAMESRV_KEYS & values.keys():  # also as they are: names are then looked up anew
+        state.effects.nameservers = True
+    if "logLevel" in values:
+        apply_log_level(changed.log_level)
     state.config = changed
     state.config_version = state.config_version.advanced(now_ms=call.now_ms)
     spelled = changed.to_properties()

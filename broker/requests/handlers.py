@@ -140,6 +140,30 @@ SENDS: Final = frozenset(
 )
 
 
+#: Code to the group in which a request is timed: clients' daily ones, and all others.
+GROUPS: Final[Mapping[int, str]] = {
+    **dict.fromkeys(HANDLERS, "admin"),
+    **dict.fromkeys(SENDS, "send"),
+    RequestCode.PULL_MESSAGE: "pull",
+    LITE_PULL_MESSAGE: "pull",
+    **dict.fromkeys(
+        (
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.GET_MAX_OFFSET,
+            RequestCode.GET_MIN_OFFSET,
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.LOCK_BATCH_MQ,
+            RequestCode.UNLOCK_BATCH_MQ,
+            RequestCode.CHECK_CLIENT_CONFIG,
+        ),
+        "client",
+    ),
+}
+
+
 def serve(state: BrokerState, call: Call) -> Outcome:
     """Serve a request whose code is in :data:`HANDLERS`; refusals become answers.
 

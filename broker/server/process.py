@@ -7,25 +7,34 @@ import errno
 import fcntl
 import ipaddress
 import logging
+import math
 import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
-from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
-from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
-from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.requests.handlers import GROUPS, HANDLERS, MAY_WAIT, SENDS, serve
+from routekeeper.broker.requests.pulling import Park, Pull, time_over
+from routekeeper.broker.server.access import (
+    ACCOUNT_REQUESTS,
+    CHANGES,
+    BrokerAccess,
+    watch_namesrv_keys,
+)
 from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
 from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.server.namesrv_tls import NamesrvTls, namesrv_tls
 from routekeeper.broker.server.rebalance_notices import RebalanceNotices
 from routekeeper.broker.server.registrar import Announcer, AnnouncerFactory, Registrar
 from routekeeper.broker.server.upkeep import Upkeep
@@ -40,10 +49,22 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
-from routekeeper.remoting.transport import split_address
-from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.tls_settings import TlsSettingError
+from routekeeper.remoting.transport import lookups, split_address
+from routekeeper.remoting.transport.port_context import PortFiles, watched_port
+from routekeeper.remoting.transport.secured import PortContext
+from routekeeper.remoting.transport.server import (
+    Connection,
+    DeferredReply,
+    Handler,
+    RemotingServer,
+    ServerLimits,
+)
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.wall_clock import now_ms
+from routekeeper.remoting.watched_files import WatchedFiles
 
 if TYPE_CHECKING:
     from routekeeper.broker.server.http import HttpServer
@@ -71,7 +92,7 @@ _GROUPS_NAMED: Final = 8
 _REGISTER_WAIT_S: Final = 3.0
 
 
-def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
+async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     """Return (address to register, the same with the host as an IP for message ids).
 
     Raises:
@@ -85,9 +106,10 @@ def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
         ip = str(ipaddress.ip_address(host))
     except ValueError:
         try:
-            ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            raise SettingError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from None
+            ip = (await lookups.addresses_of(host, timeout_s=lookups.LISTEN_WITHIN_S))[0]
+        except (OSError, ValueError) as error:  # the latter: a host that no resolver takes
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
     return f"{text}:{port}", Host(ip.partition("%")[0], port)
 
@@ -154,6 +176,8 @@ class BrokerServer:
 
     Attributes:
         http_listen: Where HTTP is served, once requests are; None if it is off.
+        reloads: Files that are read again while this process runs, once requests are served.
+        tls_files: Those of TLS for clients; None if that port is plain.
     """
 
     def __init__(
@@ -171,6 +195,7 @@ class BrokerServer:
         self._locks: list[IO[str]] = []
         self._state: BrokerState
         self._server: RemotingServer
+        self._hooks: ServerHooks
         self._registrar: Announcer
         self._announcements: Announcements
         self._delay: DelayService
@@ -179,13 +204,24 @@ class BrokerServer:
         self._pulls: WaitingPulls
         self._notices: RebalanceNotices
         self._http: HttpServer | None = None
+        self._namesrv_tls: NamesrvTls | None = None
         self.http_listen: str | None = None
+        self.reloads: list[WatchedFiles[Any]] = []
+        self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
+        # A log of its own: strangers who are refused must not use up the lines about changes.
+        self._refusals: AuditLog
+        self._access: BrokerAccess
+        self._broker_addr = ""
         self._working = 0
         self._listed = 0
         self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
+        #: For each port with a certificate (wire, http): returns the seconds until that ends.
+        self.expirations: dict[str, Callable[[], float]] = {}
+        self._oldest: dict[tuple[str, str], int] = {}  # see :func:`.lag.oldest_messages`
+        self._oldest_at = -math.inf
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
         """Serve until ``stop`` is set; ``ready`` gets the bound address once requests are served.
@@ -196,6 +232,9 @@ class BrokerServer:
         """
         try:
             self._take_locks()
+            self._namesrv_tls = namesrv_tls(self._config)
+            if self._namesrv_tls is not None:
+                self.reloads.append(self._namesrv_tls.files)
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
@@ -203,6 +242,8 @@ class BrokerServer:
                 raise
             raise cause from None
         finally:
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.close()
             for lock in self._locks:
                 lock.close()
 
@@ -210,20 +251,39 @@ class BrokerServer:
         services: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
             self._audit = AuditLog(audit_logger)
-            handlers = {
+            self._refusals = AuditLog(audit_logger)
+            handlers: dict[int, Handler] = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
             }
+            self.tls_files = self._watch_tls()
+            self._access = BrokerAccess(self._config)
+            keys = watch_namesrv_keys(self._config)
+            watched = [files for files in (self._access.files, keys) if files is not None]
+            self.reloads += watched
+            if self._access.checks_accounts:
+                handlers |= dict.fromkeys(map(int, ACCOUNT_REQUESTS), self._handle_accounts)
+            try:
+                hooks = load_hooks(self._config.rpc_hooks)
+            except HookError as error:
+                raise SettingError(f"--rpc-hook {error}") from error
+            self._hooks = ServerHooks(hooks, time.perf_counter)
+            handlers = self._hooks.wrap(handlers)
+            if self._access.is_needed:  # before hooks: strangers must not use up their time
+                handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
                 group=group,
                 limits=ServerLimits(connections_max=self._config.connections_max),
                 connected=self._connected,
                 closed=self._closed,
+                tls=self.tls_files.value if self.tls_files is not None else None,
+                groups=GROUPS,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
-            broker_addr, store_host = advertised(self._config, bound_port)
+            broker_addr, store_host = await advertised(self._config, bound_port)
+            self._broker_addr = broker_addr
             try:
                 self._state, self._files = load_broker(
                     DISK,
@@ -236,6 +296,8 @@ class BrokerServer:
                 )
             except (OSError, ValueError) as error:
                 raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
+            if keys is not None:
+                self._state.sign = lambda request: keys.value.signed(request)
             self._upkeep = Upkeep(self._state, self._files)
             ha_host = self._config.ha_ip or split_address(broker_addr)[0]
             ha_port = self._config.ha_listen_port or bound_port + 1
@@ -244,11 +306,14 @@ class BrokerServer:
                 broker_addr=broker_addr,
                 ha_addr=f"[{ha_host}]:{ha_port}" if ":" in ha_host else f"{ha_host}:{ha_port}",
                 changed=self._apply_effects,
+                tls=None if self._namesrv_tls is None else self._namesrv_tls.tls,
             )
             self._announcements = Announcements(self._registrar, group.create_task)
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
             self._notices = RebalanceNotices(self._state.clients.members, self._tell)
+            for files in watched:
+                files.watch()
             await self._bind(self._server.accept())
             for work in (
                 self._registrar.run(),
@@ -258,10 +323,16 @@ class BrokerServer:
                 self._sample(),
             ):
                 services.append(group.create_task(work))
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.watch()
             await self._serve_http()
+            if self.tls_files is not None:
+                self.tls_files.watch()
             ready(listen)
             await stop.wait()
             logger.info("stopping")
+            if self.tls_files is not None:
+                self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
             # Not before: a client that is told that there is nothing asks again at once.
@@ -270,11 +341,29 @@ class BrokerServer:
                 task.cancel()
             if self._http is not None:
                 await self._http.close()
+        for files in watched:
+            files.close()
         self._audit.close()
+        self._refusals.close()
         await self._registrar.close()
         await self._upkeep.close()
         self._readers.shutdown()
         logger.info("stopped")
+
+    @property
+    def changed_settings(self) -> dict[str, str]:
+        """Settings that request 25 has changed, by key; only once requests are served."""
+        return dict(self._state.changed_settings)
+
+    def take_settings(self, changes: Mapping[str, str]) -> None:
+        """Put settings of a file that was read again in force; look names of nameservers up again."""
+        state = self._state
+        if changes:
+            state.config, _ = apply_properties(state.config, changes)
+            state.config_version = state.config_version.advanced(now_ms=now_ms())
+            apply_log_level(state.config.log_level)
+        if NAMESRV_KEYS & changes.keys() or state.config.look_up_namesrv:
+            self._registrar.nameservers_changed()
 
     # Start and end -------------------------------------------------------------------------------
 
@@ -289,16 +378,34 @@ class BrokerServer:
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
 
+    def _watch_tls(self) -> PortFiles | None:
+        def take(context: PortContext) -> None:
+            self._server.tls.current = context  # connections that are there go on
+
+        try:
+            files = watched_port(self._config.tls, take)
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if files is not None:
+            self.reloads.append(files.files)
+        return files
+
     async def _serve_http(self) -> None:
         if self._config.http == "off":
             return
         from routekeeper.broker.server.http import HttpServer  # aiohttp takes as long to load as all the rest
 
-        self._http = HttpServer(
-            metrics=self._metrics,
-            refusing=lambda: self._upkeep.refusing,
-            given_up=lambda: self._state.store.given_up,
-        )
+        try:
+            self._http = HttpServer(
+                metrics=self._metrics,
+                refusing=lambda: self._upkeep.refusing,
+                given_up=lambda: self._state.store.given_up,
+                tls=self._config.http_tls(),
+            )
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if self._http.tls_files is not None:
+            self.reloads.append(self._http.tls_files.files)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)
@@ -308,6 +415,7 @@ class BrokerServer:
             raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
 
     async def _metrics(self) -> bytes:
+        from routekeeper.broker.server.lag import KEPT_S, oldest_messages
         from routekeeper.broker.server.metrics import encode, gather
 
         work = gather(self._state)
@@ -320,6 +428,10 @@ class BrokerServer:
         requests, connections = dict(self._server.stats.requests), len(self._server.connections)
         loop = asyncio.get_running_loop()
         disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
+        if loop.time() >= self._oldest_at + KEPT_S:
+            read = oldest_messages(self._state.store, samples.behind)
+            self._oldest = await loop.run_in_executor(self._readers, read)
+            self._oldest_at = loop.time()
         return await asyncio.to_thread(
             encode,
             samples,
@@ -327,6 +439,12 @@ class BrokerServer:
             requests=requests,
             connections=connections,
             lines_suppressed=self._server.stats.lines_suppressed,
+            hooks=self._hooks,
+            stats=self._server.stats,
+            disk_state=self._upkeep.disk_state,
+            oldest=self._oldest,
+            now_ms=now_ms(),
+            expirations={port: left() for port, left in self.expirations.items()},
         )
 
     def _take_locks(self) -> None:
@@ -404,6 +522,25 @@ class BrokerServer:
         if outcome.log_offset and outcome.only_synced:
             return self._answer_synced(connection, request, outcome)
         return self._answer_later(request.code, outcome, registering if outcome.registered else None)
+
+    def _checked(
+        self, handler: Handler, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        """Serve a request if accounts and networks allow it."""
+        denied = self._access.denied(request, connection.host)
+        if denied is None:
+            return handler(connection, request)
+        self._count_refused(request.code, Refused.FORBIDDEN)
+        self._refusals.refusal(connection.peer, request.code, denied)
+        return request.reply(denied.code, remark=denied.remark)
+
+    async def _handle_accounts(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        answer = await self._access.serve(request, broker_addr=self._broker_addr)
+        if request.code in CHANGES:
+            names = ("accessKey", "globalWhiteAddrs")
+            about = {name: text for name in names if (text := request.ext_fields.get(name)) is not None}
+            self._note(connection, request, about, result_of(answer))
+        return answer
 
     def _handle_audited(
         self, connection: Connection, request: RemotingCommand
@@ -596,6 +733,9 @@ class BrokerServer:
             for connection_id, request in effects.tell:
                 self._tell(connection_id, request)
             effects.tell = []
+        if effects.nameservers:
+            effects.nameservers = False
+            self._registrar.nameservers_changed()
         if effects.clean:
             effects.clean = False
             self._upkeep.clean()
@@ -610,9 +750,11 @@ class BrokerServer:
         if connection is not None:
             connection.notify(request)
 
-    def _send(self, connection_id: int, answer: RemotingCommand) -> None:
-        connection = self._server.connections.get(connection_id)
+    def _send(self, pull: Pull, answer: RemotingCommand) -> None:
+        connection = self._server.connections.get(pull.connection)
         if connection is not None:
+            self._hooks.after_response(connection.peer, pull.request, answer)
+            self._server.stats.answered(answer.code)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

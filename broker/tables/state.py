@@ -58,6 +58,7 @@ class Effects:
         changed_topics: Topics to register incrementally, in order, each with the version that its change
             made: with a younger one it would make a later change look known.
         register_all: All topics are to be registered.
+        nameservers: The setting that names the nameservers may have changed.
         save_topics, save_groups: The table has changed and must be written.
         arrived: Queues that got messages.
         tell: Connections, each with what its client is told.
@@ -68,6 +69,7 @@ class Effects:
     notify: list[str] = field(default_factory=list)
     changed_topics: list[tuple[TopicConfig, DataVersion]] = field(default_factory=list)
     register_all: bool = False
+    nameservers: bool = False
     save_topics: bool = False
     save_groups: bool = False
     arrived: set[tuple[str, int]] = field(default_factory=set)
@@ -148,6 +150,7 @@ class BrokerState:
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: What all message ids begin with: the advertised address.
         changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
+        sign: Signs what goes to nameservers.
         known_sends: How sends are to be read, by their arguments; ``requests.sending`` fills and asks it.
         full: Kinds of things of which there were once as many as there may be; said once of each.
         topics_promised, groups_promised: New ones of lists that are under way; they have their room already.
@@ -175,6 +178,7 @@ class BrokerState:
     topics_promised: int = 0
     groups_promised: int = 0
     id_prefix: str = ""
+    sign: Callable[[RemotingCommand], RemotingCommand] = field(default=lambda request: request)
     known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ print_any_text()
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TextIO
 
 from routekeeper.remoting.errors import RemotingError
@@ -42,8 +43,10 @@ from . import (
     topic,
 )
 from .absent import absent_line
+from .completion import SHELLS, completion_script
 from .context import Context
 from .options import Command, UsageError, help_text, parse
+from .security import credentials_of, tls_of
 
 COMMANDS: Final[Mapping[str, Command]] = {
     command.name: command
@@ -91,6 +94,13 @@ def main(
 
         print(f"mqadmin {version('routekeeper')}", file=out)
         return 0
+    if arguments[0] == "--print-completion":
+        shell = arguments[1] if len(arguments) == 2 else ""
+        if shell not in SHELLS:
+            print(f"mqadmin: --print-completion {shell!r}: allowed are {', '.join(SHELLS)}", file=err)
+            return 1
+        print(completion_script(COMMANDS.values(), shell), end="", file=out)
+        return 0
     name = arguments[1] if arguments[0] == "help" else arguments[0]
     command = _BY_NAME.get(name.lower())
     if command is None:
@@ -122,9 +132,12 @@ def _run(
         text = args.get("n") or environment.get("NAMESRV_ADDR", "")
         addrs = parse_nameservers(text)
         used = addrs if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
-        config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S)
-        client = Client(config)
-    except RemotingError as error:
+        tls, credentials = tls_of(args), credentials_of(args, environment)
+        config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S, tls=tls)
+        if tls is not None:  # the first handshake of a Java server takes longer than clients usually wait
+            config = replace(config, connect_timeout_s=_CALL_TIMEOUT_S)
+        client = Client(config, hooks=() if credentials is None else (credentials,))
+    except (UsageError, RemotingError) as error:
         print(f"mqadmin {command.name}: {error}", file=err)
         return 1
     context = Context(name=command.name, nameservers=addrs, client=client, out=out, err=err)

@@ -12,6 +12,8 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, Literal
 
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
+from routekeeper.remoting.acl.rules import MODES as ACL_MODES
 from routekeeper.remoting.addresses import (
     address_fault,
     is_loopback,
@@ -20,14 +22,15 @@ from routekeeper.remoting.addresses import (
     split_address,
 )
 from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.properties import format_properties
+from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
 
 INERT: Final[Mapping[str, str]] = {
     "rocketmqHome": "",
-    "clusterTest": "false",
     "clientRequestThreadPoolNums": "8",
     "clientRequestThreadPoolQueueCapacity": "50000",
     "defaultThreadPoolNums": "16",
@@ -63,15 +66,20 @@ def _setting(
     flag: str | Literal[True] = "",
     runtime: bool = False,
     unit: str = "",
+    group: str = "",
+    metavar: str = "",
 ) -> Any:
     """Declare a setting.
 
     Args:
+        group: Heading of ``--help`` that it stands below, one of :data:`GROUPS`; by its name if empty.
+        metavar: Stands for its value in ``--help``; by its kind and name if empty.
         key: Its name in files, in 318 and 319, and as a long flag, if that is not the field's in camel case.
         flag: Its own flag, without dashes, see :func:`flag_of`; the key works as a flag in any case.
         runtime: Request 318 may change it, see :data:`_runtime`.
     """
     metadata = {"key": key, "help": help_, "flag": flag, "runtime": runtime, "unit": unit}
+    metadata |= {"group": group, "metavar": metavar}
     return field(default=default, metadata=metadata)
 
 
@@ -87,10 +95,15 @@ class NamesrvSettings:
     """Everything that can be set, resolved and checked. Durations carry their unit in the name."""
 
     mode: str = _flagged("independent", "how nameservers agree")
-    bind_address: str = _setting("127.0.0.1", "address that --listen names")
-    listen_port: int = _setting(9876, "port that --listen names; 0 picks a free one")
-    http: str = _flagged("127.0.0.1:9880", "HOST:PORT for HTTP and the web page, or off", key="httpListen")
-    data_dir: str = _setting("./data", "directory for everything kept", flag="data")
+    bind_address: str = _setting("127.0.0.1", "host that --listen names", metavar="HOST")
+    listen_port: int = _setting(9876, "port that --listen names; 0 picks a free one", metavar="PORT")
+    http: str = _flagged(
+        "127.0.0.1:9880",
+        "address of HTTP and the web page, or off",
+        key="httpListen",
+        metavar="HOST:PORT|off",
+    )
+    data_dir: str = _setting("./data", "directory for everything kept", flag="data", metavar="DIR")
     kv_config_path: str = _setting("", "KV file; empty is DATA/kvConfig.json")
     config_store_path: str = _setting(
         "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
@@ -113,7 +126,7 @@ class NamesrvSettings:
         16_777_216, "largest frame, length word included", key="frameMaxLength", unit="bytes"
     )
     table_topics_max: int = _setting(250_000, "topics that the table holds")
-    table_pairs_max: int = _setting(2_500_000, "pairs of a topic and a broker name that the table holds")
+    table_pairs_max: int = _setting(3_500_000, "pairs of a topic and a broker name that the table holds")
     table_brokers_max: int = _setting(1_000, "brokers that the table holds")
     table_bytes_max: int = _setting(
         67_108_864, "bytes of names, addresses and static mappings that the table holds", unit="bytes"
@@ -136,9 +149,13 @@ class NamesrvSettings:
     config_black_list: str = _setting(
         "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
     )
-    raft: str = _flagged("", "this member's raft HOST:PORT, as in --peers", key="raftAddress")
-    peers: str = _flagged("", "raft addresses of all members, by comma", key="raftPeers")
-    raft_listen: str = _flagged("", "HOST:PORT to bind for raft if not that of --raft")
+    raft: str = _flagged(
+        "", "this member's raft address, as in --peers", key="raftAddress", metavar="HOST:PORT"
+    )
+    peers: str = _flagged(
+        "", "raft addresses of all members", key="raftPeers", metavar="HOST:PORT,HOST:PORT,..."
+    )
+    raft_listen: str = _flagged("", "address to bind for raft if not that of --raft", metavar="HOST:PORT")
     durability: str = _flagged("journal", "what an acknowledgement survives", key="raftDurability")
     raft_secret_file: str = _flagged("", "file with the secret that members share, 32 bytes or more")
     raft_tls_cert: str = _flagged(
@@ -146,6 +163,21 @@ class NamesrvSettings:
     )
     raft_tls_key: str = _flagged("", "PEM file: its key, unencrypted")
     raft_tls_ca: str = _flagged("", "PEM file: authority that signed every member's certificate")
+    tls_mode: str = _flagged(
+        "",
+        "TLS on the wire; permissive where a certificate is given",
+        metavar="disabled|permissive|enforcing",
+    )
+    tls_cert: str = _flagged("", "PEM file: certificate that the wire's port shows, and its chain")
+    tls_key: str = _flagged("", "PEM file: its key; empty if --tls-cert has it, too")
+    tls_ca: str = _flagged("", "PEM file: authorities of the certificates that clients show")
+    tls_client_auth: str = _flagged(
+        "", "whether clients show a certificate of --tls-ca", metavar="none|optional|require"
+    )
+    tls_config: str = _flagged("", "file with RocketMQ's settings of TLS (tls.server.certPath and others)")
+    http_tls_cert: str = _flagged("", "PEM file: certificate of HTTP, which is served by TLS then")
+    http_tls_key: str = _flagged("", "PEM file: its key; empty if --http-tls-cert has it, too")
+    http_tls_ca: str = _flagged("", "PEM file: authorities; HTTP demands a certificate of theirs then")
     election_timeout_ms: int = _flagged(
         500, "least election timeout; drawn up to twice this", key="raftElectionTimeoutMs", unit="ms"
     )
@@ -162,6 +194,34 @@ class NamesrvSettings:
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
     )
+    acl: str = _flagged(
+        "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
+    )
+    acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
+    admin_networks: str = _flagged(
+        "", "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any"
+    )
+    rpc_hook: str = _flagged(
+        "", "MODULE:CLASS of a hook that sees requests and their answers, and may refuse; may be repeated"
+    )
+    cluster_test: bool = _setting(
+        False, "this is a test environment: route queries for unknown topics are asked of productEnvName"
+    )
+    cluster_test_nameservers: str = _flagged(
+        "", "nameservers of production for clusterTest, by semicolon; empty asks the address server"
+    )
+    namesrv_domain: str = _setting(
+        "jmenv.tbsite.net",
+        "HOST or HOST:PORT of the address server for clusterTest",
+        key="rocketmq.namesrv.domain",
+    )
+    namesrv_domain_subgroup: str = _setting(
+        "nsaddr",
+        "first part of the name in the address server's path",
+        key="rocketmq.namesrv.domain.subgroup",
+    )
+    log_level: str = _setting("INFO", "least severe log line written to stderr", flag=True, runtime=True)
+    log_format: str = _flagged("text", "lines of text, or one JSON object a line; UTC")
     inert: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -189,9 +249,34 @@ class NamesrvSettings:
         return "" if is_loopback(host) and not is_loopback(member) else join_address(host, port)
 
     @property
+    def tls(self) -> TlsFlags:
+        """TLS of the wire's port."""
+        return TlsFlags(
+            mode=self.tls_mode,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_ca,
+            client_auth=self.tls_client_auth,
+            config=self.tls_config,
+        )
+
+    def http_tls(self) -> PortTls:
+        """Return TLS of the HTTP port.
+
+        Raises:
+            TlsSettingError: If settings do not fit together.
+        """
+        return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
+
+    @property
     def members(self) -> tuple[str, ...]:
         """Raft addresses of all members as written; the text is the identity."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def kv_path(self) -> str:
@@ -218,6 +303,41 @@ def flag_of(declared: Field[Any]) -> str:
     return declared.name.replace("_", "-") if flag is True else flag
 
 
+#: Headings of ``--help``, in their order.
+GROUPS: Final = ("network", "route table", "raft", "storage", "security", "HTTP", "other")
+#: Beginnings of names, and the group of such settings; the first that fits counts.
+_GROUP_OF: Final = (
+    *((name, "raft") for name in ("raft", "peers", "durability", "election", "force_new")),
+    *((name, "HTTP") for name in ("http",)),
+    *((name, "security") for name in ("tls", "acl", "admin", "config_black", "namesrv_tls")),
+    *((name, "network") for name in ("bind", "listen", "idle", "drain", "socket", "connections", "frame")),
+    *((name, "storage") for name in ("data", "kv_", "config_store")),
+    *(
+        (name, "route table")
+        for name in ("table", "scan", "order_", "return_order", "support_acting", "delete_")
+    ),
+)
+_FILE_ENDS: Final = ("_file", "_cert", "_key", "_ca", "_path", "_config")
+
+
+def group_of(declared: Field[Any]) -> str:
+    """Return the heading of ``--help`` that a setting stands below."""
+    of_name = (group for beginning, group in _GROUP_OF if declared.name.startswith(beginning))
+    return str(declared.metadata["group"]) or next(of_name, "other")
+
+
+def metavar_of(key: str, declared: Field[Any]) -> str:
+    """Return the text that stands for a setting's value in ``--help``."""
+    given = str(declared.metadata["metavar"])
+    if given or key in CHOICES:
+        return given or "|".join(CHOICES[key])
+    if isinstance(declared.default, bool):
+        return "true|false"
+    if isinstance(declared.default, int):
+        return str(declared.metadata["unit"]).upper() or "N"
+    return "FILE" if declared.name.endswith(_FILE_ENDS) else "VALUE"
+
+
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
@@ -234,6 +354,8 @@ def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _parse(key: str, text: str, default: object) -> object:
     value = text.strip()
+    if key == "logLevel":
+        return value.upper()
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
             raise ConfigError(f"{key}={value} is neither true nor false")
@@ -285,6 +407,9 @@ CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
     "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+    "acl": ACL_MODES,
+    "logLevel": LEVELS,
+    "logFormat": STYLES,
 }
 
 
@@ -306,6 +431,22 @@ def validate(settings: NamesrvSettings) -> None:
         raise ConfigError("dataDir is empty")
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
+    try:
+        settings.tls.check()
+        settings.http_tls()
+    except TlsSettingError as error:
+        raise ConfigError(str(error)) from None
+    if bool(settings.acl_file) != (settings.acl != "off"):
+        raise ConfigError(
+            f"--acl {settings.acl} needs --acl-file FILE"
+            if settings.acl != "off"
+            else f"--acl-file {settings.acl_file} needs --acl admin or --acl all"
+        )
+    if settings.admin_networks:
+        try:
+            parse_networks(settings.admin_networks)
+        except AddressError as error:
+            raise ConfigError(f"--admin-networks {error}") from None
     if settings.mode == "independent":
         refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":
@@ -357,8 +498,13 @@ def _validate_raft(settings: NamesrvSettings) -> None:
         )
 
 
+def spell_settings(settings: NamesrvSettings) -> dict[str, str]:
+    """Return all settings as texts, by key."""
+    return {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+
+
 def format_settings(settings: NamesrvSettings) -> str:
     """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
-    values = {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+    values = spell_settings(settings)
     paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
     return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -35,7 +35,7 @@ def test_subcommands_have_the_options_of_apache(release: str) -> None:
         commands.add(name)
         known = {name.lower(), COMMANDS[name].alias.lower()}
         assert not option.alias or option.alias.lower() in known, f"{name}: ours has no alias {option.alias}"
-        ours = {of.short: of for of in COMMANDS[name].all_options}.get(option.short)
+        ours = {of.name: of for of in COMMANDS[name].all_options}.get(option.short or option.long)
         theirs = (option.long, option.argument, option.required)
         if ours is None or (ours.long, ours.value, ours.required or ours.group is not None) != theirs:
             differing[release, name, option.short] = option

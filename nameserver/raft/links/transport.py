@@ -25,6 +25,7 @@ from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
 from routekeeper.remoting.addresses import is_loopback, join_address, split_address
 from routekeeper.remoting.line_limit import LimitedLog, LineLimit
 from routekeeper.remoting.transport.accepting import stop_accepting
+from routekeeper.remoting.transport.lookups import addresses_of, hosts_to_listen_on
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 
 from .auth import NONCE_SIZE, Credentials, Handshake, LinkError
@@ -121,6 +122,7 @@ class Transport:
         self._open: dict[Link, None] = {}  # all connections, oldest first
         self._hosts_of_members: set[str] = set()  # where members are, as far as is known
         self._strangers = Strangers()
+        self._attempts: Counter[str] = Counter()  # by member: dials whose proof it did not take
         self._server: asyncio.Server | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -140,9 +142,12 @@ class Transport:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         with needed_to_start(f"cannot listen on {address}", OSError):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, *_, at = found[0]
-            listener = _bind(family, at)
+            hosts = await hosts_to_listen_on(host)
+            at = hosts if isinstance(hosts, str) else hosts[0]
+            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # no resolver is asked
+            found = socket.getaddrinfo(at or None, port, type=socket.SOCK_STREAM, flags=flags)
+            family, *_, name = found[0]
+            listener = _bind(family, name)
         bound_host, bound_port = listener.getsockname()[:2]
         if self.credentials.secret is None and self.tls is None and not is_loopback(bound_host):
             listener.close()
@@ -187,6 +192,14 @@ class Transport:
     def send(self, peer: str, kind: int, payload: bytes) -> bool:
         link = self._links.get(peer)
         return link is not None and link.send(kind, payload)
+
+    def attempt(self, member: str | None) -> int:
+        """Return which of the secrets is to be used for a member that is dialled; they are counted round."""
+        return 0 if member is None else self._attempts[member]
+
+    def proof_refused(self, member: str) -> None:
+        """Use the next secret the next time."""
+        self._attempts[member] += 1
 
     def drop(self, peer: str) -> None:
         """Close the link to ``peer``; it is dialled anew."""
@@ -292,14 +305,14 @@ class Transport:
             if not greater:
                 if self.tls is not None:
                     with contextlib.suppress(OSError, UnicodeError):
-                        await self._resolve(host, port)
+                        await self._resolve(host)
                 before = self._links.get(member)
                 await asyncio.sleep(LESSER_DIALS_AFTER_S)  # for as long as the greater one has to dial
                 if before is not None or member in self._links:
                     continue
             try:
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                    link = await self._connect(member, await self._resolve(host, port))
+                    link = await self._connect(member, await self._resolve(host), port)
             except (OSError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             else:
@@ -309,22 +322,21 @@ class Transport:
             await asyncio.sleep(wait)
             wait = min(2 * wait, RETRY_S[1])
 
-    async def _resolve(self, host: str, port: int) -> list[tuple[str, int]]:
+    async def _resolve(self, host: str) -> list[str]:
         """Return where a member is; under TLS strangers are told from members by where they come from."""
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [(str(address[0]), int(address[1])) for *_, address in found]
+        addresses = await addresses_of(host, timeout_s=HANDSHAKE_TIMEOUT_S)
         if self.tls is not None:
-            self._hosts_of_members.update(host for host, _ in addresses)
+            self._hosts_of_members.update(addresses)
         return addresses
 
-    async def _connect(self, member: str, addresses: list[tuple[str, int]]) -> Link:
+    async def _connect(self, member: str, addresses: list[str], port: int) -> Link:
         """Dial the addresses of a member in turn.
 
         By address, since under uvloop what dials by name leaves the resolver's failure to nobody when its
         time is over.
         """
         loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
-        for host, port in addresses:
+        for host in addresses:
             try:
                 _, link = await loop.create_connection(lambda: Link(self, member), host, port)
                 return link
@@ -351,7 +363,9 @@ class Link(asyncio.Protocol):
     def __init__(self, links: Transport, dialled: str | None) -> None:
         self._links = links
         self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
-        self._handshake = Handshake(links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
+        self._handshake = Handshake(
+            links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE), attempt=links.attempt(dialled)
+        )
         self.peer: str | None = None  # once it is proven
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
         self._pipe = links.tls.pipe(accepts=dialled is None) if links.tls is not None else None
@@ -444,6 +458,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("" if self._closed else self._why_it_left())
+        if self.dialled is not None and self._handshake.is_proof_refused:
+            self._links.proof_refused(self.dialled)
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -24,9 +25,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  * n-th number is refused, so it must come back through the retry topic. COUNT may be @FILE: the number that this file
  * will hold once it is there; until then the consumer goes on, and asks the nameservers for routes every second.
  *
- * Named: namespace; ordered=1 consumes queue by queue; broadcast=1; tags is the expression (TagI by default); trace is the topic into which
- * it writes message traces;
- * dead=N always refuses every n-th number, retries bounds how often it comes back.
+ * Named: namespace; ordered=1 consumes queue by queue; broadcast=1; tags is the expression (TagI by default);
+ * trace is the topic into which it writes message traces; dead=N always refuses every n-th number, retries bounds how
+ * often it comes back; accessKey and secretKey sign every request.
  *
  * Output: "ready" once the client has started, then "distinct N", "duplicates N", "redelivered N" (messages that came
  * with a reconsume count), "disorder N" (messages that came for the first time behind a later one of their queue) and as
@@ -50,7 +51,9 @@ public final class PushConsumer {
 
     static int run(String[] args, PrintStream out) throws Exception {
         return new PushConsumer().consume(
-            new Options(args, "namespace", "ordered", "broadcast", "tags", "dead", "retries", "trace"), out);
+            new Options(
+                args, "namespace", "ordered", "broadcast", "tags", "dead", "retries", "accessKey", "secretKey", "trace"),
+            out);
     }
 
     private int consume(Options options, PrintStream out) throws Exception {
@@ -61,7 +64,8 @@ public final class PushConsumer {
         dead = options.get("dead", 0);
 
         String trace = options.get("trace", "");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.at(2), !trace.isEmpty(), trace);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.at(2), options.hook(), new AllocateMessageQueueAveragely(), !trace.isEmpty(), trace);
         consumer.setNamesrvAddr(options.at(0));
         if (!options.get("namespace", "").isEmpty()) {
             consumer.setNamespace(options.get("namespace", ""));
