@@ -69,7 +69,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Class of one try: its outcome and whether another try elsewhere makes sense."""
+    """Outcome of one try, and whether another try elsewhere makes sense."""
 
     outcome: Outcome
     retry: bool
