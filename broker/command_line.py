@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from routekeeper.broker.errors import SettingError
-from routekeeper.remoting.logs import STYLES
+from routekeeper.remoting.logs import LEVELS, STYLES
 
 _OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):
@@ -24,8 +24,11 @@ settings of our own, in the file or by --set (-p prints all settings with their 
                                 topics (default 30000), consumer groups (16000) and bytes of all groups'
                                 offsets (8 MiB) above which no new ones are taken
   maxQueues                     queues (default 200000) above which no other queue gets its first message
-  httpListen                    what --http sets
+  aclFile, adminNetworks, namesrvAclFile
+                                what --acl-file, --admin-networks and --namesrv-acl-file set
   rpcHook                       what --rpc-hook sets, by comma
+  httpListen, logLevel, logFormat
+                                what --http, --log-level and --log-format set
 """
 
 
@@ -73,6 +76,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
+    _add_tls(parser)
+    parser.add_argument(
+        "--acl-file",
+        metavar="FILE",
+        help="accounts, as plain_acl.yml has them; needs aclEnable=true"
+        " (default: $ROCKETMQ_HOME/conf/plain_acl.yml and the files in conf/acl)",
+    )
+    parser.add_argument(
+        "--admin-networks",
+        metavar="CIDR,...",
+        help="networks from which alone requests of operators are taken (default: any)",
+    )
+    parser.add_argument(
+        "--namesrv-acl-file",
+        metavar="FILE",
+        help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
+        " (default: it signs nothing)",
+    )
     parser.add_argument(
         "--rpc-hook",
         action="append",
@@ -116,15 +137,52 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="least severe log line written to stderr (default: info)",
+        metavar="|".join(LEVELS),
+        help="least severe log line written to stderr (default: INFO)",
     )
     parser.add_argument(
         "--log-format",
-        choices=STYLES,
-        default="text",
+        metavar="|".join(STYLES),
         help="lines of text, or one JSON object a line; UTC (default: text)",
     )
     parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
     return parser
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of TLS, at the broker's own ports and towards nameservers."""
+    parser.add_argument(
+        "--tls-mode",
+        metavar="MODE",
+        help="TLS for clients: disabled, permissive or enforcing "
+        "(default: permissive where a certificate is given)",
+    )
+    for flag, text in (
+        ("--tls-cert", "PEM file: certificate that the port for clients shows, and its chain"),
+        ("--tls-key", "PEM file: its key (default: in the file of --tls-cert)"),
+        ("--tls-ca", "PEM file: authorities of the certificates that clients and nameservers show"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)
+    parser.add_argument(
+        "--tls-client-auth",
+        metavar="none|optional|require",
+        help="whether clients show a certificate of --tls-ca (default: none)",
+    )
+    for flag, text in (
+        ("--tls-config", "RocketMQ's settings of TLS (tls.server.certPath and others)"),
+        ("--http-tls-cert", "PEM file: certificate of HTTP, which is served by TLS then"),
+        ("--http-tls-key", "PEM file: its key (default: in the file of --http-tls-cert)"),
+        ("--http-tls-ca", "PEM file: authorities; HTTP demands a certificate of theirs then"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)
+    parser.add_argument(
+        "--namesrv-tls",
+        choices=("on", "off"),
+        help="TLS towards nameservers, whose certificates must be of --tls-ca and for their host; without"
+        " --tls-ca any certificate will do (default: on where --tls-mode is enforcing)",
+    )
+    for flag, text in (
+        ("--tls-client-cert", "PEM file: certificate for nameservers that ask for one"),
+        ("--tls-client-key", "PEM file: its key (default: in the file of --tls-client-cert)"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)

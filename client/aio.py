@@ -76,8 +76,9 @@ class Client:
         check_hooks(hooks)
         self.core = ClientCore(config, local_identity(), rng or random.Random())
         self.admin = AdminOperations(self.core.directory)
+        self._tls = secured(self.core.directory)
         self._transport = RemotingClient(
-            connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=secured(self.core.directory)
+            connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=self._tls
         )
         for code in PEER_REQUESTS:
             self._transport.on_request(code, self._peer_request)
@@ -250,7 +251,8 @@ class Client:
             case Deliver():
                 return await self._deliver(effect)
             case Fetch():
-                return await asyncio.to_thread(http_fetch, effect)
+                context = None if self._tls is None else self._tls.context()
+                return await asyncio.to_thread(http_fetch, effect, context)
             case _:
                 assert_never(effect)
 

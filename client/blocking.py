@@ -345,7 +345,7 @@ class Client:
                 # HTTP and TLS are 30 ms of loading, and most commands speak remoting only
                 from .fetch import http_fetch
 
-                return http_fetch(effect)
+                return http_fetch(effect, None if self._tls is None else self._tls.context())
             case _:
                 assert_never(effect)
 

@@ -6,14 +6,16 @@ Lines are a bounded number for each host and for all of them, and how many were 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import re
 from collections.abc import Mapping
 from typing import Final
 
+from routekeeper.remoting.acl.access import EXCEPTION, Denied
+from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LineLimit
+from routekeeper.remoting.logs import Quoted
 
 LINES_PER_HOST: Final = 20
 """Lines about one host in a window."""
@@ -43,8 +45,18 @@ class AuditLog:
         if self._turn is None:
             self._turn = self._loop.call_later(WINDOW_S, self.close)
         if self._limit.allow(peer.rpartition(":")[0] or peer):
-            about = "".join(f" {name}={_word(text[:_WORD_MAX])}" for name, text in fields.items())
-            self._log.info("audit peer=%s change=%s%s result=%s", peer, change, about, result)
+            names = "".join(f" {name}=%s" for name in fields)  # the program's own, as the template is
+            words = (_word(text[:_WORD_MAX]) for text in fields.values())
+            self._log.info(f"audit peer=%s change=%s{names} result=%s", peer, change, *words, result)
+
+    def refusal(self, peer: str, code: int, denied: Denied) -> None:
+        """Note a request that accounts or networks do not allow."""
+        try:
+            name = RequestCode(code).name
+        except ValueError:
+            name = str(code)
+        fields = {"accessKey": denied.access_key, "reason": denied.remark.removeprefix(EXCEPTION)}
+        self.note(peer, name, f"refused({denied.code})", fields)
 
     def close(self) -> None:
         """End the window if there is one, and say what was left out in it."""
@@ -57,4 +69,4 @@ class AuditLog:
 
 def _word(text: str) -> str:
     """Return a stranger's text so that it cannot pass for other fields of the line."""
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    return text if _PLAIN.fullmatch(text) else Quoted(text)

@@ -6,21 +6,28 @@ everything that could end a line or steer a terminal is escaped, and a line has 
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
-from typing import Final, Literal, get_args
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple, get_args
 
 from routekeeper.remoting.wall_clock import calendar
 
 Style = Literal["text", "json"]
 STYLES: Final[tuple[str, ...]] = get_args(Style)
 
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
 LINE_CHARACTERS_MAX: Final = 4_096
 """Characters of a message that are written; what is longer is cut, and the line says how much is missing."""
 
 TEXT_CHARACTERS_MAX: Final = 200
 """Characters of a text of a stranger's making that stand within a message."""
+
+FIELD_CHARACTERS_MAX: Final = 1_024
+"""Characters of one field of a line in JSON."""
 
 ERROR_HEAD: Final = 900
 ERROR_TAIL: Final = 300
@@ -64,11 +71,105 @@ def in_one_line(error: object) -> str:
     return text if left <= 0 else f"{text[:ERROR_HEAD]}... ({left} more characters) ...{text[-ERROR_TAIL:]}"
 
 
+def apply_log_level(name: str) -> str:
+    """Have lines from this level on written, from now on; return the level before.
+
+    Raises:
+        ValueError: If there is no such level; nothing has changed then.
+    """
+    if name not in LEVELS:
+        raise ValueError(f"{name} is none of {', '.join(LEVELS)}")
+    before = logging.getLevelName(logging.root.level)
+    logging.root.setLevel(name)
+    return before
+
+
+class Quoted(str):
+    """A stranger's text: in quotation marks where it stands in a message, as it is in a field of its own."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return json.dumps(str.__str__(self))
+
+
+_PLACEHOLDER: Final = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?([diouxXeEfFgGcrsa%])")
+_FIELD: Final = re.compile(r"(?:^|(?<=[ (]))([A-Za-z_]\w*)=")
+#: Members that every line in JSON has; a field of such a name gets a line below behind it.
+_OWN: Final = frozenset({"at", "level", "logger", "message", "event", "traceback"})
+
+
+class _Field(NamedTuple):
+    """One ``name=value`` of a template.
+
+    Attributes:
+        value: Its part of the template.
+        first, taken: The first argument that it takes, and how many.
+    """
+
+    name: str
+    value: str
+    first: int
+    taken: int
+
+
+class _Template(NamedTuple):
+    event: str
+    fields: tuple[_Field, ...]
+    arguments: int
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_template(template: str) -> _Template:
+    """Take ``event key=%s other=%d`` apart; the event ends where the first value stands."""
+    starts = list(_FIELD.finditer(template))
+    ends = [start.start() for start in starts] + [len(template)]
+    fields = []
+    for start, end in zip(starts, ends[1:], strict=True):
+        value = template[start.end() : end].strip()
+        if value.startswith("%"):  # words behind a value belong to the message
+            value = value.split(" ", 1)[0].rstrip(":;,.)")
+        first = _placeholders(template[: start.end()])
+        fields.append(_Field(start[1] + "_" * (start[1] in _OWN), value, first, _placeholders(value)))
+    event = template[: ends[0]]
+    if (found := _PLACEHOLDER.search(event)) is not None:
+        event = event[: found.start()]
+    return _Template(event.strip(" :;,(="), tuple(fields), _placeholders(template))
+
+
+def _placeholders(text: str) -> int:
+    return sum(found[1] != "%" for found in _PLACEHOLDER.finditer(text))
+
+
+def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    """Yield the event and the values of a line by their names.
+
+    Both come from the template, which is the program's own, and never from what was put into it: a stranger's
+    text is the value of one field, whatever it holds. Numbers stay numbers.
+    """
+    arguments = record.args or ()
+    template = _read_template(shortened(str(record.msg)))
+    yield "event", template.event or str(record.msg)[:TEXT_CHARACTERS_MAX]
+    if not isinstance(arguments, tuple) or (arguments and len(arguments) != template.arguments):
+        return
+    for name, value, first, count in template.fields:
+        taken = arguments[first : first + count]
+        if not taken:
+            yield name, value
+        elif count == 1 and isinstance(taken[0], int | float) and _PLACEHOLDER.fullmatch(value):
+            yield name, taken[0]
+        elif count == 1 and isinstance(taken[0], Quoted):
+            yield name, shortened(str.__str__(taken[0]), FIELD_CHARACTERS_MAX)
+        else:
+            yield name, shortened(value % taken, FIELD_CHARACTERS_MAX)
+
+
 class LineFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.000Z INFO nameserver.wire.server broker registered ...``, or that as JSON.
 
-    A traceback follows on lines of its own that begin with a bar, so that none of them passes for an event;
-    in JSON it is a member of the object.
+    An object in JSON has the message, and the event and its values once more as members of their own, see
+    :func:`fields_of`. A traceback follows on lines of its own that begin with a bar, so that none of them
+    passes for an event; in JSON it is a member of the object.
     """
 
     def __init__(self, style: Style = "text") -> None:
@@ -82,6 +183,7 @@ class LineFormatter(logging.Formatter):
         trace = self._trace(record)
         if self._json:
             line: dict[str, object] = {"at": at, "level": record.levelname, "logger": record.name}
+            line |= fields_of(record)
             line["message"] = message
             if trace:
                 line["traceback"] = trace

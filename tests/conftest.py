@@ -34,6 +34,7 @@ OURS: Final = tuple(
 APART: Final = tuple(
     f"tests/interop/test_{name}.py"
     for name in (
+        "acl",
         "apache_alone",
         "cluster_test",
         "losing_a_nameserver",

@@ -23,6 +23,7 @@ from routekeeper.remoting.addresses import host_port, is_loopback
 from routekeeper.remoting.http.hosts import AllowedHosts
 from routekeeper.remoting.http.listener import RESERVE, HttpConnections, protocol_log
 from routekeeper.remoting.transport.descriptors import http_connections
+from routekeeper.remoting.transport.port_context import watched_http
 
 from . import answers
 from .admin import RaftAdmin
@@ -85,6 +86,10 @@ class HttpServer:
             connections_max=places - reserve,
             reserve=reserve,
         )
+        self.tls_files = watched_http(self.settings.current.http_tls(), self._connections.take_tls)
+        if self.tls_files is not None:
+            self._connections.tls = self.tls_files.value
+            self.server.reloads.append(self.tls_files.files)
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:
@@ -94,6 +99,8 @@ class HttpServer:
             OSError: If the address cannot be bound.
         """
         await self._runner.setup()
+        if self.tls_files is not None:
+            self.tls_files.watch()
         bound = await self._connections.listen(host, port)
         named = self.settings.current.http_allowed_hosts.split(",")
         self._hosts = AllowedHosts(loopback=is_loopback(bound[0]), named=named)
@@ -101,6 +108,8 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop accepting and close; blocking queries are answered, requests in flight get a moment to end."""
+        if self.tls_files is not None:
+            self.tls_files.close()
         await self._connections.close()
         self.reads.end()
         if self._runner.server is not None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from routekeeper.nameserver.handlers import DONE, SettingsChange, must_wait
-from routekeeper.nameserver.liveness import Liveness, Ownership
+from routekeeper.nameserver.liveness import NEVER, Liveness, Ownership
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.files import save_settings_file
-from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, refusal
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, refusal
+from routekeeper.remoting.logs import apply_log_level
 
 from .changes import ChangeLog, Kind
 from .explain import Explanation, explain_route
@@ -79,6 +80,18 @@ class Local:
             keeps_routes=self._keeps_routes,
         )
 
+    @property
+    def departures(self) -> Mapping[LeaveReason, int]:
+        """Brokers that left the table since the start, by reason."""
+        return self._history.departures
+
+    def last_seen_s(self, broker: BrokerKey) -> float | None:
+        """Return the age of a broker's last message to this process; None if there was none."""
+        contact = self._liveness.contact(broker)
+        if contact is None or contact.heard_at == NEVER:
+            return None
+        return self._liveness.clock - contact.heard_at
+
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
@@ -100,6 +113,8 @@ class Local:
     async def change_settings(self, change: SettingsChange) -> Answer:
         """Put settings in force on this nameserver alone, and keep them in its file."""
         self.settings.change(change.after, change.changes)
+        if "logLevel" in change.changes:
+            apply_log_level(change.after.log_level)
         for key, value in change.changes.items():
             logger.info("setting changed key=%s value=%s", key, value)
         self._settings_file.changed()

@@ -43,10 +43,12 @@ def load_settings(
     flags: Mapping[str, str] = MappingProxyType({}),
     stored: Mapping[str, str] = MappingProxyType({}),
     file: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
     """Merge the sources by rank and check the result.
 
     Args:
+        environment: Settings that its variables name; they rank between ``stored`` and ``file``.
         stored: Content of :attr:`NamesrvSettings.store_path`; only what 318 may change counts.
 
     Raises:
@@ -55,13 +57,15 @@ def load_settings(
     for key, text in file.items():
         value = text.strip().lower()
         reason = closed_door(key, value)
+        if key == "aclEnable" and value.partition("#")[0].strip() == "true":
+            reason = "is a broker's setting; a nameserver has acl=admin or acl=all, with aclFile"
         if reason is not None:
             raise ConfigError(f"{key}={value}: {reason}")
     unknown = [key for key in file if key not in BY_KEY and key not in INERT]
     warnings = [f"unknown key {key} in the configuration file is ignored" for key in name_unknown(unknown)]
     kept = {key: value for key, value in stored.items() if key in RUNTIME_KEYS}
     warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
-    merged = {**file, **kept, **flags}
+    merged = {**file, **environment, **kept, **flags}
     inert = {key: text.strip() for key, text in merged.items() if key in INERT}
     if inert.get(_CONTROLLER, "").lower() == "true":
         raise ConfigError(

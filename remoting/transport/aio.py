@@ -276,7 +276,7 @@ async def _reach(
                 make,
                 address,
                 port,
-                ssl=None if tls is None else tls.context,
+                ssl=None if tls is None else tls.context(),
                 server_hostname=None if tls is None else host,
             )
         except OSError as error:

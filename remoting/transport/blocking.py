@@ -244,7 +244,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     """
     from routekeeper.remoting.transport.tls import Pipe, TlsError
 
-    pipe = Pipe(tls.context, host)
+    pipe = Pipe(tls.context(), host)
     done = pipe.shake(b"")
     while True:
         left = deadline - time.monotonic()

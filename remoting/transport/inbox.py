@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from routekeeper.remoting.command import RemotingCommand, read_command
 from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.foreign import foreign
 
 #: Bytes of one connection that wait to be looked at, above which no more are read from it. A larger frame is
 #: read only when it is its turn.
@@ -96,6 +97,7 @@ class Inbox:
         "_starts",
         "_unfinished",
         "_waiting",
+        "answered",
     )
 
     def __init__(
@@ -116,6 +118,8 @@ class Inbox:
         self._missing = 0  # bytes until it is worth looking at the unfinished frame again
         self._data = b""  # looked at from the position on; empty once all of it was
         self._position = 0
+        #: The fast path has answered something, by :meth:`next`.
+        self.answered = False
         self._parked_for = 0
         self._parked = b""
         self._behind: deque[tuple[int, bytes]] = deque()
@@ -188,8 +192,10 @@ class Inbox:
             self._is_asked = False
         else:
             self._is_asked = True
+            before = position
             position, enough = self._fast_path.leading(data, position, answers)
             self._position = position
+            self.answered = self.answered or position > before
             if position == end:
                 self._all_seen()
                 return None
@@ -206,7 +212,8 @@ class Inbox:
         (size,) = _LENGTH.unpack_from(data, position)
         if size + _LENGTH_SIZE > self._frame_size_max:
             raise RemoteProtocolError(
-                f"frame of {size + _LENGTH_SIZE} bytes is above the limit of {self._frame_size_max}"
+                foreign(data[position : position + _LENGTH_SIZE])
+                or f"frame of {size + _LENGTH_SIZE} bytes is above the limit of {self._frame_size_max}"
             )
         stop: int = position + _LENGTH_SIZE + size
         if end < stop:

@@ -74,6 +74,7 @@ def test_line_begins_with_the_instant_in_utc() -> None:
         "at": "2026-01-31T12:00:00.250Z",
         "level": "INFO",
         "logger": "n",
+        "event": "x",
         "message": "x",
     }
 
