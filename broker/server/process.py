@@ -160,6 +160,7 @@ class BrokerServer:
         http_listen: Where HTTP is served, once requests are; None if it is off.
         reloads: Files that are read again while this process runs, once requests are served.
         tls_files: Those of TLS for clients; None if that port is plain.
+        certificates: Certificates of that port and of HTTP; ``left_s`` says how long each lasts.
     """
 
     def __init__(
@@ -188,6 +189,7 @@ class BrokerServer:
         self.http_listen: str | None = None
         self.reloads: list[WatchedFiles[Any]] = []
         self.tls_files: PortFiles | None = None
+        self.certificates: list[PortFiles] = []
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
         self._working = 0
@@ -312,8 +314,12 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if files is not None:
-            self.reloads.append(files.files)
+            self._add_certificate(files)
         return files
+
+    def _add_certificate(self, files: PortFiles) -> None:
+        self.certificates.append(files)
+        self.reloads.append(files.files)
 
     async def _serve_http(self) -> None:
         if self._config.http == "off":
@@ -330,7 +336,7 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if self._http.tls_files is not None:
-            self.reloads.append(self._http.tls_files.files)
+            self._add_certificate(self._http.tls_files)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)

@@ -27,7 +27,7 @@ from routekeeper.nameserver.types import Answer, ConnectionId
 from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
-from routekeeper.remoting.transport.port_context import watched_port
+from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.watched_files import WatchedFiles
@@ -53,6 +53,7 @@ class NameServer:
     Attributes:
         reloads: Files that are read again while this process runs.
         tls_files: Those of TLS on the wire; None if it is plain.
+        certificates: Certificates of the wire and of HTTP; ``left_s`` says how long each lasts.
 
     Raises:
         TlsSettingError: If those cannot be used.
@@ -83,9 +84,10 @@ class NameServer:
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
         self.reloads: list[WatchedFiles[Any]] = []
+        self.certificates: list[PortFiles] = []
         self.tls_files = watched_port(current.tls, self._take_tls)
         if self.tls_files is not None:
-            self.reloads.append(self.tls_files.files)
+            self.add_certificate(self.tls_files)
         self.wire = RemotingServer(
             handlers={code: self._read if code in READS else self._execute for code in SERVED}
             | {RequestCode.REGISTER_BROKER: self._register},
@@ -101,6 +103,11 @@ class NameServer:
     def uptime_s(self) -> float:
         """Seconds since this process began to serve."""
         return self._loop.time() - self._started_at
+
+    def add_certificate(self, files: PortFiles) -> None:
+        """Take the files of a port's certificate into :attr:`certificates` and :attr:`reloads`."""
+        self.certificates.append(files)
+        self.reloads.append(files.files)
 
     async def start(self, consistency: Consistency) -> str:
         """Bind and serve; return the bound ``host:port``.

@@ -101,7 +101,7 @@ class PortFiles(CertificateFiles[PortContext]):
         config: str = "",
     ) -> None:
         self._what, self._settle = what, settle
-        self._config = (Path(config),) if config else ()
+        self._config: tuple[Path, ...] = (Path(config),) if config else ()
         self._settings = settle()
         self._take_context = take
         super().__init__(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.remoting import certificates
 from routekeeper.remoting.certificates import DAY_S, CertificateFiles, ends_of, thresholds_passed
 from routekeeper.remoting.tls_settings import PortTls, TlsSettingError
 from routekeeper.remoting.transport.port_context import load_port
@@ -69,7 +68,7 @@ def test_each_threshold_is_said_once(
     ends_at = float(calendar.timegm((2030, 6, 1, 0, 0, 0)))
     files = CertificateFiles("test certificate", (path,), lambda: None, print, ends_at=lambda _: ends_at)
     now = ends_at - 40 * DAY_S
-    monkeypatch.setattr(certificates.time, "time", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
 
     async def looks() -> None:
         nonlocal now
