@@ -389,8 +389,12 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if files is not None:
-            self.reloads.append(files.files)
+            self._add_certificate("wire", files)
         return files
+
+    def _add_certificate(self, port: str, files: PortFiles) -> None:
+        self.expirations[port] = lambda: files.left_s
+        self.reloads.append(files.files)
 
     async def _serve_http(self) -> None:
         if self._config.http == "off":
@@ -407,7 +411,7 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if self._http.tls_files is not None:
-            self.reloads.append(self._http.tls_files.files)
+            self._add_certificate("http", self._http.tls_files)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)

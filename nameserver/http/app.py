@@ -89,7 +89,7 @@ class HttpServer:
         self.tls_files = watched_http(self.settings.current.http_tls(), self._connections.take_tls)
         if self.tls_files is not None:
             self._connections.tls = self.tls_files.value
-            self.server.reloads.append(self.tls_files.files)
+            self.server.add_certificate("http", self.tls_files)
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:
