@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from routekeeper.bench.resolution import RESOLUTION_S
 from routekeeper.bench.runfolder import REAL, Arm, Durability, Line, Links, Series
 from routekeeper.bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
 
@@ -60,6 +61,8 @@ CASES: Final[dict[str, dict[str, Kind]]] = {
 }
 """Scenario to its cases, and what each does."""
 
+COSTS: Final = ("quiet", "idle-300")
+"""Scenarios in which the servers' cost is measured: nobody but the load asks them meanwhile."""
 
 REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
 """What may happen to servers where RocketMQ's own brokers and clients stand: these dial each other directly,
@@ -158,7 +161,7 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     blocks: int
     timers: Timers
     watches: bool = False
-    """Return whether ZooKeeper's clients watch; else they poll like the others."""
+    """Whether ZooKeeper's clients watch; else they poll like the others."""
     durability: Durability | None = None
     """Raft's, where it is not the plan's."""
     arms: list[Arm] = []
@@ -360,6 +363,12 @@ def parse_plan(text: str) -> Plan:
         _known(f"lines.{line.name}.arms", list(line.arms), set(plan.arms))
         if line.margin <= 0:
             raise PlanError(f"lines.{line.name}.margin={line.margin:g} must be above 0")
+        finest = RESOLUTION_S.get(line.measure, 0.0)
+        if line.margin < finest:
+            raise PlanError(
+                f"lines.{line.name}.margin={line.margin:g} s is finer than {line.measure} can tell, "
+                f"allowed from {finest:g} s on"
+            )
     return plan
 
 

@@ -26,6 +26,7 @@ from routekeeper.broker.command_line import parse_command_line
 from routekeeper.broker.config import (
     IMPORTANT_KEYS,
     LIVE_KEYS,
+    NAMESRV_KEYS,
     BrokerConfig,
     apply_properties,
     is_broker_name,
@@ -51,11 +52,13 @@ from routekeeper.remoting.properties import (
     name_unknown,
     parse_properties,
 )
+from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
 from routekeeper.remoting.state_file import StateFileError
 
 logger = logging.getLogger("routekeeper.broker")
 
+_SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
 """Holds the store where no place is named."""
 
@@ -63,7 +66,7 @@ _DATA: Final = Path("data")
 def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
     """Run ``mqbroker``; return its exit code, of those that docs/operations.md lists.
 
-    A closed terminal (SIGHUP) stops it in order, too, with 129.
+    SIGHUP has it read settings and files again; of a closed terminal, it stops it in order, with 129.
 
     Args:
         announcer: Makes what keeps the nameservers informed.
@@ -101,9 +104,7 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
         pass
     try:
-        return runner(
-            _run(config, directory, announcer, changed, bind_unnamed=_bind_unnamed(arguments, file))
-        )
+        return runner(_run(config, directory, announcer, changed, arguments=arguments, file=file))
     except (SettingError, StoreUnusable) as error:
         return _complain(error)
     except Exception:
@@ -117,12 +118,29 @@ async def _run(
     announcer: AnnouncerFactory,
     changed: Mapping[str, str],
     *,
-    bind_unnamed: bool,
+    arguments: argparse.Namespace,
+    file: Mapping[str, str],
 ) -> int:
     stop = asyncio.Event()
-    ending = end_at_signals(stop)
-
     manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
+    server = BrokerServer(config, directory, announcer, changed_settings=changed)
+
+    def resolve(content: Mapping[str, str]) -> dict[str, str]:
+        found, _, _ = _settings(arguments, content, changed=server.changed_settings)
+        return found.to_properties()
+
+    settings_file = SettingsFile(
+        file,
+        read=lambda: _file(arguments.config),
+        resolve=resolve,
+        reloadable=("logLevel", *NAMESRV_KEYS),
+        take=server.take_settings,
+        refusals=(SettingError,),
+    )
+    reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
+    ending = end_at_signals(stop, reload.begin)
+    beside: list[asyncio.Task[None]] = []
+    bind_unnamed = _bind_unnamed(arguments, file)
 
     async def say_when_stopping() -> None:
         await stop.wait()
@@ -133,6 +151,7 @@ async def _run(
         found += f" id={config.broker_id}" + (f" http={server.http_listen}" if server.http_listen else "")
         print(f"mqbroker ready {found}", flush=True)
         manager.ready(found)
+        beside.append(asyncio.create_task(reload.run()))
         # Decide by the resolved address: many systems give loopback the machine's own name.
         if not is_loopback(split_address(listen)[0]):
             return
@@ -149,12 +168,12 @@ async def _run(
                 listen,
             )
 
-    server = BrokerServer(config, directory, announcer, changed_settings=changed)
-    saying = asyncio.create_task(say_when_stopping())
+    beside.append(asyncio.create_task(say_when_stopping()))
     try:
         await server.run(stop, ready)
     finally:
-        saying.cancel()
+        for task in beside:
+            task.cancel()
     return ending.code
 
 
@@ -207,12 +226,14 @@ def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> N
 
 
 def _settings(
-    arguments: argparse.Namespace, values: Mapping[str, str]
+    arguments: argparse.Namespace, values: Mapping[str, str], *, changed: dict[str, str] | None = None
 ) -> tuple[BrokerConfig, Path, dict[str, str]]:
     """Lay the flags over what was changed at run time over the file over the defaults, and check the result.
 
     Args:
         values: Of the settings file.
+        changed: Settings that were changed at run time; None at the start: they are read from the store then,
+            and warnings are logged.
 
     Returns:
         The settings, the store's folder, and which settings were changed at run time.
@@ -220,21 +241,15 @@ def _settings(
     Raises:
         SettingError: If a setting is bad.
     """
-    config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
+    config = BrokerConfig(
+        namesrv_addr=os.environ.get("NAMESRV_ADDR", ""), rocketmq_home=os.environ.get("ROCKETMQ_HOME", "")
+    )
     file: Mapping[str, str] = {}
     if arguments.config is not None:
         file, warnings = fit_settings(values)
-        for warning in warnings:
-            logger.warning("setting cannot be honoured reason=%s file=%s", warning, arguments.config)
         config, unknown = apply_properties(config, file)
-        for key in name_unknown(unknown):
-            logger.warning("unknown setting ignored key=%s file=%s", key, arguments.config)
-        for key in commented(file):
-            if key not in unknown:
-                logger.warning(
-                    "comment is part of a value key=%s hint=put comments on lines of their own", key
-                )
-    changed: dict[str, str] = {}
+        if changed is None:
+            _warn(arguments.config, warnings, unknown, file)
     flags: dict[str, str] = {}
     for key, value in (
         ("namesrvAddr", arguments.namesrv),
@@ -245,6 +260,22 @@ def _settings(
         ("httpListen", arguments.http),
         ("logLevel", arguments.log_level),
         ("logFormat", arguments.log_format),
+        ("httpTlsCert", arguments.http_tls_cert),
+        ("httpTlsKey", arguments.http_tls_key),
+        ("httpTlsCa", arguments.http_tls_ca),
+        ("tlsMode", arguments.tls_mode),
+        ("tlsCert", arguments.tls_cert),
+        ("tlsKey", arguments.tls_key),
+        ("tlsCa", arguments.tls_ca),
+        ("tlsClientAuth", arguments.tls_client_auth),
+        ("tlsConfig", arguments.tls_config),
+        ("tls.enable", _SWITCH[arguments.namesrv_tls]),
+        ("tls.client.certPath", arguments.tls_client_cert),
+        ("tls.client.keyPath", arguments.tls_client_key),
+        ("aclFile", arguments.acl_file),
+        ("adminNetworks", arguments.admin_networks),
+        ("namesrvAclFile", arguments.namesrv_acl_file),
+        ("rpcHook", None if arguments.rpc_hook is None else ",".join(arguments.rpc_hook)),
     ):
         if value is not None:
             flags[key] = value
@@ -266,8 +297,9 @@ def _settings(
     directory, name = _founding(apply_properties(config, flags)[0], is_named=is_named)
     config = replace(config, broker_name=name)
     try:
-        saved = read_changed_settings(DISK, directory)
-        changed = {key: value for key, value in saved.items() if key in LIVE_KEYS}
+        if changed is None:
+            saved = read_changed_settings(DISK, directory)
+            changed = {key: value for key, value in saved.items() if key in LIVE_KEYS}
         config, _ = apply_properties(config, changed)
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}"
@@ -281,6 +313,16 @@ def _settings(
         raise SettingError(f"--set {unknown[0]}: no such setting")
     config.validate()
     return config, directory, changed
+
+
+def _warn(name: str, warnings: Sequence[str], unknown: Sequence[str], file: Mapping[str, str]) -> None:
+    for warning in warnings:
+        logger.warning("setting cannot be honoured reason=%s file=%s", warning, name)
+    for key in name_unknown(unknown):
+        logger.warning("unknown setting ignored key=%s file=%s", key, name)
+    for key in commented(file):
+        if key not in unknown:
+            logger.warning("comment is part of a value key=%s hint=put comments on lines of their own", key)
 
 
 def _founding(config: BrokerConfig, *, is_named: bool) -> tuple[Path, str]:

@@ -24,6 +24,9 @@ settings of our own, in the file or by --set (-p prints all settings with their 
                                 topics (default 30000), consumer groups (16000) and bytes of all groups'
                                 offsets (8 MiB) above which no new ones are taken
   maxQueues                     queues (default 200000) above which no other queue gets its first message
+  aclFile, adminNetworks, namesrvAclFile
+                                what --acl-file, --admin-networks and --namesrv-acl-file set
+  rpcHook                       what --rpc-hook sets, by comma
   httpListen, logLevel, logFormat
                                 what --http, --log-level and --log-format set
 """
@@ -73,6 +76,30 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
+    _add_tls(parser)
+    parser.add_argument(
+        "--acl-file",
+        metavar="FILE",
+        help="accounts, as plain_acl.yml has them; needs aclEnable=true"
+        " (default: $ROCKETMQ_HOME/conf/plain_acl.yml and the files in conf/acl)",
+    )
+    parser.add_argument(
+        "--admin-networks",
+        metavar="CIDR,...",
+        help="networks from which alone requests of operators are taken (default: any)",
+    )
+    parser.add_argument(
+        "--namesrv-acl-file",
+        metavar="FILE",
+        help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
+        " (default: it signs nothing)",
+    )
+    parser.add_argument(
+        "--rpc-hook",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="hook that sees requests and their answers, and may refuse; may be repeated (default: none)",
+    )
     parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
     parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
@@ -120,3 +147,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
     return parser
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of TLS, at the broker's own ports and towards nameservers."""
+    parser.add_argument(
+        "--tls-mode",
+        metavar="MODE",
+        help="TLS for clients: disabled, permissive or enforcing "
+        "(default: permissive where a certificate is given)",
+    )
+    for flag, text in (
+        ("--tls-cert", "PEM file: certificate that the port for clients shows, and its chain"),
+        ("--tls-key", "PEM file: its key (default: in the file of --tls-cert)"),
+        ("--tls-ca", "PEM file: authorities of the certificates that clients and nameservers show"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)
+    parser.add_argument(
+        "--tls-client-auth",
+        metavar="none|optional|require",
+        help="whether clients show a certificate of --tls-ca (default: none)",
+    )
+    for flag, text in (
+        ("--tls-config", "RocketMQ's settings of TLS (tls.server.certPath and others)"),
+        ("--http-tls-cert", "PEM file: certificate of HTTP, which is served by TLS then"),
+        ("--http-tls-key", "PEM file: its key (default: in the file of --http-tls-cert)"),
+        ("--http-tls-ca", "PEM file: authorities; HTTP demands a certificate of theirs then"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)
+    parser.add_argument(
+        "--namesrv-tls",
+        choices=("on", "off"),
+        help="TLS towards nameservers, whose certificates must be of --tls-ca and for their host; without"
+        " --tls-ca any certificate will do (default: on where --tls-mode is enforcing)",
+    )
+    for flag, text in (
+        ("--tls-client-cert", "PEM file: certificate for nameservers that ask for one"),
+        ("--tls-client-key", "PEM file: its key (default: in the file of --tls-client-cert)"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=text)

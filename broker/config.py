@@ -10,11 +10,13 @@ from typing import Any, Final
 from routekeeper.broker.errors import SettingError
 from routekeeper.broker.store.message_index import FILE_MESSAGES
 from routekeeper.broker.store.retention import parse_hours
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
 from routekeeper.remoting.addresses import FORM, address_fault, split_address
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.names import CHARACTERS, TOPIC_LENGTH_MAX
+from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
 REGISTER_PERIOD_MIN_MS: Final = 10_000
@@ -26,12 +28,15 @@ _MASTER: Final = "ASYNC_MASTER"
 #: Longest delay, and largest number of delay levels; each becomes a queue that is looked at again and again.
 _DELAY_MAX_MS: Final = 366 * 86_400_000
 _DELAY_LEVELS_MAX: Final = 1024
+#: Nameservers of a broker; each change of the list costs a registration or a goodbye at each.
+NAMESRV_ADDRS_MAX: Final = 64
 _DAMAGE_POLICIES: Final = ("refuse", "skip")
 
 #: Numbers that settings may have.
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "listenPort": (0, 65_535),
     "advertisePort": (0, 65_535),
+    "updateNameServerAddrPeriod": (1000, 86_400_000),
     "haListenPort": (0, 65_535),
     "brokerPermission": (0, 7),
     "timerDivisor": (1, 1000),
@@ -65,13 +70,14 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 
 
-def _key(name: str, *, live: bool = False) -> dict[str, Any]:
-    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it."""
-    return {"key": name, "live": live}
+def _key(name: str, *, live: bool = False, secret: bool = False) -> dict[str, Any]:
+    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it; ``secret`` if
+    nobody is shown its value."""
+    return {"key": name, "live": live, "secret": secret}
 
 
-def _setting(key: str, default: Any, *, live: bool = False) -> Any:
-    return field(default=default, metadata=_key(key, live=live))
+def _setting(key: str, default: Any, *, live: bool = False, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata=_key(key, live=live, secret=secret))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +86,16 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages``, ``http``, ``recover_damaged_log`` and those of the log.
+    modes alike), ``index_file_messages``, ``http``, ``rpc_hook``, ``recover_damaged_log``, ``acl_file``,
+    ``admin_networks``, ``namesrv_acl_file`` and those of the log.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
     cluster_name: str = _setting("brokerClusterName", "DefaultCluster")
     broker_id: int = _setting("brokerId", 0)
-    namesrv_addr: str = _setting("namesrvAddr", "")
+    namesrv_addr: str = _setting("namesrvAddr", "", live=True)
+    look_up_namesrv: bool = _setting("fetchNameSrvAddrByDnsLookup", False, live=True)
+    look_up_period_ms: int = _setting("updateNameServerAddrPeriod", 120_000, live=True)
     listen_port: int = _setting("listenPort", 10911)
     bind_host: str = _setting("bindAddress", "127.0.0.1")
     broker_ip: str = _setting("brokerIP1", "")
@@ -97,6 +106,10 @@ class BrokerConfig:
     log_path: str = _setting("storePathCommitLog", "")
     broker_role: str = _setting("brokerRole", _MASTER)
     acl_enable: bool = _setting("aclEnable", False)
+    acl_file: str = _setting("aclFile", "")
+    rocketmq_home: str = _setting("rocketmqHome", "")
+    admin_networks: str = _setting("adminNetworks", "")
+    namesrv_acl_file: str = _setting("namesrvAclFile", "")
     broker_permission: int = _setting("brokerPermission", 6, live=True)
 
     register_period_ms: int = _setting("registerNameServerPeriod", 30_000)
@@ -150,6 +163,24 @@ class BrokerConfig:
     http: str = _setting("httpListen", "off")
     log_level: str = _setting("logLevel", "INFO", live=True)
     log_format: str = _setting("logFormat", "text")
+    http_tls_cert: str = _setting("httpTlsCert", "")
+    http_tls_key: str = _setting("httpTlsKey", "")
+    http_tls_ca: str = _setting("httpTlsCa", "")
+    tls_mode: str = _setting("tlsMode", "")
+    tls_cert: str = _setting("tlsCert", "")
+    tls_key: str = _setting("tlsKey", "")
+    tls_ca: str = _setting("tlsCa", "")
+    tls_client_auth: str = _setting("tlsClientAuth", "")
+    tls_config: str = _setting("tlsConfig", "")
+
+    # TLS towards nameservers, see broker.server.namesrv_tls. Source: TlsSystemConfig, RocketMQ 4.9 and 5.3.
+    tls_enable: str = _setting("tls.enable", "")
+    tls_client_cert: str = _setting("tls.client.certPath", "")
+    tls_client_key: str = _setting("tls.client.keyPath", "")
+    tls_client_key_password: str = _setting("tls.client.keyPassword", "", secret=True)
+    tls_client_ca: str = _setting("tls.client.trustCertPath", "")
+    tls_client_auth_server: str = _setting("tls.client.authServer", "")
+    rpc_hook: str = _setting("rpcHook", "")
 
     @property
     def advertise_host(self) -> str:
@@ -161,6 +192,11 @@ class BrokerConfig:
         """Nameserver addresses, in order, without repetition."""
         parts = (part.strip() for part in self.namesrv_addr.replace(",", ";").split(";"))
         return tuple(dict.fromkeys(part for part in parts if part))
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def register_period_s(self) -> float:
@@ -176,6 +212,26 @@ class BrokerConfig:
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def tls(self) -> TlsFlags:
+        """TLS of the port for clients."""
+        return TlsFlags(
+            mode=self.tls_mode,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_ca,
+            client_auth=self.tls_client_auth,
+            config=self.tls_config,
+        )
+
+    def http_tls(self) -> PortTls:
+        """Return TLS of the HTTP port.
+
+        Raises:
+            TlsSettingError: If settings do not fit together.
+        """
+        return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -202,20 +258,46 @@ class BrokerConfig:
             raise SettingError(
                 f"brokerRole={self.broker_role}: only {_MASTER} can be served, there is no replication"
             )
-        if self.acl_enable:
-            raise SettingError("aclEnable=true: requests cannot be authenticated, allowed is false")
+        if self.acl_enable and not self.acl_file and not self.rocketmq_home:
+            raise SettingError(
+                "aclEnable=true needs aclFile=FILE, or ROCKETMQ_HOME for its conf/plain_acl.yml and conf/acl"
+            )
+        if self.acl_file and not self.acl_enable:
+            raise SettingError(f"aclFile={self.acl_file} needs aclEnable=true")
+        if self.admin_networks:
+            try:
+                parse_networks(self.admin_networks)
+            except AddressError as error:
+                raise SettingError(f"adminNetworks: {error}") from None
         if "," in self.log_path:
             raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
+        if len(self.namesrv_addrs) > NAMESRV_ADDRS_MAX:
+            raise SettingError(
+                f"namesrvAddr: {len(self.namesrv_addrs)} addresses, allowed are {NAMESRV_ADDRS_MAX}"
+            )
         for addr in self.namesrv_addrs:
             if not is_address(addr):
                 fault = address_fault(addr, form=ADDR_FORM, separator="semicolons")
                 raise SettingError(f"namesrvAddr: {addr[:300]!r} {fault}")
+        for key, value in (
+            ("tls.enable", self.tls_enable),
+            ("tls.client.authServer", self.tls_client_auth_server),
+        ):
+            if value not in ("", "true", "false"):
+                raise SettingError(f"{key}={value[:80]!r} is neither true nor false")
+        if self.tls_client_key and not self.tls_client_cert:
+            raise SettingError("tls.client.keyPath needs tls.client.certPath")
         if self.http != "off":
             try:
                 split_address(self.http)
             except LocalProtocolError:
                 fault = address_fault(self.http, form=f"{FORM}, or off")
                 raise SettingError(f"httpListen={self.http[:80]} {fault}") from None
+        try:
+            self.tls.check()
+            self.http_tls()
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
         for key, (low, high) in RANGES.items():
             value = getattr(self, _FIELDS[key].name)
             if not low <= value <= high:
@@ -251,13 +333,22 @@ class BrokerConfig:
                 raise SettingError(f"{key}={word[:80]}: allowed are {', '.join(allowed)}")
 
     def to_properties(self) -> dict[str, str]:
-        """Return every setting under RocketMQ's key, as ``-p`` prints and request 26 answers."""
-        return {item.metadata["key"]: _spell(getattr(self, item.name)) for item in fields(self)}
+        """Return every setting under RocketMQ's key, as ``-p`` and request 26 show it; secrets are stars."""
+        return {
+            item.metadata["key"]: "******"
+            if item.metadata["secret"] and getattr(self, item.name)
+            else _spell(getattr(self, item.name))
+            for item in fields(self)
+        }
 
 
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
-#: Keys that request 25 may change: an allow-list, never a path or an address.
+#: Keys that request 25 may change: an allow-list, never a path or an address to bind.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
+#: Keys whose values are shown to nobody.
+SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
+#: Keys that decide which nameservers the broker registers with.
+NAMESRV_KEYS: Final = frozenset({"namesrvAddr", "fetchNameSrvAddrByDnsLookup", "updateNameServerAddrPeriod"})
 #: Keys that ``-m`` prints. Source: ImportantField in BrokerConfig and MessageStoreConfig, RocketMQ 5.3.
 IMPORTANT_KEYS: Final = frozenset(
     {

@@ -13,6 +13,7 @@ from routekeeper.remoting.properties import closed_door
 _UNSUPPORTED: Final = {
     "rejectTransactionMessage": ("false", "transactions are not supported, their messages are refused"),
     "enablePropertyFilter": ("true", "SQL92 filters are not supported, pulls with one are refused"),
+    "fetchNamesrvAddrByAddressServer": ("true", "no address server is asked, name them in namesrvAddr"),
 }
 #: Settings without which messages would have fewer copies than asked for.
 _REPLICATION: Final = ("enableDLegerCommitLog", "enableControllerMode")
@@ -31,6 +32,10 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     fitting, warnings = dict(values), []
     for key, text in values.items():
         value = text.strip().lower()
+        if key == "useTLS":  # RocketMQ's other name; in a file it wins there, too
+            del fitting[key]
+            fitting["tls.enable"] = value
+            continue
         reason = closed_door(key, value)
         if key in _REPLICATION and value == "true":
             reason = "there is no replication, allowed is false"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from routekeeper.remoting.interrupt import Ending, Order, end_quietly_when_interrupted, ending_signals
+from routekeeper.remoting.interrupt import (
+    Ending,
+    Order,
+    end_quietly_when_interrupted,
+    server_signals,
+)
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
@@ -19,7 +24,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
@@ -31,7 +36,13 @@ from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.command_line import CommandLine, parse_command_line
-from routekeeper.nameserver.settings.declared import CHOICES, ConfigError, format_settings, parse_values
+from routekeeper.nameserver.settings.declared import (
+    CHOICES,
+    ConfigError,
+    format_settings,
+    parse_values,
+    spell_settings,
+)
 from routekeeper.nameserver.settings.files import FileError, load_settings_file, load_token
 from routekeeper.nameserver.settings.ranking import Loaded, load_settings
 from routekeeper.nameserver.wire.server import NameServer
@@ -40,7 +51,9 @@ from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.logs import Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import explain_comments, parse_properties
+from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
+from routekeeper.remoting.tls_settings import TlsSettingError
 
 log = logging.getLogger("routekeeper.nameserver")
 
@@ -48,7 +61,7 @@ _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
 _EXIT_FAILED: Final = 70  # EX_SOFTWARE, as a raft member that cannot go on
 #: What keeps the process from serving; the message is the one line printed before exit 2.
-_REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError)
+_REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError, TlsSettingError)
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
 #: Parameters of glibc's mallopt, and values: bytes from which on memory for one object comes from the kernel;
@@ -62,13 +75,14 @@ _ENVIRONMENT: Final = {"MQNAMESRV_LOG_LEVEL": "logLevel", "MQNAMESRV_LOG_FORMAT"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a nameserver until SIGTERM, SIGINT or SIGHUP; return the exit code."""
+    """Run a nameserver until a signal ends it; return the exit code."""
     write_stderr_in_thread()
     try:
         line = parse_command_line(
             sys.argv[1:] if argv is None else argv, version=f"mqnamesrv {metadata.version('routekeeper')}"
         )
-        loaded, stored = _load(line)
+        file = _read_file(line)
+        loaded, stored = _load(line, file)
         settings = loaded.settings
         if line.print_config:
             print(format_settings(settings), end="")
@@ -87,7 +101,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             if warning:
                 log.warning("token file warning=%s", warning)
         live = LiveSettings(settings, stored)
-        return _run(serve(live, token=token, bind_unnamed=loaded.bind_unnamed))
+        settings_file = SettingsFile(
+            file,
+            read=lambda: _read_file(line),
+            resolve=lambda file: spell_settings(_merge(line, file, live.stored).settings),
+            reloadable=("logLevel",),
+            take=live.take,
+            refusals=(ConfigError,),
+        )
+        return _run(serve(live, settings_file, token=token, bind_unnamed=loaded.bind_unnamed))
     except _REFUSALS as error:
         print(f"mqnamesrv: {in_one_line(error)}", file=sys.stderr)
         return _EXIT_SETTING
@@ -131,10 +153,17 @@ class _Ending:
         self.begun.set()
 
 
-async def serve(settings: LiveSettings, *, token: str | None = None, bind_unnamed: bool = False) -> int:
+async def serve(
+    settings: LiveSettings,
+    settings_file: SettingsFile,
+    *,
+    token: str | None = None,
+    bind_unnamed: bool = False,
+) -> int:
     """Bind, say so, serve until a signal, stop in order; return the exit code.
 
     Args:
+        settings_file: Read again at SIGHUP.
         token: What changes of the group over HTTP must prove they know; None leaves them off.
         bind_unnamed: As :attr:`.settings.ranking.Loaded.bind_unnamed`.
 
@@ -147,7 +176,12 @@ async def serve(settings: LiveSettings, *, token: str | None = None, bind_unname
         from routekeeper.nameserver.http.app import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
-    for number in ending_signals():
+    manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
+    reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
+    end_at, reload_at = server_signals()
+    for number in reload_at:
+        loop.add_signal_handler(number, reload.begin)
+    for number in end_at:
         loop.add_signal_handler(number, ending.signal, number)
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as at_end:
         server = NameServer(settings=settings, group=group)
@@ -177,9 +211,10 @@ async def serve(settings: LiveSettings, *, token: str | None = None, bind_unname
         _keep_freed_memory()
         ready = f"listen={listen} http={http_listen} mode={status.mode} role={status.role}"
         print(f"mqnamesrv ready {ready}", flush=True)
-        manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
         manager.ready(ready)
+        reloading = group.create_task(reload.run())
         await ending.begun.wait()
+        reloading.cancel()
         manager.stopping()
     log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
     return ending.code
@@ -220,6 +255,7 @@ async def _open_mode(
     if settings.current.mode == "raft":
         replicated = Replicated(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
+        server.reloads.extend(replicated.member.reloads)
         return replicated
     hold_directory(Path(settings.current.data_dir), mode="independent")
     independent = Independent(settings, server, boot_id=boot_id)
@@ -237,23 +273,29 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
         raise ConfigError(f"{what} cannot be bound: {reason}") from None
 
 
-def _load(line: CommandLine) -> tuple[Loaded, dict[str, str]]:
-    """Merge flags, stored settings, the file and defaults; the file may say where the stored ones lie."""
-    file: dict[str, str] = {}
-    if line.config_file is not None:
-        try:
-            # Java reads properties files as ISO-8859-1.
-            content = read_regular(line.config_file, size_max=SETTINGS_SIZE_MAX)
-            file = parse_properties(content.decode("latin-1"))
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(f"-c {line.config_file} cannot be read: {why}") from None
+def _read_file(line: CommandLine) -> dict[str, str]:
+    """Return the content of the ``-c`` file, empty without one."""
+    if line.config_file is None:
+        return {}
     try:
-        environment = _read_environment()
-        first = load_settings(flags=line.flags, file=file, environment=environment)
-        stored = load_settings_file(Path(first.settings.store_path))
-        loaded = load_settings(flags=line.flags, stored=stored, file=file, environment=environment)
-        return loaded, stored
+        # Java reads properties files as ISO-8859-1.
+        content = read_regular(line.config_file, size_max=SETTINGS_SIZE_MAX)
+        return parse_properties(content.decode("latin-1"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"-c {line.config_file} cannot be read: {why}") from None
+
+
+def _load(line: CommandLine, file: Mapping[str, str]) -> tuple[Loaded, dict[str, str]]:
+    """Merge flags, stored settings, the file and defaults; the file may say where the stored ones lie."""
+    first = _merge(line, file, {})
+    stored = load_settings_file(Path(first.settings.store_path))
+    return _merge(line, file, stored), stored
+
+
+def _merge(line: CommandLine, file: Mapping[str, str], stored: Mapping[str, str]) -> Loaded:
+    try:
+        return load_settings(flags=line.flags, stored=stored, file=file, environment=_read_environment())
     except ConfigError as error:
         raise ConfigError(explain_comments(str(error), file)) from None
 

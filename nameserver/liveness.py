@@ -202,7 +202,7 @@ class Liveness:
             origin: Over which it came; :meth:`registering` was called with it.
             listed: Version of the broker's record as applied here.
         """
-        if version == listed or not version.contained_in(listed):
+        if not version.contained_in(listed) or version == listed:
             if self._contained:
                 self.note_current(broker)
             return False

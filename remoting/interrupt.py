@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from enum import Enum, auto
@@ -28,13 +29,23 @@ def end_quietly_when_interrupted() -> None:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals at which a server ends in order, with drain.
+    """Return the signals at which a program ends in order.
 
     SIGHUP is among them, as a closed terminal sends it, unless it was ignored at the start (``nohup``).
     """
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     hangup = () if ignored else (signal.SIGHUP,)
     return signal.SIGTERM, signal.SIGINT, *hangup
+
+
+def server_signals() -> tuple[tuple[signal.Signals, ...], tuple[signal.Signals, ...]]:
+    """Return the signals at which a server ends in order, and those at which it reads files again.
+
+    SIGHUP ends a server that was started from a terminal, so that a closed terminal leaves no server behind.
+    """
+    if os.isatty(0):
+        return ending_signals(), ()
+    return (signal.SIGTERM, signal.SIGINT), (signal.SIGHUP,)
 
 
 class Order(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Mapping
 from typing import Final, Self
 
@@ -20,7 +21,7 @@ _US: Final = 1e6
 
 
 class ServiceManager:
-    """Tells the service manager when this server is ready, that its event loop runs, and when it stops.
+    """Tells the service manager when this server is ready, that its event loop runs, reloads, and stops.
 
     Does nothing without a socket to write to. A message that cannot be sent is no reason to stop serving: the
     first one is a WARNING.
@@ -56,6 +57,14 @@ class ServiceManager:
         self._send(f"READY=1\nSTATUS={status}\n")
         if self._path and self._watchdog_s:
             self._alive(asyncio.get_running_loop())
+
+    def reloading(self) -> None:
+        """Say that settings and files are being read again; see sd_notify(3) for the clock."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}\n")
+
+    def reloaded(self) -> None:
+        """Say that they were."""
+        self._send("READY=1\n")
 
     def stopping(self) -> None:
         """Say that this server ends."""

@@ -78,6 +78,9 @@ class ZooKeeperAnnouncer:
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         await self._announced()
 
+    def nameservers_changed(self) -> None:
+        log.warning("another ensemble is used after a restart only")
+
     async def _announced(self) -> None:
         self._done.clear()
         self._wanted.set()
@@ -98,7 +101,13 @@ class ZooKeeperAnnouncer:
 
 
 def announcer(
-    state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+    state: BrokerState,
+    /,
+    *,
+    broker_addr: str,
+    ha_addr: str,
+    changed: Callable[[], object],
+    tls: object = None,
 ) -> Announcer:
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     return ZooKeeperAnnouncer(state, broker_addr=broker_addr, ha_addr=ha_addr, changed=changed)

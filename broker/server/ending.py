@@ -9,10 +9,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NoReturn
 
-from routekeeper.remoting.interrupt import Ending, Order, ending_signals
+from routekeeper.remoting.interrupt import Ending, Order, server_signals
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,11 @@ END_S: Final = 30.0
 UNORDERLY: Final = 70
 
 
-def end_at_signals(stop: asyncio.Event) -> Ending:
+def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
     """Set ``stop`` at a signal that ends servers, and see to it that the process does end.
+
+    Args:
+        reload: Called on the loop at a signal to read settings and files again.
 
     Returns:
         What knows the exit code once ``stop`` is set.
@@ -31,29 +34,43 @@ def end_at_signals(stop: asyncio.Event) -> Ending:
     A thread waits for signals: the loop, which reads and writes the log, hears nothing while a disk holds it
     up. To be called before there are other threads, in the loop's.
     """
-    numbers = ending_signals()
+    end_at, reloading = server_signals()
+    numbers = (*end_at, *reloading)
     for number in numbers:
         signal.signal(number, lambda *_: None)  # one that is ignored would not be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     ending = Ending()
     waiting = threading.Thread(
-        target=_wait, args=(numbers, asyncio.get_running_loop(), stop, ending), name="signals", daemon=True
+        target=_wait,
+        args=(numbers, reloading, asyncio.get_running_loop(), stop, reload, ending),
+        name="signals",
+        daemon=True,
     )
     waiting.start()
     return ending
 
 
 def _wait(
-    numbers: Collection[int], loop: asyncio.AbstractEventLoop, stop: asyncio.Event, ending: Ending
+    numbers: Collection[int],
+    reloading: Collection[int],
+    loop: asyncio.AbstractEventLoop,
+    stop: asyncio.Event,
+    reload: Callable[[], None],
+    ending: Ending,
 ) -> None:
-    ending.take(signal.sigwait(numbers), time.monotonic())
+    while (number := signal.sigwait(numbers)) in reloading:
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(reload)
+    ending.take(number, time.monotonic())
     late = threading.Timer(END_S, _exit, (UNORDERLY, f"not ended {END_S:g} s after the signal, exiting"))
     late.daemon = True
     late.start()
-    with contextlib.suppress(RuntimeError):  # the loop has ended already
+    with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(stop.set)
-    while ending.take(number := signal.sigwait(numbers), time.monotonic()) is not Order.AT_ONCE:
-        pass
+    while True:
+        number = signal.sigwait(numbers)
+        if number not in reloading and ending.take(number, time.monotonic()) is Order.AT_ONCE:
+            break
     _exit(128 + number, f"second signal, exiting at once signal={int(number)}")
 
 

@@ -11,6 +11,8 @@ from aiohttp import web
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.http.hosts import AllowedHosts
 from routekeeper.remoting.http.listener import HttpConnections, protocol_log
+from routekeeper.remoting.tls_settings import PLAIN, PortTls
+from routekeeper.remoting.transport.port_context import watched_http
 
 #: Places for connections: those who look after a broker are few.
 CONNECTIONS_MAX: Final = 64
@@ -25,6 +27,13 @@ class HttpServer:
         metrics: Makes the text of ``/metrics``.
         refusing: Returns why the disk does not take messages or tables now; None if it does.
         given_up: Returns begin and end of each stretch of the log that is missing.
+        tls: Of this port; reads its files at once.
+
+    Attributes:
+        tls_files: Files of TLS; None if the port is plain.
+
+    Raises:
+        TlsSettingError: If those cannot be used.
     """
 
     def __init__(
@@ -34,6 +43,7 @@ class HttpServer:
         refusing: Callable[[], str | None],
         given_up: Callable[[], Sequence[tuple[int, int]]] = tuple,
         connections_max: int = CONNECTIONS_MAX,
+        tls: PortTls = PLAIN,
     ) -> None:
         self._metrics = metrics
         self._refusing = refusing
@@ -50,6 +60,9 @@ class HttpServer:
         self._connections = HttpConnections(
             self._runner, protocol_log(f"{__name__}.protocol"), connections_max=connections_max
         )
+        self.tls_files = watched_http(tls, self._connections.take_tls)
+        if self.tls_files is not None:
+            self._connections.tls = self.tls_files.value
         self._hosts = AllowedHosts(loopback=False, named=())
         self._gathering = asyncio.Lock()
 
@@ -60,12 +73,16 @@ class HttpServer:
             OSError: If the address cannot be bound.
         """
         await self._runner.setup()
+        if self.tls_files is not None:
+            self.tls_files.watch()
         bound, bound_port = await self._connections.listen(host, port)
         self._hosts = AllowedHosts(loopback=is_loopback(bound), named=())
         return join_address(bound, bound_port)
 
     async def close(self) -> None:
         """Stop accepting and close; requests in flight get a moment to end."""
+        if self.tls_files is not None:
+            self.tls_files.close()
         await self._connections.close()
         if self._runner.server is not None:
             await self._runner.server.shutdown(_DRAIN_S)

@@ -36,6 +36,7 @@ from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION, Respon
 from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
 from routekeeper.remoting.transport.limits import ServerStats
+from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
 #: Series of one family whose labels strangers choose.
 SERIES_MAX: Final = 1_000
@@ -284,6 +285,7 @@ def encode(
     oldest: Mapping[tuple[str, str], int] = MappingProxyType({}),
     now_ms: int = 0,
     expirations: Mapping[str, float] = MappingProxyType({}),
+    hooks: ServerHooks,
 ) -> bytes:
     """Return everything in Prometheus' text format 0.0.4; in any thread.
 
@@ -309,6 +311,9 @@ def encode(
     for port, seconds in expirations.items():
         left = "Time until the certificate of a port expires; ports with TLS only."
         samples.add("mqbroker_certificate_left_seconds", seconds, {"port": port}, help_=left)
+    for name, help_, figures in hook_figures(hooks):
+        for labels, value in figures:
+            samples.add(f"mqbroker_{name}", value, labels, help_=help_)
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
     samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")

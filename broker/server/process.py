@@ -12,21 +12,29 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
-from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
 from routekeeper.broker.requests.handlers import GROUPS, HANDLERS, MAY_WAIT, SENDS, serve
-from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.requests.pulling import Park, Pull, time_over
+from routekeeper.broker.server.access import (
+    ACCOUNT_REQUESTS,
+    CHANGES,
+    BrokerAccess,
+    watch_namesrv_keys,
+)
 from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
 from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.server.namesrv_tls import NamesrvTls, namesrv_tls
 from routekeeper.broker.server.rebalance_notices import RebalanceNotices
 from routekeeper.broker.server.registrar import Announcer, AnnouncerFactory, Registrar
 from routekeeper.broker.server.upkeep import Upkeep
@@ -41,10 +49,22 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
+from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import split_address
-from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.port_context import PortFiles, watched_port
+from routekeeper.remoting.transport.secured import PortContext
+from routekeeper.remoting.transport.server import (
+    Connection,
+    DeferredReply,
+    Handler,
+    RemotingServer,
+    ServerLimits,
+)
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.wall_clock import now_ms
+from routekeeper.remoting.watched_files import WatchedFiles
 
 if TYPE_CHECKING:
     from routekeeper.broker.server.http import HttpServer
@@ -155,6 +175,8 @@ class BrokerServer:
 
     Attributes:
         http_listen: Where HTTP is served, once requests are; None if it is off.
+        reloads: Files that are read again while this process runs, once requests are served.
+        tls_files: Those of TLS for clients; None if that port is plain.
     """
 
     def __init__(
@@ -172,6 +194,7 @@ class BrokerServer:
         self._locks: list[IO[str]] = []
         self._state: BrokerState
         self._server: RemotingServer
+        self._hooks: ServerHooks
         self._registrar: Announcer
         self._announcements: Announcements
         self._delay: DelayService
@@ -180,9 +203,16 @@ class BrokerServer:
         self._pulls: WaitingPulls
         self._notices: RebalanceNotices
         self._http: HttpServer | None = None
+        self._namesrv_tls: NamesrvTls | None = None
         self.http_listen: str | None = None
+        self.reloads: list[WatchedFiles[Any]] = []
+        self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
+        # A log of its own: strangers who are refused must not use up the lines about changes.
+        self._refusals: AuditLog
+        self._access: BrokerAccess
+        self._broker_addr = ""
         self._working = 0
         self._listed = 0
         self._asked = 0
@@ -201,6 +231,9 @@ class BrokerServer:
         """
         try:
             self._take_locks()
+            self._namesrv_tls = namesrv_tls(self._config)
+            if self._namesrv_tls is not None:
+                self.reloads.append(self._namesrv_tls.files)
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
@@ -208,6 +241,8 @@ class BrokerServer:
                 raise
             raise cause from None
         finally:
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.files.close()
             for lock in self._locks:
                 lock.close()
 
@@ -215,9 +250,25 @@ class BrokerServer:
         services: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
             self._audit = AuditLog(audit_logger)
-            handlers = {
+            self._refusals = AuditLog(audit_logger)
+            handlers: dict[int, Handler] = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
             }
+            self.tls_files = self._watch_tls()
+            self._access = BrokerAccess(self._config)
+            keys = watch_namesrv_keys(self._config)
+            watched = [files for files in (self._access.files, keys) if files is not None]
+            self.reloads += watched
+            if self._access.checks_accounts:
+                handlers |= dict.fromkeys(map(int, ACCOUNT_REQUESTS), self._handle_accounts)
+            try:
+                hooks = load_hooks(self._config.rpc_hooks)
+            except HookError as error:
+                raise SettingError(f"--rpc-hook {error}") from error
+            self._hooks = ServerHooks(hooks, time.perf_counter)
+            handlers = self._hooks.wrap(handlers)
+            if self._access.is_needed:  # before hooks: strangers must not use up their time
+                handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
                 group=group,
@@ -225,11 +276,13 @@ class BrokerServer:
                 connected=self._connected,
                 closed=self._closed,
                 groups=GROUPS,
+                tls=self.tls_files.value if self.tls_files is not None else None,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
             broker_addr, store_host = advertised(self._config, bound_port)
+            self._broker_addr = broker_addr
             try:
                 self._state, self._files = load_broker(
                     DISK,
@@ -242,6 +295,8 @@ class BrokerServer:
                 )
             except (OSError, ValueError) as error:
                 raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
+            if keys is not None:
+                self._state.sign = lambda request: keys.value.signed(request)
             self._upkeep = Upkeep(self._state, self._files)
             ha_host = self._config.ha_ip or split_address(broker_addr)[0]
             ha_port = self._config.ha_listen_port or bound_port + 1
@@ -250,11 +305,14 @@ class BrokerServer:
                 broker_addr=broker_addr,
                 ha_addr=f"[{ha_host}]:{ha_port}" if ":" in ha_host else f"{ha_host}:{ha_port}",
                 changed=self._apply_effects,
+                tls=None if self._namesrv_tls is None else self._namesrv_tls.tls,
             )
             self._announcements = Announcements(self._registrar, group.create_task)
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
             self._notices = RebalanceNotices(self._state.clients.members, self._tell)
+            for files in watched:
+                files.watch()
             await self._bind(self._server.accept())
             for work in (
                 self._registrar.run(),
@@ -264,10 +322,16 @@ class BrokerServer:
                 self._sample(),
             ):
                 services.append(group.create_task(work))
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.files.watch()
             await self._serve_http()
+            if self.tls_files is not None:
+                self.tls_files.watch()
             ready(listen)
             await stop.wait()
             logger.info("stopping")
+            if self.tls_files is not None:
+                self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
             # Not before: a client that is told that there is nothing asks again at once.
@@ -276,11 +340,29 @@ class BrokerServer:
                 task.cancel()
             if self._http is not None:
                 await self._http.close()
+        for files in watched:
+            files.close()
         self._audit.close()
+        self._refusals.close()
         await self._registrar.close()
         await self._upkeep.close()
         self._readers.shutdown()
         logger.info("stopped")
+
+    @property
+    def changed_settings(self) -> dict[str, str]:
+        """Settings that request 25 has changed, by key; only once requests are served."""
+        return dict(self._state.changed_settings)
+
+    def take_settings(self, changes: Mapping[str, str]) -> None:
+        """Put settings of a file that was read again in force; look names of nameservers up again."""
+        state = self._state
+        if changes:
+            state.config, _ = apply_properties(state.config, changes)
+            state.config_version = state.config_version.advanced(now_ms=now_ms())
+            apply_log_level(state.config.log_level)
+        if NAMESRV_KEYS & changes.keys() or state.config.look_up_namesrv:
+            self._registrar.nameservers_changed()
 
     # Start and end -------------------------------------------------------------------------------
 
@@ -295,16 +377,36 @@ class BrokerServer:
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
 
+    def _watch_tls(self) -> PortFiles | None:
+        def take(context: PortContext) -> None:
+            self._server.tls.current = context  # connections that are there go on
+
+        try:
+            files = watched_port(self._config.tls, take)
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if files is not None:
+            self.reloads.append(files.files)
+            self.expirations["wire"] = partial(getattr, files, "left_s")
+        return files
+
     async def _serve_http(self) -> None:
         if self._config.http == "off":
             return
         from routekeeper.broker.server.http import HttpServer  # aiohttp takes as long to load as all the rest
 
-        self._http = HttpServer(
-            metrics=self._metrics,
-            refusing=lambda: self._upkeep.refusing,
-            given_up=lambda: self._state.store.given_up,
-        )
+        try:
+            self._http = HttpServer(
+                metrics=self._metrics,
+                refusing=lambda: self._upkeep.refusing,
+                given_up=lambda: self._state.store.given_up,
+                tls=self._config.http_tls(),
+            )
+        except TlsSettingError as error:
+            raise SettingError(str(error)) from None
+        if self._http.tls_files is not None:
+            self.reloads.append(self._http.tls_files.files)
+            self.expirations["http"] = partial(getattr, self._http.tls_files, "left_s")
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)
@@ -342,7 +444,8 @@ class BrokerServer:
             disk_state=self._upkeep.disk_state,
             oldest=self._oldest,
             now_ms=now_ms(),
-            expirations={port: left() for port, left in self.expirations.items()},
+            expirations={port: s for port, left in self.expirations.items() if (s := left()) < math.inf},
+            hooks=self._hooks,
         )
 
     def _take_locks(self) -> None:
@@ -420,6 +523,25 @@ class BrokerServer:
         if outcome.log_offset and outcome.only_synced:
             return self._answer_synced(connection, request, outcome)
         return self._answer_later(request.code, outcome, registering if outcome.registered else None)
+
+    def _checked(
+        self, handler: Handler, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        """Serve a request if accounts and networks allow it."""
+        denied = self._access.denied(request, connection.host)
+        if denied is None:
+            return handler(connection, request)
+        self._count_refused(request.code, Refused.FORBIDDEN)
+        self._refusals.refusal(connection.peer, request.code, denied)
+        return request.reply(denied.code, remark=denied.remark)
+
+    async def _handle_accounts(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        answer = await self._access.serve(request, broker_addr=self._broker_addr)
+        if request.code in CHANGES:
+            names = ("accessKey", "globalWhiteAddrs")
+            about = {name: text for name in names if (text := request.ext_fields.get(name)) is not None}
+            self._note(connection, request, about, result_of(answer))
+        return answer
 
     def _handle_audited(
         self, connection: Connection, request: RemotingCommand
@@ -544,10 +666,12 @@ class BrokerServer:
         finally:
             self._working -= 1
             self._listed -= queues
-        self._apply_effects()
+        registering = self._apply_effects()
         if not isinstance(outcome, Later):
             return outcome
-        return await self._answer_later(stepwise.asked.code, outcome, None)
+        return await self._answer_later(
+            stepwise.asked.code, outcome, registering if outcome.registered else None
+        )
 
     async def _answer_later(
         self, code: int, later: Later, registering: asyncio.Future[None] | None
@@ -610,6 +734,9 @@ class BrokerServer:
             for connection_id, request in effects.tell:
                 self._tell(connection_id, request)
             effects.tell = []
+        if effects.nameservers:
+            effects.nameservers = False
+            self._registrar.nameservers_changed()
         if effects.clean:
             effects.clean = False
             self._upkeep.clean()
@@ -624,10 +751,11 @@ class BrokerServer:
         if connection is not None:
             connection.notify(request)
 
-    def _send(self, connection_id: int, answer: RemotingCommand) -> None:
-        connection = self._server.connections.get(connection_id)
+    def _send(self, pull: Pull, answer: RemotingCommand) -> None:
+        connection = self._server.connections.get(pull.connection)
         if connection is not None:
             self._server.stats.answered(answer.code)
+            self._hooks.after_response(connection.peer, pull.request, answer)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
+from routekeeper.broker.server.nameserver_names import NameserverNames, numeric_addresses
 from routekeeper.broker.server.registration import (
     RegistrationSchedule,
     Trigger,
     VersionAnswer,
     asks_first,
+    differences,
     is_needed,
     place_holder,
     registration_body,
@@ -31,14 +35,20 @@ from routekeeper.remoting.fields import (
     RegisterBrokerFields,
     UnregisterBrokerFields,
 )
+from routekeeper.remoting.properties import parse_properties
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
 from routekeeper.remoting.transport.aio import RemotingClient
+
+if TYPE_CHECKING:
+    from routekeeper.remoting.transport.tls import Tls  # loaded by those who use it
 
 logger = logging.getLogger(__name__)
 
 #: Time that a goodbye may take at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
 UNREGISTER_TIMEOUT_S = 3.0
+#: Changes of the list of nameservers under way, counted by registrations and goodbyes; then a change waits.
+CHANGES_MAX: Final = 128
 #: Larger bodies travel compressed, or they would not fit a frame of 16 MiB.
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
 #: More topics than these are encoded in a thread, so that requests do not wait for it.
@@ -70,6 +80,9 @@ class Announcer(Protocol):
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         """Announce topics that were created or changed, each with the version that it brought."""
 
+    def nameservers_changed(self) -> None:
+        """Follow a change of the settings that name those who list brokers."""
+
     async def unregister(self) -> None:
         """Say goodbye."""
 
@@ -80,104 +93,198 @@ class AnnouncerFactory(Protocol):
     """Makes the announcer of a broker; the arguments are those of :class:`Registrar`."""
 
     def __call__(
-        self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        self,
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: Tls | None,
     ) -> Announcer: ...
 
 
 class Registrar:
     """Registers one broker with all its nameservers, each independently of the others.
 
-    A lost connection triggers nothing: the next registration opens a new one.
+    A lost connection triggers nothing: the next registration opens a new one. A change of the settings that
+    name the nameservers is followed at once: it registers with new ones, and leaves those that are gone from
+    the list.
 
     Args:
         broker_addr, ha_addr: What clients and slaves are to dial.
         changed: Called when an answer changed the topic table.
+        tls: Of connections to nameservers.
     """
 
     def __init__(
-        self, state: BrokerState, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        self,
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: Tls | None = None,
     ) -> None:
         self._state = state
         self._broker_addr = broker_addr
         self._ha_addr = ha_addr
         self._changed = changed
-        self._client = RemotingClient(close_on_timeout=True)
+        self._client = RemotingClient(close_on_timeout=True, tls=tls)
         self._failing: set[str] = set()
         self._busy: set[str] = set()
         self._displaced: dict[str, str] = {}
         self._leaving = False
+        self._names = NameserverNames()
+        self._addresses: tuple[str, ...] = ()
+        self._former: dict[str, asyncio.Task[None]] = {}  # are being left
+        self._changed_list = asyncio.Event()
 
     async def run(self) -> None:
-        """Register at start, then on the schedule, until cancelled."""
+        """Register at start, then on the schedule and when nameservers change, until cancelled."""
         config = self._state.config
         if not config.namesrv_addrs:
             logger.warning("no nameserver is configured, nobody will find this broker")
-            return
         loop = asyncio.get_running_loop()
         schedule = RegistrationSchedule(delay_s=config.register_delay_s, period_s=config.register_period_s)
         schedule.started(loop.time())
         async with asyncio.TaskGroup() as rounds:
-            rounds.create_task(self.register_all(Trigger.START))
+            rounds.create_task(self._follow_nameservers(rounds))
             while True:
                 await asyncio.sleep(schedule.until_due(loop.time()))
                 schedule.fired(loop.time())
                 # A nameserver that does not answer must not delay the next round of the others.
                 rounds.create_task(self.register_all(Trigger.PERIOD))
 
+    def nameservers_changed(self) -> None:
+        self._changed_list.set()
+
+    async def _follow_nameservers(self, rounds: asyncio.TaskGroup) -> None:
+        """Bring the list in line with the settings, and with the addresses that names have by now."""
+        under_way: set[asyncio.Task[None]] = set()
+        while True:
+            config = self._state.config
+            wanted = config.namesrv_addrs
+            if config.look_up_namesrv:
+                wanted = await self._names.look_up(wanted)
+            new, gone = differences(self._addresses, wanted)
+            self._addresses = wanted
+            if new or gone:
+                logger.info("nameservers now=%s", ";".join(wanted) or "none")
+                registering = rounds.create_task(self._register_whole(new))
+                under_way.add(registering)
+                for addr in gone:
+                    self._failing.discard(addr)
+                    self._displaced.pop(addr, None)
+                    leaving = rounds.create_task(self._leave(addr, wanted, registering))
+                    self._former[addr] = leaving
+                    leaving.add_done_callback(partial(self._left, addr))
+            under_way = {task for task in under_way if not task.done()}
+            while (
+                len(under_way) + len(self._former) > CHANGES_MAX
+            ):  # anybody may change the list again and again
+                await asyncio.wait([*under_way, *self._former.values()], return_when=asyncio.FIRST_COMPLETED)
+                under_way = {task for task in under_way if not task.done()}
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._names.pause_s(config) if config.look_up_namesrv else None):
+                    await self._changed_list.wait()
+            self._changed_list.clear()
+
+    def _left(self, addr: str, task: asyncio.Task[None]) -> None:
+        if self._former.get(addr) is task:
+            del self._former[addr]
+
+    async def _leave(self, addr: str, others: tuple[str, ...], registering: asyncio.Task[None]) -> None:
+        """Unregister from a nameserver, and close the connection to it.
+
+        The connection alone is closed if others in the list may share its table: a request would remove this
+        broker from their answers, too, until it registers again. They are members of its raft group, or the
+        same nameserver under another name.
+        """
+        try:
+            async with asyncio.timeout(UNREGISTER_TIMEOUT_S):
+                is_alone = await self._has_own_table(addr, others)
+        except TimeoutError:
+            is_alone = False
+        if is_alone:
+            await self._unregister_at(addr)
+        else:
+            await asyncio.wait([registering])
+            logger.info("connection closed to former nameserver=%s", addr)
+        self._client.disconnect(addr)
+
+    async def _has_own_table(self, addr: str, others: tuple[str, ...]) -> bool:
+        """Say whether a nameserver is known to share its table with none of the others."""
+        if not others:
+            return True
+        own, *found = await asyncio.gather(*map(numeric_addresses, (addr, *others)))
+        if any(own & other for other in found):
+            return False
+        request = RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG)
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
+            settings = parse_properties(answer.body.decode())
+        except (RemotingError, ValueError):
+            return False
+        return answer.code == ResponseCode.SUCCESS and settings.get("mode") != "raft"
+
     async def register_all(self, trigger: Trigger) -> None:
         """Send all topics to every nameserver, if they need them."""
         state = self._state
         if asks_first(trigger, force_register=state.config.force_register):
             own = state.topics.data_version
-            answers = await asyncio.gather(*map(self._ask_version, state.config.namesrv_addrs))
+            answers = await asyncio.gather(*map(self._ask_version, self._addresses))
             if not is_needed(answers, own):
                 return
-        targets = state.config.namesrv_addrs
+        targets = self._addresses
         if trigger is Trigger.PERIOD:
             targets = tuple(addr for addr in targets if addr not in self._busy)
-        whole = tuple(state.topics)
         # At its start a broker takes the place of its former process.
-        looks = trigger is Trigger.PERIOD
-        await self._register(targets, whole, state.topics.data_version, looks=looks)
+        await self._register_whole(targets, looks=trigger is Trigger.PERIOD)
+
+    async def _register_whole(self, targets: tuple[str, ...], *, looks: bool = False) -> None:
+        topics = self._state.topics
+        await self._register(targets, tuple(topics), topics.data_version, looks=looks)
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         """Send each of these topics alone, with its version, to every nameserver (5.x's increment)."""
         for config, version in changes:
-            await self._register(self._state.config.namesrv_addrs, (config,), version)
+            await self._register(self._addresses, (config,), version)
 
     async def unregister(self) -> None:
         """Say goodbye to every nameserver; nothing is registered any more."""
         self._leaving = True
-        state = self._state
+        await asyncio.gather(*map(self._unregister_at, dict.fromkeys((*self._addresses, *self._former))))
+
+    async def _unregister_at(self, addr: str) -> None:
+        config = self._state.config
         fields = UnregisterBrokerFields(
-            broker_name=state.config.broker_name,
+            broker_name=config.broker_name,
             broker_addr=self._broker_addr,
-            cluster_name=state.config.cluster_name,
-            broker_id=state.config.broker_id,
+            cluster_name=config.cluster_name,
+            broker_id=config.broker_id,
         )
         request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields.to_ext())
-
-        async def farewell(addr: str) -> None:
-            try:
-                answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
-                logger.info("broker unregistered nameserver=%s code=%s", addr, answer.code)
-            except RemotingError as error:
-                logger.warning("unregistration failed nameserver=%s error=%s", addr, error)
-
-        await asyncio.gather(*map(farewell, state.config.namesrv_addrs))
+        request = self._state.sign(request)
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
+            logger.info("broker unregistered nameserver=%s code=%s", addr, answer.code)
+        except RemotingError as error:
+            logger.warning("unregistration failed nameserver=%s error=%s", addr, error)
 
     async def close(self) -> None:
         await self._client.close()
 
     async def _register(
         self,
-        targets: Iterable[str],
+        targets: Collection[str],
         topics: tuple[TopicConfig, ...],
         version: DataVersion,
         *,
         looks: bool = False,
     ) -> None:
-        if self._leaving:
+        if self._leaving or not targets:
             return
         config = self._state.config
         content = registration_body(topics, version, broker_permission=config.broker_permission)
@@ -203,9 +310,13 @@ class Registrar:
 
     async def _register_at(self, addr: str, request: RemotingCommand) -> None:
         timeout_s = self._state.config.register_timeout_ms / 1000
+        if (leaving := self._former.get(addr)) is not None:  # its goodbye would undo this registration
+            await asyncio.wait([leaving])
+        if addr not in self._addresses:
+            return
         self._busy.add(addr)
         try:
-            answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
+            answer = await self._client.invoke(addr, self._state.sign(request), timeout_s=timeout_s)
             ordered = KVTable.decode(answer.body).table if answer.body else {}
         except RemotingError as error:
             self._failed(addr, str(error))
@@ -231,7 +342,9 @@ class Registrar:
         fields = GetRouteFields(topic=config.broker_name)
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
         try:
-            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            answer = await self._client.invoke(
+                addr, self._state.sign(request), timeout_s=config.register_timeout_ms / 1000
+            )
             route = decode_route(answer.body) if answer.code == ResponseCode.SUCCESS else TopicRouteData()
         except RemotingError:
             return  # the registration says so
@@ -270,7 +383,9 @@ class Registrar:
             RequestCode.QUERY_DATA_VERSION, fields.to_ext(), state.topics.data_version.encode()
         )
         try:
-            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            answer = await self._client.invoke(
+                addr, self._state.sign(request), timeout_s=config.register_timeout_ms / 1000
+            )
             if answer.code != ResponseCode.SUCCESS:
                 return VersionAnswer(failed=True)
             changed = QueryDataVersionResponseFields.parse(answer.ext_fields).changed

@@ -95,3 +95,10 @@ def place_holder(route: TopicRouteData, *, cluster: str, name: str, id_: int) ->
         if (broker.cluster, broker.broker_name) == (cluster, name):
             return broker.broker_addrs.get(id_)
     return None
+
+
+def differences(former: Sequence[str], wanted: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the addresses of new nameservers, and of those that are gone from the list."""
+    return tuple(addr for addr in wanted if addr not in former), tuple(
+        addr for addr in former if addr not in wanted
+    )

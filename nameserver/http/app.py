@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import Final
 
@@ -23,6 +24,7 @@ from routekeeper.remoting.addresses import host_port, is_loopback
 from routekeeper.remoting.http.hosts import AllowedHosts
 from routekeeper.remoting.http.listener import RESERVE, HttpConnections, protocol_log
 from routekeeper.remoting.transport.descriptors import http_connections
+from routekeeper.remoting.transport.port_context import watched_http
 
 from . import answers
 from .admin import RaftAdmin
@@ -85,6 +87,11 @@ class HttpServer:
             connections_max=places - reserve,
             reserve=reserve,
         )
+        self.tls_files = watched_http(self.settings.current.http_tls(), self._connections.take_tls)
+        if self.tls_files is not None:
+            self._connections.tls = self.tls_files.value
+            self.server.reloads.append(self.tls_files.files)
+            self.server.expirations["http"] = partial(getattr, self.tls_files, "left_s")
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:
@@ -94,6 +101,8 @@ class HttpServer:
             OSError: If the address cannot be bound.
         """
         await self._runner.setup()
+        if self.tls_files is not None:
+            self.tls_files.watch()
         bound = await self._connections.listen(host, port)
         named = self.settings.current.http_allowed_hosts.split(",")
         self._hosts = AllowedHosts(loopback=is_loopback(bound[0]), named=named)
@@ -101,6 +110,8 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop accepting and close; blocking queries are answered, requests in flight get a moment to end."""
+        if self.tls_files is not None:
+            self.tls_files.close()
         await self._connections.close()
         self.reads.end()
         if self._runner.server is not None:
@@ -216,7 +227,8 @@ class HttpServer:
         status = self.consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
-        what = "reads and writes" if not status.reads_ready else "writes"
+        kinds = (("reads", status.reads_ready), ("writes", status.writes_ready))
+        what = " and ".join(kind for kind, is_ready in kinds if not is_ready)
         why = status.waiting_for or "no leader"
         detail = f"{what} cannot be served: {why}{self._hindrances(why)}"
         raise Problem(503, detail, headers=ASK_AGAIN)

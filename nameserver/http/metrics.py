@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -18,6 +19,7 @@ from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
+from routekeeper.remoting.transport.server_hooks import hook_figures
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 
@@ -87,9 +89,14 @@ class Metrics(Collector):
             ("unwritten_files", "Files that lack changes: the disk refused.", status.unwritten_files),
         ):
             yield family(f"mqnamesrv_{name}", help_, [({}, value)])
+        parts = hook_figures(self._server.hooks)
+        if (production := self._server.production) is not None:
+            parts += production.figures()
+        for name, help_, figures in parts:
+            yield family(f"mqnamesrv_{name}", help_, figures)
         yield from self._wire_families()
         yield from self._broker_families(view)
-        left_s = {port: left() for port, left in self._server.expirations.items()}
+        left_s = {port: s for port, left in self._server.expirations.items() if (s := left()) < math.inf}
         if (operations := self._consistency.operations) is not None:
             raft = operations.raft_status()
             yield from raft_families(raft)

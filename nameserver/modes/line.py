@@ -16,6 +16,8 @@ _Piece: TypeAlias = tuple[Steps[Any], Callable[[Any], None]]
 
 SLICE_S: Final = 0.005
 """Seconds after which work makes room for whatever else the loop has to do."""
+ROUNDS_YIELDED_MAX: Final = 64
+"""Rounds of the loop in a row in which work waits for what it yields to: it must end some day."""
 UNCHECKED_S: Final = 0.000_5
 """Seconds of work that ended at once after which it is noticed when the loop comes round. For less a callback
 would cost too much: lone registrations would each pay for one."""
@@ -32,6 +34,7 @@ class Line:
     Args:
         clock: Seconds.
         call_soon: Calls what it is given when the loop has come round.
+        yields_to: Returns whether something else is under way that is to end first.
     """
 
     def __init__(
@@ -39,9 +42,12 @@ class Line:
         *,
         clock: Callable[[], float],
         call_soon: Callable[[Callable[[], None]], object],
+        yields_to: Callable[[], bool] | None = None,
     ) -> None:
         self._clock = clock
         self._call_soon = call_soon
+        self._yields_to = yields_to
+        self._yielded = 0  # rounds in a row
         self._until = 0.0
         self._worked_s = 0.0  # since the loop came round, or longer, in pieces that ended at once
         self._called = False
@@ -102,6 +108,10 @@ class Line:
         if not self._waiting:
             return
         self._come_round()
+        if self._yields_to is not None and self._yielded < ROUNDS_YIELDED_MAX and self._yields_to():
+            self._yielded += 1
+            return
+        self._yielded = 0
         self._until = self._clock() + SLICE_S
         while self._waiting:
             sender, pieces = next(iter(self._waiting.items()))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from routekeeper.nameserver.handlers import DONE, SettingsChange
+from routekeeper.nameserver.handlers import DONE, SettingsChange, must_wait
 from routekeeper.nameserver.liveness import NEVER, Liveness, Ownership
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
@@ -93,6 +94,14 @@ class Local:
 
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
+
+    def _first_reports(self) -> str:
+        """Say that route queries are refused until brokers had time to report; empty if they are not."""
+        settings, uptime_s = self.settings.current, self.uptime_s
+        if not must_wait(settings, uptime_s):
+            return ""
+        left_s = math.ceil(settings.wait_seconds_for_service - uptime_s)
+        return f"the first reports of brokers, {left_s} s more (needWaitForService)"
 
     def _unwritten_files(self) -> int:
         return sum(file.is_failing for file in self._kept_files)

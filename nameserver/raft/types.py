@@ -54,6 +54,19 @@ def needed_to_start(
         raise RaftStartError(f"raft: {what}: {reason(error)}") from error
 
 
+def secrets_in(content: bytes) -> tuple[bytes, ...]:
+    """Return the secrets that a file holds, the preferred one first.
+
+    Two lines that are long enough are two secrets, the old one and the new one. What they are together comes
+    last: it is the secret for a member of a former version, which knows no lines.
+    """
+    whole = content.strip()
+    lines = [line.strip() for line in whole.splitlines()]
+    if len(lines) == 2 and all(len(line) >= SECRET_SIZE_MIN for line in lines):
+        return (*lines, whole)
+    return (whole,)
+
+
 class StopMember(Exception):
     """Raised by :meth:`StateMachine.apply` for an entry it cannot read (a newer format).
 
@@ -133,6 +146,8 @@ class RaftConfig:
         peers: Identities of all members, this one included.
         listen: Address to bind if other than ``me``.
         secret: Shared by all members; it or certificates are needed if the bound address is not loopback.
+        other_secrets: Members may prove themselves by these, too: while the secret is changed.
+        secret_file: Where they were read; watched if it is named.
         tls_cert: PEM file with this member's certificate; it names the host of ``me``, and may be used by
             TLS servers and clients. Together with ``tls_key`` and ``tls_ca``, or none of the three.
         tls_key: PEM file with its key, without a password.
@@ -152,6 +167,8 @@ class RaftConfig:
     data_dir: Path
     durability: Durability = "journal"
     secret: bytes | None = None
+    other_secrets: tuple[bytes, ...] = ()
+    secret_file: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_ca: Path | None = None

@@ -146,7 +146,7 @@ class Proposer(Component):
                 return renewed
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         on = _Registering(request, origin, deadline, answered, host)
-        answer = self._line.run(self._begin(on), on.decided)
+        answer = self._line.run(self._begin(on), on.decided, sender=origin)
         return None if answer is PROPOSED else answer
 
     def _begin(self, on: _Registering) -> Steps[Answer]:
@@ -251,7 +251,7 @@ class Proposer(Component):
         """Answer a registration by the outcome of its command, or decide it again."""
         if isinstance(outcome, Moved):
             done = partial(self._answer, on)
-            answer = self._line.run(self._decide_again(on), done)
+            answer = self._line.run(self._decide_again(on), done, sender=on.origin)
             if answer is not None:
                 done(answer)
             return

@@ -8,9 +8,9 @@ import stat
 from pathlib import Path
 
 from routekeeper.nameserver.commands import ENTRY_BYTES_MAX
-from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
+from routekeeper.nameserver.raft.node.secret_file import read_secrets
+from routekeeper.nameserver.raft.types import RaftConfig
 from routekeeper.nameserver.settings.declared import NamesrvSettings
-from routekeeper.remoting.files import SETTINGS_SIZE_MAX, open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -21,17 +21,12 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
     Raises:
         RaftStartError: If the secret cannot be read.
     """
-    secret = None
+    secret: bytes | None = None
+    others: tuple[bytes, ...] = ()
     if path := settings.raft_secret_file:
-        try:
-            with open(path, "rb", opener=open_regular) as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                content = file.read(SETTINGS_SIZE_MAX + 1)
-        except OSError as error:
-            raise RaftStartError(f"raft: secret {path} cannot be read: {error.strerror}") from None
-        if len(content) > SETTINGS_SIZE_MAX:
-            raise RaftStartError(f"raft: secret {path} has more than {SETTINGS_SIZE_MAX} bytes")
-        secret = content.strip()
+        secret, *more = read_secrets(Path(path))
+        others = tuple(more)
+        mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & (stat.S_IRGRP | stat.S_IROTH):
             warning = "raft secret %s can be read by others: its mode is %04o, 0600 is enough"
             logger.warning(warning, path, mode)
@@ -42,6 +37,8 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
         data_dir=Path(settings.data_dir),
         durability=settings.durability,  # type: ignore[arg-type]  # one of CHOICES
         secret=secret,
+        other_secrets=others,
+        secret_file=_path(settings.raft_secret_file),
         election_timeout_ms=settings.election_timeout_ms,
         entry_size_max=ENTRY_BYTES_MAX,
         http=settings.http_told,

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from routekeeper.remoting.addresses import join_address, split_address
+from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.properties import REQUEST_SIZE_MAX, parse_properties
 
 from .declared import BY_KEY, RUNTIME_KEYS, ConfigError, NamesrvSettings, parse_values, validate
@@ -80,6 +81,11 @@ class LiveSettings:
         """Put checked changes in force."""
         self.current = after
         self.stored.update(changes)
+
+    def take(self, changes: Mapping[str, str]) -> None:
+        """Put settings of a file that was read again in force; nothing is stored."""
+        self.current = replace(self.current, **parse_values(changes))
+        apply_log_level(self.current.log_level)
 
     def bound(self, *, listen: str, http: str) -> None:
         """Note the ports that were bound, so that 319 shows what port 0 became; hosts stay as written."""

@@ -12,6 +12,8 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, Literal
 
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
+from routekeeper.remoting.acl.rules import MODES as ACL_MODES
 from routekeeper.remoting.addresses import (
     address_fault,
     is_loopback,
@@ -22,13 +24,13 @@ from routekeeper.remoting.addresses import (
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.properties import format_properties
+from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
 
 INERT: Final[Mapping[str, str]] = {
     "rocketmqHome": "",
-    "clusterTest": "false",
     "clientRequestThreadPoolNums": "8",
     "clientRequestThreadPoolQueueCapacity": "50000",
     "defaultThreadPoolNums": "16",
@@ -147,6 +149,19 @@ class NamesrvSettings:
     )
     raft_tls_key: str = _flagged("", "PEM file: its key, unencrypted")
     raft_tls_ca: str = _flagged("", "PEM file: authority that signed every member's certificate")
+    tls_mode: str = _flagged(
+        "", "TLS on the wire: disabled, permissive or enforcing; permissive where a certificate is given"
+    )
+    tls_cert: str = _flagged("", "PEM file: certificate that the wire's port shows, and its chain")
+    tls_key: str = _flagged("", "PEM file: its key; empty if --tls-cert has it, too")
+    tls_ca: str = _flagged("", "PEM file: authorities of the certificates that clients show")
+    tls_client_auth: str = _flagged(
+        "", "none, optional or require: whether clients show a certificate of --tls-ca"
+    )
+    tls_config: str = _flagged("", "file with RocketMQ's settings of TLS (tls.server.certPath and others)")
+    http_tls_cert: str = _flagged("", "PEM file: certificate of HTTP, which is served by TLS then")
+    http_tls_key: str = _flagged("", "PEM file: its key; empty if --http-tls-cert has it, too")
+    http_tls_ca: str = _flagged("", "PEM file: authorities; HTTP demands a certificate of theirs then")
     election_timeout_ms: int = _flagged(
         500, "least election timeout; drawn up to twice this", key="raftElectionTimeoutMs", unit="ms"
     )
@@ -162,6 +177,32 @@ class NamesrvSettings:
         "",
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
+    )
+    acl: str = _flagged(
+        "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
+    )
+    acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
+    admin_networks: str = _flagged(
+        "", "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any"
+    )
+    rpc_hook: str = _flagged(
+        "", "MODULE:CLASS of a hook that sees requests and their answers, and may refuse; may be repeated"
+    )
+    cluster_test: bool = _setting(
+        False, "this is a test environment: route queries for unknown topics are asked of productEnvName"
+    )
+    cluster_test_nameservers: str = _flagged(
+        "", "nameservers of production for clusterTest, by semicolon; empty asks the address server"
+    )
+    namesrv_domain: str = _setting(
+        "jmenv.tbsite.net",
+        "HOST or HOST:PORT of the address server for clusterTest",
+        key="rocketmq.namesrv.domain",
+    )
+    namesrv_domain_subgroup: str = _setting(
+        "nsaddr",
+        "first part of the name in the address server's path",
+        key="rocketmq.namesrv.domain.subgroup",
     )
     log_level: str = _setting("INFO", "least severe log line written to stderr", flag=True, runtime=True)
     log_format: str = _flagged("text", "lines of text, or one JSON object a line; UTC")
@@ -192,9 +233,34 @@ class NamesrvSettings:
         return "" if is_loopback(host) and not is_loopback(member) else join_address(host, port)
 
     @property
+    def tls(self) -> TlsFlags:
+        """TLS of the wire's port."""
+        return TlsFlags(
+            mode=self.tls_mode,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_ca,
+            client_auth=self.tls_client_auth,
+            config=self.tls_config,
+        )
+
+    def http_tls(self) -> PortTls:
+        """Return TLS of the HTTP port.
+
+        Raises:
+            TlsSettingError: If settings do not fit together.
+        """
+        return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
+
+    @property
     def members(self) -> tuple[str, ...]:
         """Raft addresses of all members as written; the text is the identity."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def kv_path(self) -> str:
@@ -290,6 +356,7 @@ CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
     "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+    "acl": ACL_MODES,
     "logLevel": LEVELS,
     "logFormat": STYLES,
 }
@@ -313,6 +380,22 @@ def validate(settings: NamesrvSettings) -> None:
         raise ConfigError("dataDir is empty")
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
+    try:
+        settings.tls.check()
+        settings.http_tls()
+    except TlsSettingError as error:
+        raise ConfigError(str(error)) from None
+    if bool(settings.acl_file) != (settings.acl != "off"):
+        raise ConfigError(
+            f"--acl {settings.acl} needs --acl-file FILE"
+            if settings.acl != "off"
+            else f"--acl-file {settings.acl_file} needs --acl admin or --acl all"
+        )
+    if settings.admin_networks:
+        try:
+            parse_networks(settings.admin_networks)
+        except AddressError as error:
+            raise ConfigError(f"--admin-networks {error}") from None
     if settings.mode == "independent":
         refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":
@@ -364,8 +447,13 @@ def _validate_raft(settings: NamesrvSettings) -> None:
         )
 
 
+def spell_settings(settings: NamesrvSettings) -> dict[str, str]:
+    """Return all settings as texts, by key."""
+    return {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+
+
 def format_settings(settings: NamesrvSettings) -> str:
     """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
-    values = {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+    values = spell_settings(settings)
     paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
     return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,6 +55,8 @@ BATCH_BYTES: Final = 256 * 1024
 _LEARNING: Final = 16
 #: Answers above this many bytes go the full way. That of a topic on 5,000 broker names is 1 MB.
 TAIL_MAX: Final = 1024 * 1024
+#: Bytes of received data that may be one request; real ones take 110 to 250.
+_ALONE_MAX: Final = 512
 #: Requests known. Learning one costs some 30 us; with fewer than this none is ever learnt twice.
 REQUESTS_MAX: Final = 100_000
 #: Requests for topics that nobody has, whose names strangers can make up. The oldest is forgotten first.
@@ -112,6 +114,7 @@ class _Known:
     """The pieces of one answer, brought up to date in place.
 
     Attributes:
+        size: Bytes of the whole request.
         rest_at: Where the bytes behind the opaque begin; counted as :class:`RouteReader` does.
         shared: None: the answer is that nobody has the topic.
         topic_revision: That of the topic which they show.
@@ -119,6 +122,7 @@ class _Known:
     """
 
     asked: _Asked
+    size: int
     cost: int
     rest_at: int
     shared: _Shared | None = None
@@ -185,11 +189,25 @@ class RouteReader:
         if view is None:
             return self.waits(data, 0) or None
         missed = cache.misses
-        known_of, revision = cache.requests.get, view.revision
+        known_of, revision, end = cache.requests.get, view.revision, len(data)
         from_opaque, from_rest = self._opaque_at, self._rest_at
         is_binary = from_opaque > 0
+        if end <= _ALONE_MAX:
+            # One alone takes 2,900 instructions less than by the loop below, of 16,500 in all.
+            known, opaque = known_of(data[:from_opaque] + data[from_rest:]), data[from_opaque:from_rest]
+            if (
+                known is not None
+                and known.size == end
+                and known.rest_at == from_rest
+                # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+                and (is_binary or (opaque.isdigit() and opaque >= b"1"))
+                and (cache.longest <= BATCH_BYTES or len(known.tail) <= BATCH_BYTES)
+                and (known.revision == revision or known.holds(view))  # the last one: it counts
+            ):
+                cache.hits += 1
+                return known.head + opaque + known.tail
         pieces: list[bytes] = []
-        position, end = 0, len(data)
+        position = 0
         while position + _BINARY_REST < end:
             # The two lower bytes of the length word are all of it in a known request. The whole word is part
             # of the key, so a wrong end finds nothing.
@@ -201,7 +219,6 @@ class RouteReader:
                 known is None
                 or known.rest_at != from_rest
                 or not (known.revision == revision or known.holds(view))
-                # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
                 or not (is_binary or (opaque.isdigit() and opaque >= b"1"))
             ):
                 cache.misses = missed  # all are looked up again
@@ -314,6 +331,9 @@ class RouteCache:
         settings: Returns the settings in force.
         gate: Returns the number of the barrier that a route query which ``view`` lets wait must wait for; 0
             if it is to go the full way.
+        admits: Says by the arguments and the release of a request whether it may be answered from here, from
+            wherever it comes; None: all may. A request that is known is not asked about again.
+        knows_misses: Answers for topics that nobody has are held, too; else those queries go the full way.
         clock: Seconds.
     """
 
@@ -321,6 +341,8 @@ class RouteCache:
     settings: Callable[[], NamesrvSettings]
     gate: Callable[[], int]
     clock: Callable[[], float]
+    admits: Callable[[Mapping[str, str], int], bool] | None = None
+    knows_misses: bool = True
     requests_max: int = REQUESTS_MAX
     misses_max: int = MISSES_MAX
     bytes_max: int = BYTES_MAX
@@ -388,15 +410,18 @@ class RouteCache:
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
             return None
-        asked = _read(frame[8:], word >> 24, opaque_at - 8, opaque_size)
+        asked = _read(frame[8:], word >> 24, opaque_at - 8, opaque_size, self.admits)
         if asked is None:
+            return None
+        is_missing = view.topic(asked.topic) is None
+        if is_missing and not self.knows_misses:
             return None
         if len(self.requests) >= self.requests_max or self.held_bytes > self.bytes_max:
             self.clear()
         cost = _KNOWN_COST + len(frame)
-        known = _Known(asked, cost, rest_at)
-        if view.topic(asked.topic) is None:
-            known = _Missing(asked, cost, rest_at, cache=self)
+        known = _Known(asked, len(frame), cost, rest_at)
+        if is_missing:
+            known = _Missing(asked, len(frame), cost, rest_at, cache=self)
             self._miss(known, view, opaque_size)
         elif not self.refresh(known, view, opaque_size):
             return None
@@ -487,7 +512,13 @@ class RouteCache:
         self._release(known)
 
 
-def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> _Asked | None:
+def _read(
+    header_bytes: bytes,
+    codec: int,
+    opaque_at: int,
+    opaque_size: int,
+    admits: Callable[[Mapping[str, str], int], bool] | None,
+) -> _Asked | None:
     """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
@@ -497,6 +528,8 @@ def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> 
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None
     if fields.topic is None or fields.zone_mode:
+        return None
+    if admits is not None and not admits(header.ext_fields or {}, header.version):
         return None
     if codec == HeaderCodec.JSON and not _is_opaque(header_bytes, header, opaque_at, opaque_at + opaque_size):
         return None

@@ -8,6 +8,8 @@ is served are new connections taken into a small reserve, where nothing but heal
 
 Answers that peers have not read yet have a bound for each connection and for all: above it, of the host that
 holds most, the connection goes that has not read for longest. One that reads nothing for seconds goes, too.
+
+With TLS a handshake counts to the time of the first header, and handshakes take turns.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import Counter
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, cast
 
 from aiohttp import web
 
+from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.transport.accepting import stop_accepting
+from routekeeper.remoting.transport.secured import PortContext, Secured, TlsPort
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +56,7 @@ class HttpConnections:
     Args:
         runner: Of the application; set up before :meth:`accept`.
         logger: Told of what cannot be read.
+        tls: None: the port is plain.
     """
 
     runner: web.AppRunner
@@ -63,6 +69,7 @@ class HttpConnections:
     unread_max: int = UNREAD_MAX
     unread_all_max: int = UNREAD_ALL_MAX
     stalled_s: float = STALLED_S
+    tls: PortContext | None = None
 
     def __post_init__(self) -> None:
         self.open: set[_Connection] = set()
@@ -73,6 +80,8 @@ class HttpConnections:
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
+        self._tls_port: TlsPort | None = None
+        self._lines = LimitedLog(log, time.monotonic)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Bind and accept; return the bound host and port.
@@ -81,10 +90,22 @@ class HttpConnections:
             OSError: If the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
+        if self.tls is not None:
+            self._tls_port = TlsPort(self.tls, say=self._tls_failed, handshake_s=self.header_s)
         self._listener = await loop.create_server(self.accept, host, port, backlog=1024)
         self.start()
         bound, bound_port, *_ = self._listener.sockets[0].getsockname()
         return bound, bound_port
+
+    def take_tls(self, context: PortContext) -> None:
+        """Use newer certificates for connections from now on."""
+        if self._tls_port is not None:
+            self._tls_port.current = context
+
+    def _tls_failed(self, connection: Secured, reason: str) -> None:
+        self._lines.write(
+            logging.WARNING, connection.host, "http tls failed peer=%s reason=%s", connection.peer, reason
+        )
 
     def start(self) -> None:
         """Close connections whose time is over, now and again and again."""
@@ -106,7 +127,7 @@ class HttpConnections:
         if self._sweep is not None:
             self._sweep.cancel()
 
-    def accept(self) -> asyncio.Protocol:
+    def accept(self) -> asyncio.BaseProtocol:
         """Return the protocol of a connection that was just accepted."""
         reserved = False
         if len(self.open) < self.connections_max:
@@ -123,7 +144,8 @@ class HttpConnections:
             else:
                 return _Refusal()
         assert self.runner.server is not None
-        return _Connection(self.runner.server, self, reserved=reserved)
+        connection = _Connection(self.runner.server, self, reserved=reserved)
+        return connection if self._tls_port is None else Secured(self._tls_port, connection)
 
     def unread(self, connection: _Connection) -> None:
         """Note that a peer has not read yet what was just written, and hold all of it to its bounds."""

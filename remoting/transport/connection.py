@@ -30,6 +30,7 @@ from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.transport.holdings import Holdings
 from routekeeper.remoting.transport.inbox import KEPT_MAX, FastPath, Inbox, Stop
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.secured import Inner
 from routekeeper.remoting.transport.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -118,13 +119,17 @@ class DeferredReply:
     A handler that returns one must not have sent it yet, and must send it, also when the connection is gone
     by then: a server that closes waits for it. A handler looks first whether its connection has
     :attr:`ServerLimits.unanswered_max` requests unanswered.
+
+    Attributes:
+        seen_by: Called with the answer before it is sent.
     """
 
-    __slots__ = ("_begun", "connection", "request")
+    __slots__ = ("_begun", "connection", "request", "seen_by")
 
     def __init__(self, connection: Connection, request: RemotingCommand) -> None:
         self.connection = connection
         self.request = request
+        self.seen_by: Callable[[RemotingCommand | None], None] | None = None
         self._begun = connection.begun
 
     def send(self, answer: RemotingCommand | None) -> None:
@@ -133,10 +138,12 @@ class DeferredReply:
         Args:
             answer: None: success and nothing else.
         """
+        if self.seen_by is not None:
+            self.seen_by(answer)
         self.connection.send_deferred(self.request, answer, begun=self._begun)
 
 
-class Connection(asyncio.Protocol):
+class Connection(Inner):
     """One accepted connection.
 
     Attributes:
@@ -167,7 +174,6 @@ class Connection(asyncio.Protocol):
         "_whole",
         "active",
         "begun",
-        "cost_s",
         "host",
         "id",
         "idle_ticks",
@@ -223,6 +229,10 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=_UNREAD_COUNTED)
         self.server.connected(self)
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        """Write to the socket itself from now on: the peer turned out to speak no TLS."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.active = True

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from routekeeper.remoting.command import RemotingCommand, read_command
 from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.foreign import foreign
 
 #: Bytes of one connection that wait to be looked at, above which no more are read from it. A larger frame is
 #: read only when it is its turn.
@@ -211,7 +212,8 @@ class Inbox:
         (size,) = _LENGTH.unpack_from(data, position)
         if size + _LENGTH_SIZE > self._frame_size_max:
             raise RemoteProtocolError(
-                f"frame of {size + _LENGTH_SIZE} bytes is above the limit of {self._frame_size_max}"
+                foreign(data[position : position + _LENGTH_SIZE])
+                or f"frame of {size + _LENGTH_SIZE} bytes is above the limit of {self._frame_size_max}"
             )
         stop: int = position + _LENGTH_SIZE + size
         if end < stop:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from routekeeper.remoting.addresses import host_port
 from routekeeper.remoting.line_limit import LineLimit
+from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.transport.accepting import stop_accepting
 from routekeeper.remoting.transport.connection import Connection, Handler
 from routekeeper.remoting.transport.descriptors import fit_descriptors
@@ -18,6 +19,7 @@ from routekeeper.remoting.transport.holdings import Holdings
 from routekeeper.remoting.transport.inbox import FastPath
 from routekeeper.remoting.transport.intake import Intake
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.secured import Entrance, PortContext, Secured, TlsPort
 from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class RemotingServer:
         connected, closed: Called for each admitted connection.
         fast_path: Makes the fast path of a connection.
         turn_s: Seconds that requests may hold the loop before others are served.
+        tls: None: the port is plain. :attr:`TlsPort.current` of :attr:`tls` may be replaced while serving.
         groups: Request code to the group in which its requests are timed.
     """
 
@@ -53,6 +56,7 @@ class RemotingServer:
         fast_path: Callable[[], FastPath] | None = None,
         backlog: int = 1024,
         turn_s: float = TURN_S,
+        tls: PortContext | None = None,
         groups: Mapping[int, str] | None = None,
     ) -> None:
         self.handlers = handlers
@@ -64,6 +68,7 @@ class RemotingServer:
         self.turns = Turns(
             clock=time.perf_counter, call_soon=loop.call_soon, idle=self._all_looked_at, turn_s=turn_s
         )
+        self.tls = TlsPort(tls or PortContext(), say=self._tls_failed, turns=self.turns)
         host = operator.attrgetter("host")
         #: Bytes that were received and not looked at; bytes that were sent and not read.
         self.received: Holdings[Connection] = Holdings(bytes_max=self.limits.received_max, host=host)
@@ -112,7 +117,7 @@ class RemotingServer:
         """
         self.limits = fit_descriptors(self.limits)
         self._server = await self._loop.create_server(
-            lambda: Connection(self),
+            self._accepted,
             host,
             port,
             backlog=self._backlog,
@@ -193,6 +198,10 @@ class RemotingServer:
         for connection in list(self.connections.values()):
             connection.abort()
         await asyncio.sleep(0)  # for the loop to close what was aborted
+
+    def _accepted(self) -> asyncio.BaseProtocol:
+        connection = Connection(self)
+        return connection if self.tls.current.context is None else Entrance(self.tls, connection)
 
     # For connections ----------------------------------------------------------------------------
 
@@ -294,9 +303,12 @@ class RemotingServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _tls_failed(self, connection: Secured, reason: str) -> None:
+        self.say(connection, "tls failed peer=%s reason=%s", connection.peer, shortened(reason))
+
     def say(
         self,
-        connection: Connection,
+        connection: Connection | Secured,
         message: str,
         *values: object,
         level: int = logging.WARNING,

@@ -19,7 +19,11 @@ from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 #: such an authority made it, or nothing.
 Check = Literal["host", "authority", "nothing"]
 
-_READ: Final = 256 * 1024
+#: Bytes that are read at once: a record has no more. Room for many would be claimed for each small one.
+_READ: Final = 16 * 1024
+#: Bytes that are handed to the library at once. Its buffers keep the size that they had to grow to, for as
+#: long as the connection lives.
+_PIECE: Final = 16 * 1024
 #: OpenSSL's reasons for first bytes that are no TLS record.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
@@ -33,10 +37,11 @@ class Tls:
     """Security of connections.
 
     Attributes:
-        covers: Says of an address whether connections to it are.
+        context: Returns what the next connection uses.
+        covers: Says of an address whether connections to it are secured.
     """
 
-    context: ssl.SSLContext
+    context: Callable[[], ssl.SSLContext]
     covers: Callable[[str], bool]
 
     def reason(self, error: Exception) -> str:
@@ -44,12 +49,15 @@ class Tls:
         return str(error) if isinstance(error, ConnectionRefusedError) else reason(error)
 
 
-def load(*, ca_file: str, cert_file: str, key_file: str, check: Check) -> ssl.SSLContext:
+def load(
+    *, ca_file: str, cert_file: str, key_file: str, check: Check, key_password: str = ""
+) -> ssl.SSLContext:
     """Read the authorities that servers are judged by and the certificate that we show to them, if any.
 
     Args:
         ca_file: PEM; empty for those that the system trusts.
         key_file: Of ``cert_file``; empty if that holds the key, too.
+        key_password: Of an encrypted key; ignored for a plain one.
 
     Raises:
         TlsError: If a file cannot be used; names it.
@@ -70,7 +78,14 @@ def load(*, ca_file: str, cert_file: str, key_file: str, check: Check) -> ssl.SS
         try:
             for file in filter(None, (cert_file, key_file)):
                 read_regular(file, size_max=CERTIFICATES_SIZE_MAX)
-            context.load_cert_chain(cert_file, key_file or None, password=no_password)
+            context.load_cert_chain(
+                cert_file, key_file or None, password=(lambda: key_password) if key_password else no_password
+            )
+        except ssl.SSLError as error:
+            # OpenSSL gives no reason for a wrong password.
+            unknown = error.reason is None and key_password
+            words = "wrong password of the key, or no PEM" if unknown else reason(error)
+            raise TlsError(f"cert_file {cert_file!r} with key_file {key_file!r}: {words}") from None
         except (OSError, ValueError) as error:
             raise TlsError(f"cert_file {cert_file!r} with key_file {key_file!r}: {reason(error)}") from None
     return context
@@ -105,6 +120,9 @@ class Pipe:
         host: Whose certificate the context demands, of a server that is dialled.
         accepts: This end was dialled.
         who, whose: The other end, in errors.
+
+    Attributes:
+        closed: The other end sends no more.
     """
 
     def __init__(
@@ -122,6 +140,7 @@ class Pipe:
         )
         self._reason = partial(reason, who=who, whose=whose)
         self._lock = threading.Lock()
+        self.closed = False
 
     def shake(self, data: bytes) -> bool:
         """Go on with the handshake: take what the other end said, nothing if this one begins; :meth:`pending`
@@ -154,21 +173,42 @@ class Pipe:
             TlsError: If they are none that it can have sent, or it refuses us.
         """
         with self._lock:
-            self._incoming.write(data)
-            parts = []
+            parts: list[bytes] = []
             try:
-                while part := self._tls.read(_READ):
-                    parts.append(part)
-            except ssl.SSLWantReadError:
-                return b"".join(parts)
+                if len(data) <= _PIECE:
+                    self._open_piece(data, parts)
+                else:
+                    for at in range(0, len(data), _PIECE):
+                        self._open_piece(data[at : at + _PIECE], parts)
             except ssl.SSLZeroReturnError:
-                pass
+                self.closed = True
             except ssl.SSLError as error:
                 raise TlsError(self._reason(error)) from None
-            return b"".join(parts) or None
+            if parts:
+                return b"".join(parts)
+            return None if self.closed else b""
 
-    def seal(self, data: bytes) -> bytes:
+    def _open_piece(self, data: bytes, parts: list[bytes]) -> None:
+        incoming, tls = self._incoming, self._tls
+        incoming.write(data)
+        try:
+            while part := tls.read(_READ):
+                parts.append(part)
+                if not incoming.pending and not tls.pending():  # reading on would raise
+                    return
+            self.closed = True
+        except ssl.SSLWantReadError:
+            pass
+
+    def seal(self, data: bytes | bytearray | memoryview) -> bytes:
         """Plain bytes in, bytes for the wire out, in the order of the calls."""
         with self._lock:
-            self._tls.write(data)
-            return self._outgoing.read()
+            if len(data) <= _PIECE:
+                self._tls.write(data)
+                return self._outgoing.read()
+            parts = []
+            whole = memoryview(data)
+            for at in range(0, len(data), _PIECE):
+                self._tls.write(whole[at : at + _PIECE])
+                parts.append(self._outgoing.read())
+            return b"".join(parts)

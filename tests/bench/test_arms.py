@@ -96,12 +96,12 @@ def test_only_the_series_that_are_named_are_made(tmp_path: Path, capsys: pytest.
         "--profile",
         "full",
         "--series",
-        "defaults, equal-watches",
+        "defaults, equal-polling",
         "--out",
         str(tmp_path / "out"),
     ]
     _, comparison = asked_for(parser().parse_args(words), words)
-    assert [series.name for series in comparison.plan.series] == ["equal-watches", "defaults"]
+    assert [series.name for series in comparison.plan.series] == ["equal-polling", "defaults"]
     assert main(["run", "--profile", "full", "--series", "quick", "--out", str(tmp_path / "none")]) == 2
     assert "series='quick' is unknown, known are: defaults" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

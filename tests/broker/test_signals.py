@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
-from tests.signals import inherited
+from tests.signals import IN_TERMINAL, inherited
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -27,7 +27,7 @@ class BrokerLike(Protocol):
 
 
 class StartLike(Protocol):
-    def __call__(self) -> BrokerLike: ...
+    def __call__(self, *, prefix: tuple[str, ...] = ()) -> BrokerLike: ...
 
 
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: StartLike) -> None:
@@ -41,7 +41,7 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: St
 
 def test_a_closed_terminal_ends_it_in_order_with_code_129(start_broker: StartLike) -> None:
     with inherited(signal.SIGHUP, signal.SIG_DFL):
-        broker = start_broker()
+        broker = start_broker(prefix=IN_TERMINAL)
     assert broker.wire().send_message("T", b"stored").code == 0
     broker.process.send_signal(signal.SIGHUP)
     assert broker.process.wait(40) == 128 + signal.SIGHUP

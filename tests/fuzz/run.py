@@ -28,7 +28,7 @@ HEAP_OF: Final = {"message-zlib": 3 * BODY_SIZE_MAX}
 LOG_MAX: Final = 4096
 _POOL_MAX: Final = 400
 #: Tried more often than the others: much code stands behind each.
-_BEHIND_PORTS: Final = ("wire", "http", "raft-stranger", "raft-member")
+_BEHIND_PORTS: Final = ("wire", "wire-secured", "wire-handshake", "http", "raft-stranger", "raft-member")
 #: Logged with its traceback although nothing is wrong here: a member is believed, but its image not stored.
 _BELIEVED: Final = "snapshot not installed"
 _DIGITS: Final = re.compile(r"[0-9]+|'.*'")

@@ -11,6 +11,7 @@ import atexit
 import os
 import shutil
 import socket
+import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,11 +27,15 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.line_limit import LineLimit
+from routekeeper.remoting.transport.secured import Entrance, TlsPort
 from routekeeper.remoting.transport.server import Connection
+from routekeeper.remoting.transport.tls import Pipe
+from tests.tls import client_context, port_context
 
 #: Turns of the loop that one input gets; what is not done by then is cut off, as by a closed connection.
 _TURNS: Final = 40
 _LEADS_S: Final = 20.0
+_RECORD_MAX: Final = 16_384
 TOKEN: Final = "a-token-of-thirty-two-characters"
 SECRET: Final = b"a secret of thirty-two bytes or more"
 #: Names of the group of three. Nothing listens at the ports of the others: what is dialled there is refused.
@@ -99,6 +104,8 @@ class Stack:
         self._group: asyncio.TaskGroup
         self._server: NameServer
         self._http: HttpServer
+        self._tls: TlsPort
+        self._dials: ssl.SSLContext
         self._peer: _Member | None = None
         atexit.register(self.close)
 
@@ -136,6 +143,9 @@ class Stack:
         await mode.start()
         mode.member.on_fatal = mode.member.on_removed = self._failures.append
         await self._server.start(mode)
+        self._tls = self._server.wire.tls
+        self._tls.current = port_context(mode="enforcing")
+        self._dials = client_context()
         self._http = HttpServer(
             consistency=mode, server=self._server, settings=live, version="fuzzed", token=TOKEN
         )
@@ -162,6 +172,34 @@ class Stack:
 
         async def ask() -> object:
             return await self._feed(Connection(self._server.wire), data)
+
+        return self.run(ask)
+
+    def secured(self, data: bytes) -> object:
+        """Let the wire's port receive bytes behind TLS."""
+        self._server.wire._lines = LineLimit()
+
+        async def ask() -> object:
+            entrance = Entrance(self._tls, Connection(self._server.wire))
+            wire, client = Wire(), Pipe(self._dials, "127.0.0.1")
+            entrance.connection_made(wire)
+            client.shake(b"")
+            _give(entrance, client.pending())
+            while not wire.answered:  # noqa: ASYNC110 - the handshake has its turn when the loop comes round
+                await asyncio.sleep(0)
+            assert client.shake(bytes(wire.answered))
+            return await self._feed(entrance, client.pending() + client.seal(data), wire)
+
+        return self.run(ask)
+
+    def handshake(self, data: bytes) -> object:
+        """Let a port that demands TLS receive bytes as the records of a handshake."""
+        self._server.wire._lines = LineLimit()
+        pieces = [data[at : at + _RECORD_MAX] for at in range(0, len(data), _RECORD_MAX)]
+        records = b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces)
+
+        async def ask() -> object:
+            return await self._feed(Entrance(self._tls, Connection(self._server.wire)), records)
 
         return self.run(ask)
 
@@ -206,14 +244,15 @@ class Stack:
         return self.run(speak)
 
     async def _feed(
-        self, protocol: asyncio.Protocol, data: bytes, wire: Wire | None = None
+        self, protocol: asyncio.BaseProtocol, data: bytes, wire: Wire | None = None
     ) -> bytes | bytearray:
+        assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
         if wire is None:
             wire = Wire()
             protocol.connection_made(wire)
         try:
             if not wire.closed:
-                protocol.data_received(data)
+                _give(protocol, data)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             if not wire.closed:
@@ -223,6 +262,19 @@ class Stack:
             wire.end()
         await asyncio.sleep(0)
         return wire.answered
+
+
+def _give(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) -> None:
+    """Hand bytes over as a loop does."""
+    if isinstance(protocol, asyncio.Protocol):
+        protocol.data_received(data)
+        return
+    while data:
+        buffer = memoryview(protocol.get_buffer(-1))
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        data = data[size:]
+        protocol.buffer_updated(size)
 
 
 class _Member:

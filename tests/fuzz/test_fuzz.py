@@ -53,6 +53,16 @@ BEHIND_PORTS = {
         RemotingCommand(code=106, ext_fields={}).encode(),
         "routekeeper.nameserver.wire.server.decide",
     ),
+    "wire behind TLS": (
+        "wire-secured",
+        RemotingCommand(code=106, ext_fields={}).encode(),
+        "routekeeper.nameserver.wire.server.decide",
+    ),
+    "handshake": (
+        "wire-handshake",
+        b"\x01\x00\x00\x05hello",
+        "routekeeper.remoting.transport.tls.Pipe.shake",
+    ),
     "http": ("http", SEEDS_OF["http"][6], "routekeeper.nameserver.http.app.check_query"),
     "stranger": (
         "raft-stranger",

@@ -16,7 +16,7 @@ import pytest
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from tests.ports import free_addresses
-from tests.signals import inherited
+from tests.signals import IN_TERMINAL, inherited
 
 CONDITION_S = 30.0
 
@@ -49,6 +49,7 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
         str(tmp_path / "data"),
     )
     command = [
+        *IN_TERMINAL,
         sys.executable,
         "-m",
         "routekeeper.nameserver",

@@ -116,7 +116,7 @@ def test_every_mount_and_dependency_is_declared() -> None:
             for config in service.get("configs", []):
                 assert config["source"] in document["configs"]
             used = [word for word in service.get("command", ()) if word.startswith(SECRETS)]
-            assert sorted(used) == sorted(SECRETS + name for name in service.get("secrets", []))
+            assert set(used) == {SECRETS + name for name in service.get("secrets", [])}
 
 
 def test_every_file_that_is_mounted_exists_and_no_secret_is_kept_here() -> None:

@@ -85,6 +85,7 @@ class Credentials:
         members: Whom this member knows to take part. Another one of the same cluster is let in, too: it may
             have been added while this one was away, or removed while it was away itself.
         open: This member is empty: it is of no cluster yet, and names the one that it would found.
+        other_secrets: Members that dial may prove themselves by these, too, while the secret is changed.
     """
 
     me: str
@@ -92,6 +93,12 @@ class Credentials:
     cluster: str
     secret: bytes | None
     open: bool = False
+    other_secrets: tuple[bytes, ...] = ()
+
+    @property
+    def secrets(self) -> tuple[bytes | None, ...]:
+        """All secrets, the preferred one first."""
+        return (self.secret, *self.other_secrets)
 
 
 class Handshake:
@@ -100,15 +107,17 @@ class Handshake:
     Args:
         peer: The member dialled; None at the accepting side.
         nonce: Fresh and random, NONCE_SIZE bytes.
+        attempt: Counts dials whose proof the peer did not take; each uses the next secret.
 
     Attributes:
         peer: Whom the other end claims to be, or was dialled as; empty before its first frame.
         proven: The peer is who it says, and later frames carry MACs of ``outgoing`` and ``incoming``.
     """
 
-    def __init__(self, credentials: Credentials, *, peer: str | None, nonce: bytes) -> None:
+    def __init__(self, credentials: Credentials, *, peer: str | None, nonce: bytes, attempt: int = 0) -> None:
         assert len(nonce) == NONCE_SIZE
         self._mine = credentials
+        self._secret = credentials.secrets[attempt % len(credentials.secrets)]
         self._dials = peer is not None
         self.peer = peer or ""
         self._nonce = nonce
@@ -116,6 +125,11 @@ class Handshake:
         self._cluster = credentials.cluster  # as the dialler names it
         self.proven = False
         self.outgoing = self.incoming = Seal(b"")
+
+    @property
+    def is_proof_refused(self) -> bool:
+        """Return whether the peer, whose connection ended, has seen our proof and given none."""
+        return self._dials and bool(self._their_nonce) and not self.proven
 
     @property
     def refusal(self) -> str:
@@ -144,7 +158,11 @@ class Handshake:
             self._their_nonce = frame
             return self._proof("dialler")
         theirs, ours = ("acceptor", "dialler") if self._dials else ("dialler", "acceptor")
-        if not hmac.compare_digest(self._proof(theirs), frame):
+        for secret in (self._secret,) if self._dials else self._mine.secrets:
+            self._secret = secret
+            if hmac.compare_digest(self._proof(theirs), frame):
+                break
+        else:
             raise LinkError(f"wrong proof from {self.peer}: another secret")
         our_key, their_key = self._proof(ours, b"key "), self._proof(theirs, b"key ")
         self.outgoing, self.incoming, self.proven = Seal(our_key), Seal(their_key), True
@@ -173,9 +191,9 @@ class Handshake:
 
     def _proof(self, role: str, purpose: bytes = b"proof ") -> bytes:
         """Nothing without a secret."""
-        if self._mine.secret is None:
+        if self._secret is None:
             return b""
         ours, theirs = (self._mine.me, self._nonce), (self.peer, self._their_nonce)
         (dialler, first), (acceptor, second) = (ours, theirs) if self._dials else (theirs, ours)
         transcript = msgspec.msgpack.encode((MAGIC, self._cluster, dialler, acceptor, first, second))
-        return hmac.digest(self._mine.secret, purpose + role.encode() + transcript, "sha256")
+        return hmac.digest(self._secret, purpose + role.encode() + transcript, "sha256")

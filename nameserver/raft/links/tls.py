@@ -13,16 +13,12 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
 from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 from routekeeper.remoting.transport.tls import Pipe, TlsError, no_password, reason
-
-DAY_S: Final = 86_400.0
-#: So long before a certificate ends, and when it has ended, its owner is told.
-THRESHOLDS_S: Final = (30 * DAY_S, 7 * DAY_S, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +66,6 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
 def _expires_at(certificate: Mapping[str, Any], context: ssl.SSLContext) -> float:
     authorities = [ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs()]
     return min(ssl.cert_time_to_seconds(str(certificate["notAfter"])), max(authorities, default=math.inf))
-
-
-def thresholds_passed(left_s: float) -> int:
-    """Return how many of :data:`THRESHOLDS_S` are behind a certificate that ends in ``left_s`` seconds."""
-    return sum(left_s <= threshold for threshold in THRESHOLDS_S)
 
 
 def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContext:

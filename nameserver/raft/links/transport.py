@@ -121,6 +121,7 @@ class Transport:
         self._open: dict[Link, None] = {}  # all connections, oldest first
         self._hosts_of_members: set[str] = set()  # where members are, as far as is known
         self._strangers = Strangers()
+        self._attempts: Counter[str] = Counter()  # by member: dials whose proof it did not take
         self._server: asyncio.Server | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -187,6 +188,14 @@ class Transport:
     def send(self, peer: str, kind: int, payload: bytes) -> bool:
         link = self._links.get(peer)
         return link is not None and link.send(kind, payload)
+
+    def attempt(self, member: str | None) -> int:
+        """Return which of the secrets is to be used for a member that is dialled; they are counted round."""
+        return 0 if member is None else self._attempts[member]
+
+    def proof_refused(self, member: str) -> None:
+        """Use the next secret the next time."""
+        self._attempts[member] += 1
 
     def drop(self, peer: str) -> None:
         """Close the link to ``peer``; it is dialled anew."""
@@ -351,7 +360,9 @@ class Link(asyncio.Protocol):
     def __init__(self, links: Transport, dialled: str | None) -> None:
         self._links = links
         self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
-        self._handshake = Handshake(links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
+        self._handshake = Handshake(
+            links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE), attempt=links.attempt(dialled)
+        )
         self.peer: str | None = None  # once it is proven
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
         self._pipe = links.tls.pipe(accepts=dialled is None) if links.tls is not None else None
@@ -444,6 +455,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("" if self._closed else self._why_it_left())
+        if self.dialled is not None and self._handshake.is_proof_refused:
+            self._links.proof_refused(self.dialled)
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -36,6 +36,7 @@ from routekeeper.nameserver.raft.types import (
 )
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.histogram import Histogram
+from routekeeper.remoting.watched_files import WatchedFiles
 
 from .applier import Applier
 from .certificates import Certificates
@@ -43,6 +44,7 @@ from .changes import HANDOVER_S, HANDOVER_STEP_S, Changes
 from .images import ImageFiles
 from .promises import Promises
 from .recovery import Storage
+from .secret_file import read_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,8 @@ class RaftMember:
         self.images: ImageFiles
         self.transport: Transport
         self.certificates: Certificates | None = None
+        self._secret_file: WatchedFiles[tuple[bytes, ...]] | None = None
+        self._secrets: tuple[bytes | None, ...] = (config.secret, *config.other_secrets)
         self._applier: Applier
         self._storage: Storage
         self._promises: Promises
@@ -238,6 +242,11 @@ class RaftMember:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
         return self._engine is not None and self._engine.in_contact()
 
+    @property
+    def within_entry(self) -> bool:
+        """Return whether an entry is half applied; until it is whole no contact counts that knows of it."""
+        return self._applier.within
+
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
         return math.inf if self._engine is None else self._engine.member_age(member)
@@ -337,7 +346,12 @@ class RaftMember:
         contexts = None
         if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
             self.certificates = Certificates(config, self._take_contexts)
-            contexts = self.certificates.contexts
+            contexts = self.certificates.value
+        if (path := config.secret_file) is not None:
+            self._secret_file = WatchedFiles(
+                "raft secret", (path,), lambda: read_secrets(path), self._take_secrets
+            )
+            self._secrets = self._secret_file.value
         size_max = config.entry_size_max + FRAME_OVERHEAD
         self.transport = Transport(
             self._credentials(engine), owner=self, frame_size_max=size_max, tls=contexts
@@ -346,6 +360,18 @@ class RaftMember:
 
     def _take_contexts(self, contexts: TlsContexts) -> None:
         self.transport.tls = contexts  # links that are up stay: both ends have proved who they are
+
+    def _take_secrets(self, secrets: tuple[bytes, ...]) -> None:
+        self._secrets = secrets
+        self.transport.use_credentials(self._credentials(self.engine))
+
+    @property
+    def reloads(self) -> list[WatchedFiles[Any]]:
+        """Files that are read again while this member runs."""
+        files: list[WatchedFiles[Any] | None] = [self._secret_file]
+        if self.certificates is not None:
+            files.append(self.certificates.files)
+        return [one for one in files if one is not None]
 
     async def _take_part(self, engine: Engine) -> str:
         """Replay, bind, take part; return the bound address.
@@ -372,6 +398,8 @@ class RaftMember:
         await self.transport.go()
         if self.certificates is not None:
             self.certificates.watch()
+        if self._secret_file is not None:
+            self._secret_file.watch()
         self._timer_fired()
         return bound
 
@@ -398,6 +426,8 @@ class RaftMember:
             self._timer.cancel()
         if self.certificates is not None:
             self.certificates.close()
+        if self._secret_file is not None:
+            self._secret_file.close()
         await self.transport.close()
         closing = DiskThreads("raft close")  # another may stand still for ever
         try:
@@ -539,7 +569,8 @@ class RaftMember:
             me=self.config.me,
             members=frozenset(engine.members),
             cluster=self._storage.directory.state.cluster,
-            secret=self.config.secret,
+            secret=self._secrets[0],
+            other_secrets=tuple(secret for secret in self._secrets[1:] if secret is not None),
             open=engine.shared.empty,
         )
 

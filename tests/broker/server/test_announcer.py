@@ -35,6 +35,9 @@ class Listed:
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         self._said += [f"topic {config.topic_name}" for config, _ in changes]
 
+    def nameservers_changed(self) -> None:
+        self._said.append("others")
+
     async def unregister(self) -> None:
         self._said.append("gone")
 
@@ -47,7 +50,13 @@ def test_announcer_hears_of_start_topics_and_end(tmp_path: Path) -> None:
     addrs: list[str] = []
 
     def announcer(
-        state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: object = None,
     ) -> Announcer:
         return Listed(state, broker_addr, said)
 

@@ -18,6 +18,7 @@ from tests.broker.conftest import StartBroker
 from tests.broker.server.test_http import BROKER, HOST, figure, figures, gathered, get, state
 from tests.broker.server.test_sync_flush import Broker, settings, with_broker
 from tests.ports import free_addresses
+from tests.tls import Authority
 from tests.waiting import wait_until
 
 __all__ = ["state"]
@@ -141,3 +142,12 @@ def test_a_disk_that_takes_nothing_is_a_state(tmp_path: Path, monkeypatch: pytes
         assert figure(found, "mqbroker_disk_state", state="ok") == 0
 
     asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH", http=addr), act))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Authority.is_possible(), reason="openssl is not on this machine")
+def test_the_end_of_a_certificate_is_served_under_its_port(start_broker: StartBroker, tmp_path: Path) -> None:
+    cert, key = Authority(tmp_path).issue(days=200)
+    broker = start_broker("--http", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+    found = figures(get(broker.ready_line.split("http=")[1], "/metrics")[1])
+    assert 199 < figure(found, "mqbroker_certificate_left_seconds", port="wire") / 86_400 <= 200

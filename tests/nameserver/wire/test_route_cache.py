@@ -408,6 +408,17 @@ def test_header_with_digits_in_the_place_of_another_ones_opaque_is_left_to_the_p
     assert lead(reader, data, []) == 0
 
 
+def test_bytes_that_are_fewer_than_their_length_word_says_are_not_answered() -> None:
+    """Bytes of a known request without one digit of its opaque: more of that frame is to come."""
+    table = table_of("T")
+    cache = cache_of(table)
+    of_two_digits = cache.reader()
+    assert lead(of_two_digits, request("T", 77), []) > 0
+    data = request("T", 777)
+    assert lead(cache.reader(), data, []) == len(data)
+    assert of_two_digits.whole(data.replace(b"777", b"77")) is None
+
+
 def test_answer_follows_every_change_of_the_topic() -> None:
     table = table_of("T", "U")
     cache = cache_of(table)

@@ -1,0 +1,79 @@
+"""Names of nameservers, and the addresses that they have by now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.remoting.addresses import join_address, split_address
+from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.transport.lookups import look_up
+
+logger = logging.getLogger(__name__)
+
+#: Longest wait for a look-up. The system's resolver may take a minute, and goes on in its own thread.
+LOOK_UP_S: Final = 3.0
+#: First pause, and the one after a look-up that failed. Source: BrokerController.initialize, RocketMQ 5.3.
+RETRY_S: Final = 10.0
+#: Addresses of one name that count.
+ADDRESSES_MAX: Final = 16
+
+
+class NameserverNames:
+    """Looks up names of nameservers again and again (``fetchNameSrvAddrByDnsLookup``).
+
+    A name that cannot be looked up keeps the addresses that it had. RocketMQ's brokers look up one name; here
+    the list may have several, and addresses among them.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._failing: set[str] = set()
+        self._is_first = True
+
+    async def look_up(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the addresses, with ports and in order, that some ``name:port`` have."""
+        names = tuple(names)
+        found = await asyncio.gather(*map(self._look_up, names))
+        self._known = dict(zip(names, found, strict=True))
+        self._failing &= set(names)
+        return tuple(dict.fromkeys(addr for addrs in found for addr in addrs))
+
+    def pause_s(self, config: BrokerConfig) -> float:
+        """Return the seconds until the next look-up."""
+        period_s = config.look_up_period_ms / 1000
+        soon, self._is_first = self._is_first or bool(self._failing), False
+        return min(period_s, RETRY_S) if soon else period_s
+
+    async def _look_up(self, name: str) -> tuple[str, ...]:
+        try:
+            found = await _addresses(name)
+        except (OSError, ValueError, TimeoutError) as error:
+            reason = error or f"no answer within {LOOK_UP_S:g} s"
+            level = logging.DEBUG if name in self._failing else logging.WARNING
+            self._failing.add(name)
+            logger.log(level, "look-up failed, known addresses stay nameserver=%s reason=%s", name, reason)
+            return self._known.get(name, ())
+        self._failing.discard(name)
+        return found
+
+
+async def numeric_addresses(name: str) -> frozenset[str]:
+    """Return the addresses of a ``name:port``, or itself if it cannot be looked up."""
+    try:
+        return frozenset(await _addresses(name))
+    except (OSError, ValueError, TimeoutError):
+        return frozenset((name,))
+
+
+async def _addresses(name: str) -> tuple[str, ...]:
+    try:
+        host, port = split_address(name)
+    except LocalProtocolError as error:
+        raise ValueError(str(error)) from None
+    async with asyncio.timeout(LOOK_UP_S):
+        found = await asyncio.wrap_future(look_up(host))
+    return tuple(join_address(address, port) for address in sorted(found)[:ADDRESSES_MAX])

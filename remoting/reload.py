@@ -1,0 +1,208 @@
+"""Reading again at SIGHUP: files that are watched, and the settings that can change while a server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from routekeeper.remoting.disk_threads import DiskThreads
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.service_manager import ServiceManager
+
+logger = logging.getLogger(__name__)
+
+#: Longest wait for one file: a hung disk must not hold up the others.
+LOOK_S: Final = 10.0
+_UNCHANGED: Final = "unchanged"
+_REFUSED: Final = "refused: "
+
+
+class Watched(Protocol):
+    """A file, or several that belong together: :class:`routekeeper.remoting.watched_files.WatchedFiles`.
+
+    Attributes:
+        what: Its name in log lines.
+    """
+
+    @property
+    def what(self) -> str: ...
+
+    async def look(self) -> str:
+        """Read it again if it has changed; return ``unchanged``, ``taken`` or ``refused: REASON``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reread:
+    """Result of reading settings again.
+
+    Attributes:
+        changed: Settings that are in force now, by key.
+        refused: Reasons, each of which begins with the setting.
+        restart: Keys of settings that have changed in the file, and need a restart.
+    """
+
+    changed: Mapping[str, str]
+    refused: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+
+
+def compare_settings(
+    *,
+    former_file: Mapping[str, str],
+    file: Mapping[str, str],
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    reloadable: Collection[str],
+) -> Reread:
+    """Tell which settings a changed file changes (pure).
+
+    Args:
+        former_file, file: Content of the file, by key.
+        before, after: All settings that result from them, together with what wins over a file.
+        reloadable: Keys of settings that can change while a server runs.
+    """
+    differing = [key for key in after if before[key] != after[key]]
+    outvoted = [
+        key
+        for key in sorted(file)
+        if key in after
+        and key not in differing
+        and file[key] != former_file.get(key)
+        and file[key].strip().lower() != after[key].lower()
+    ]
+    return Reread(
+        changed={key: after[key] for key in differing if key in reloadable},
+        refused=tuple(
+            f"{key}: {after[key]} stays, a flag, the environment or a change at run time wins over the file"
+            for key in outvoted
+        ),
+        restart=tuple(sorted(key for key in differing if key not in reloadable)),
+    )
+
+
+class SettingsFile:
+    """The settings file of a server, and its content as far as it is in force.
+
+    Args:
+        content: As the server started with it.
+        read: Returns the present content, by key; blocking.
+        resolve: Returns all settings, by key, that a content and what wins over it result in; blocking.
+        reloadable: Keys of settings that can change while the server runs.
+        take: Called on the loop, also without any: puts changed settings in force.
+        refusals: Exceptions of ``read`` and ``resolve`` that say why a content cannot be used.
+    """
+
+    def __init__(
+        self,
+        content: Mapping[str, str],
+        *,
+        read: Callable[[], Mapping[str, str]],
+        resolve: Callable[[Mapping[str, str]], Mapping[str, str]],
+        reloadable: Collection[str],
+        take: Callable[[Mapping[str, str]], None],
+        refusals: tuple[type[Exception], ...],
+    ) -> None:
+        self._content = content
+        self._read, self._resolve, self._take = read, resolve, take
+        self._reloadable = reloadable
+        self._refusals = refusals
+        self._thread = DiskThreads("settings")
+
+    async def reread(self) -> Reread:
+        """Read the file again, and put in force what can change; one that cannot be used changes nothing."""
+        try:
+            content, found = await asyncio.get_running_loop().run_in_executor(self._thread, self._compare)
+        except self._refusals as error:
+            return Reread(changed={}, refused=(f"settings: {error}",))
+        self._take(found.changed)
+        kept = {key: text for key, text in self._content.items() if key not in self._reloadable}
+        self._content = kept | {key: text for key, text in content.items() if key in self._reloadable}
+        return found
+
+    def _compare(self) -> tuple[Mapping[str, str], Reread]:
+        content = self._read()
+        found = compare_settings(
+            former_file=self._content,
+            file=content,
+            before=self._resolve(self._content),
+            after=self._resolve(content),
+            reloadable=self._reloadable,
+        )
+        return content, found
+
+
+class Reload:
+    """Reads files and settings again at SIGHUP, and says in one line what came of it.
+
+    A signal that comes while they are read has them read once more afterwards, however many there are.
+
+    Args:
+        watched: Returns the files.
+        settings: Reads the settings again, and puts those in force that can change.
+    """
+
+    def __init__(
+        self,
+        manager: ServiceManager,
+        *,
+        watched: Callable[[], Sequence[Watched]],
+        settings: Callable[[], Awaitable[Reread]],
+    ) -> None:
+        self._manager = manager
+        self._watched = watched
+        self._settings = settings
+        self._wanted = asyncio.Event()
+
+    def begin(self) -> None:
+        """Have everything read again, once :meth:`run` runs; to be called on the loop."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Serve calls of :meth:`begin`, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            self._manager.reloading()
+            try:
+                await self._reload()
+            except Exception:  # a defect here must not end a server that serves
+                logger.error("reload failed", exc_info=True)
+            self._manager.reloaded()
+
+    async def _reload(self) -> None:
+        watched = tuple(self._watched())
+        settings, outcomes = await asyncio.gather(self._reread(), asyncio.gather(*map(_look, watched)))
+        changed = [f"{key}={shortened(text)}" for key, text in settings.changed.items()]
+        refused = list(settings.refused)
+        for files, outcome in zip(watched, outcomes, strict=True):
+            if outcome.startswith(_REFUSED):
+                refused.append(f"{files.what}: {outcome.removeprefix(_REFUSED)}")
+            elif outcome != _UNCHANGED:
+                changed.append(files.what)
+        values = (
+            ", ".join(changed) or "nothing",
+            "; ".join(map(shortened, refused)) or "nothing",
+            ",".join(settings.restart) or "nothing",
+        )
+        level = logging.WARNING if refused else logging.INFO
+        text = "reloaded changed=%s refused=%s needs_restart=%s"
+        # Written at every log level: the operator who asked must see it, also after a change to ERROR.
+        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, text, values, None))
+
+    async def _reread(self) -> Reread:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                return await self._settings()
+        except TimeoutError:
+            return Reread(changed={}, refused=(f"settings: the file was not read within {LOOK_S:g} s",))
+
+
+async def _look(watched: Watched) -> str:
+    try:
+        async with asyncio.timeout(LOOK_S):
+            return await watched.look()
+    except TimeoutError:
+        return f"{_REFUSED}not read within {LOOK_S:g} s"

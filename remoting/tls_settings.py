@@ -1,0 +1,263 @@
+"""Settings of TLS: RocketMQ's file of them, and what flags and file come to for a server's port; pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
+from routekeeper.remoting.properties import parse_properties
+
+DISABLED: Final = "disabled"
+PERMISSIVE: Final = "permissive"
+ENFORCING: Final = "enforcing"
+#: Of ``--tls-mode``. Permissive serves plain clients, too.
+MODES: Final = (DISABLED, PERMISSIVE, ENFORCING)
+#: Of ``--tls-client-auth``.
+CLIENT_AUTH: Final = ("none", "optional", "require")
+
+_TEXTS: Final = {
+    "tls.server.certPath": "server_cert",
+    "tls.server.keyPath": "server_key",
+    "tls.server.keyPassword": "server_key_password",
+    "tls.server.trustCertPath": "server_ca",
+    "tls.client.certPath": "client_cert",
+    "tls.client.keyPath": "client_key",
+    "tls.client.keyPassword": "client_key_password",
+    "tls.client.trustCertPath": "client_ca",
+}
+_CHOICES: Final = {
+    "tls.server.mode": ("server_mode", MODES),
+    "tls.server.need.client.auth": ("server_client_auth", CLIENT_AUTH),
+}
+_SWITCHES: Final = {
+    "tls.enable": "enable",
+    "tls.client.authServer": "client_checks_servers",
+    "tls.server.authClient": "server_checks_clients",
+    "tls.test.mode.enable": "test_mode",
+}
+_PASSWORDS: Final = {"tls.server.keyPassword", "tls.client.keyPassword"}
+
+
+class TlsSettingError(ValueError):
+    """A setting of TLS that cannot be used; the text is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFile:
+    """A file of ``--tls-config``: the twelve keys of RocketMQ's, and ``tls.server.mode`` and ``tls.enable``.
+
+    Empty and None: the file does not have the key.
+
+    Attributes:
+        enable: Whether connections to other servers use TLS (``tls.enable``).
+        client_checks_servers: ``tls.client.authServer``; False: any certificate of a server will do.
+        server_checks_clients: ``tls.server.authClient``.
+        unknown: Other keys of the file; for a warning.
+    """
+
+    server_mode: str = ""
+    server_cert: str = ""
+    server_key: str = ""
+    server_key_password: str = field(default="", repr=False)
+    server_ca: str = ""
+    server_client_auth: str = ""
+    server_checks_clients: bool | None = None
+    enable: bool | None = None
+    client_cert: str = ""
+    client_key: str = ""
+    client_key_password: str = field(default="", repr=False)
+    client_ca: str = ""
+    client_checks_servers: bool | None = None
+    test_mode: bool | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def parse_tls_file(text: str) -> TlsFile:
+    """Read a properties text.
+
+    Raises:
+        TlsSettingError: If a value is none of those that its key allows, or a setting is one that this server
+            would weaken by leaving it out.
+
+    Source: TlsSystemConfig and TlsHelper.extractTlsConfigFromFile, RocketMQ 4.9.7 and 5.3.3. There an unknown
+    word means ``permissive``, ``none`` or false.
+    """
+    try:
+        found = parse_properties(text)
+    except ValueError as error:
+        raise TlsSettingError(str(error)) from None
+    values: dict[str, str | bool | tuple[str, ...]] = {}
+    unknown = []
+    for key, raw in found.items():
+        value = raw if key in _PASSWORDS else raw.strip()
+        if key in _TEXTS:
+            values[_TEXTS[key]] = value
+        elif key in _CHOICES:
+            name, choices = _CHOICES[key]
+            values[name] = _one_of(key, value.lower(), choices) if value else ""
+        elif key in _SWITCHES:
+            values[_SWITCHES[key]] = _one_of(key, value.lower(), ("true", "false")) == "true"
+        else:
+            unknown.append(key)
+    if values.get("test_mode"):
+        raise TlsSettingError(
+            "tls.test.mode.enable=true: a certificate of the server's own making is not offered, "
+            "allowed is false"
+        )
+    return TlsFile(**values, unknown=tuple(unknown))  # type: ignore[arg-type]
+
+
+def read_tls_file(path: str | os.PathLike[str]) -> TlsFile:
+    """Read a file of ``--tls-config``.
+
+    Raises:
+        TlsSettingError: As :func:`parse_tls_file`, or the file cannot be read; the text names the file.
+    """
+    try:
+        # Java reads properties files as ISO-8859-1.
+        return parse_tls_file(read_regular(path, size_max=SETTINGS_SIZE_MAX).decode("latin-1"))
+    except OSError as error:
+        raise TlsSettingError(f"--tls-config {path}: {error.strerror or error}") from None
+    except TlsSettingError as error:
+        raise TlsSettingError(f"--tls-config {path}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortTls:
+    """TLS of a port that this process serves.
+
+    Attributes:
+        mode: One of :data:`MODES`; all others have a certificate.
+        cert: PEM file with the certificate and its chain.
+        key: PEM file with its key; empty if ``cert`` has it, too.
+        ca: PEM file with the authorities of clients; empty if ``client_auth`` is none.
+        client_auth: One of :data:`CLIENT_AUTH`; a certificate that is shown is always checked.
+        warnings: What an operator should know of the file of ``--tls-config``.
+    """
+
+    mode: str = DISABLED
+    cert: str = ""
+    key: str = ""
+    key_password: str = field(default="", repr=False)
+    ca: str = ""
+    client_auth: str = "none"
+    warnings: tuple[str, ...] = ()
+
+
+PLAIN: Final = PortTls()
+"""No TLS."""
+
+
+def port_tls(
+    *,
+    mode: str = "",
+    cert: str = "",
+    key: str = "",
+    ca: str = "",
+    client_auth: str = "",
+    file: TlsFile | None = None,
+) -> PortTls:
+    """Return what the flags ``--tls-...`` and the file of ``--tls-config`` come to; flags win.
+
+    Raises:
+        TlsSettingError: If they do not fit together.
+    """
+    file = file or TlsFile()
+    if mode:
+        _one_of("--tls-mode", mode, MODES)
+    if client_auth:
+        _one_of("--tls-client-auth", client_auth, CLIENT_AUTH)
+    if key and not cert:
+        raise TlsSettingError("--tls-key needs --tls-cert")
+    password = ""
+    if not cert:  # a pair comes from one place
+        cert, key, password = file.server_cert, file.server_key, file.server_key_password
+        if key and not cert:
+            raise TlsSettingError("tls.server.keyPath needs tls.server.certPath")
+    mode = mode or file.server_mode or (PERMISSIVE if cert else DISABLED)
+    ca = ca or file.server_ca
+    client_auth = client_auth or file.server_client_auth or "none"
+    if mode == DISABLED:
+        return PLAIN
+    if not cert:
+        raise TlsSettingError(f"--tls-mode {mode} needs --tls-cert and --tls-key, or tls.server.certPath")
+    if client_auth != "none" and not ca:
+        raise TlsSettingError(
+            f"--tls-client-auth {client_auth} needs --tls-ca, or tls.server.trustCertPath: the authority of "
+            "the certificates that clients show"
+        )
+    if client_auth == "none":
+        ca = ""
+    return PortTls(mode=mode, cert=cert, key=key, key_password=password, ca=ca, client_auth=client_auth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFlags:
+    """The flags ``--tls-...`` of a server as they were given; empty: not given."""
+
+    mode: str = ""
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+    client_auth: str = ""
+    config: str = ""
+
+    def check(self) -> None:
+        """Check that the flags fit together, without a look at files.
+
+        Raises:
+            TlsSettingError: If they do not.
+        """
+        if not self.config:
+            self._settle(None)
+
+    def settle(self) -> PortTls:
+        """Return what the flags and the file of ``--tls-config`` come to; reads that file, and blocks for it.
+
+        Raises:
+            TlsSettingError: If they do not fit together, or the file cannot be used.
+        """
+        if not self.config:
+            return self._settle(None)
+        file = read_tls_file(self.config)
+        return replace(self._settle(file), warnings=tls_warnings(file))
+
+    def _settle(self, file: TlsFile | None) -> PortTls:
+        return port_tls(
+            mode=self.mode, cert=self.cert, key=self.key, ca=self.ca, client_auth=self.client_auth, file=file
+        )
+
+
+def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
+    """Return TLS of an HTTP port; with an authority every client has to show a certificate.
+
+    Raises:
+        TlsSettingError: If the flags do not fit together.
+    """
+    if (key or ca) and not cert:
+        raise TlsSettingError(f"--http-tls-{'key' if key else 'ca'} needs --http-tls-cert")
+    if not cert:
+        return PLAIN
+    return PortTls(mode=ENFORCING, cert=cert, key=key, ca=ca, client_auth="require" if ca else "none")
+
+
+def tls_warnings(file: TlsFile) -> tuple[str, ...]:
+    """Return what an operator should know of a file that can be used."""
+    found = [f"{key}: unknown" for key in file.unknown[:10]]
+    if file.server_checks_clients is False and file.server_client_auth not in ("", "none"):
+        found.append("tls.server.authClient=false is not taken over: certificates of clients are checked")
+    return tuple(found)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        mark = " " if name.startswith("--") else "="
+        raise TlsSettingError(f"{name}{mark}{value[:80]!s}: allowed are {', '.join(allowed)}")
+    return value
+
+
+#: RocketMQ's twelve keys, and the two of ours: for documents and tests.
+KEYS: Final[Mapping[str, str]] = {**_TEXTS, **{key: name for key, (name, _) in _CHOICES.items()}, **_SWITCHES}

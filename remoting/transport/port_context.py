@@ -1,0 +1,148 @@
+"""Contexts of TLS for ports that this process serves, read from their files."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from routekeeper.remoting.certificates import CertificateFiles, ends_of
+from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
+from routekeeper.remoting.tls_settings import (
+    CLIENT_AUTH,
+    DISABLED,
+    ENFORCING,
+    PortTls,
+    TlsFlags,
+    TlsSettingError,
+)
+from routekeeper.remoting.transport.secured import PortContext
+from routekeeper.remoting.transport.tls import no_password, reason
+
+logger = logging.getLogger(__name__)
+
+_VERIFY = dict(zip(CLIENT_AUTH, (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED), strict=True))
+
+
+def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
+    """Read the files that the settings name; blocking.
+
+    Args:
+        what: The port in errors.
+
+    Raises:
+        TlsSettingError: A file cannot be used; the text names it.
+    """
+    if settings.mode == DISABLED:
+        return PortContext()
+    cert, key, ca = settings.cert, settings.key or settings.cert, settings.ca
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Renegotiation lets a peer ask for the dear part of a handshake again and again.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0  # a session that is resumed would outlive its peer's certificate
+    context.verify_mode = _VERIFY[settings.client_auth]
+    ends_at = _ends(what, "certificate", cert)[0]
+    _content(what, "key", key)
+    try:
+        context.load_cert_chain(cert, key, password=settings.key_password or no_password)
+    except (OSError, ValueError) as error:
+        raise TlsSettingError(f"{what}: certificate {cert} with key {key}: {reason(error)}") from None
+    if ca:
+        ends_at = min(ends_at, max(_ends(what, "authority", ca)))
+        try:
+            context.load_verify_locations(cafile=ca)
+        except (OSError, ValueError) as error:
+            raise TlsSettingError(f"{what}: authority {ca}: {reason(error)}") from None
+    return PortContext(context=context, demanded=settings.mode == ENFORCING, ends_at=ends_at)
+
+
+def paths_of(settings: PortTls) -> tuple[Path, ...]:
+    """Return the files that :func:`load_port` reads, the certificate first."""
+    return tuple(Path(name) for name in (settings.cert, settings.key, settings.ca) if name)
+
+
+def _content(what: str, kind: str, path: str) -> str:
+    try:  # the library would wait for a FIFO
+        return read_regular(path, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1")
+    except OSError as error:
+        raise TlsSettingError(f"{what}: {kind} {path}: {reason(error)}") from None
+
+
+def _ends(what: str, kind: str, path: str) -> list[float]:
+    try:
+        return ends_of(_content(what, kind, path))
+    except TlsSettingError:
+        raise
+    except ValueError as error:
+        raise TlsSettingError(f"{what}: {kind} {path}: {error}") from None
+
+
+class PortFiles(CertificateFiles[PortContext]):
+    """The files of TLS at one port, watched. Reads them at once; blocking.
+
+    Args:
+        what: The port, in errors and log lines.
+        settle: Returns the settings; it reads ``config`` again each time.
+        take: Called on the loop with each newer context.
+        config: A file that the settings come from in part; empty if there is none.
+
+    Raises:
+        TlsSettingError: They cannot be used.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        settle: Callable[[], PortTls],
+        take: Callable[[PortContext], None],
+        *,
+        config: str = "",
+    ) -> None:
+        self._what, self._settle = what, settle
+        self._config: tuple[Path, ...] = (Path(config),) if config else ()
+        self._settings = settle()
+        self._take_context = take
+        super().__init__(
+            what, self._paths(), self._read, self._take_newest, ends_at=lambda context: context.ends_at
+        )
+        self._warn_of_settings()
+
+    def _paths(self) -> tuple[Path, ...]:
+        return (*paths_of(self._settings), *self._config)
+
+    def _read(self) -> PortContext:
+        self._settings = self._settle()
+        return load_port(self._settings, what=self._what)
+
+    def _take_newest(self, context: PortContext) -> None:
+        self.files.paths = self._paths()
+        self._take_context(context)
+        self._warn_of_settings()
+
+    def _warn_of_settings(self) -> None:
+        for warning in self._settings.warnings:
+            logger.warning("tls setting ignored file=%s reason=%s", self._config[0], warning)
+
+
+def watched_port(flags: TlsFlags, take: Callable[[PortContext], None]) -> PortFiles | None:
+    """Return the files of the port that these flags are about; None if it is plain for good. Blocking.
+
+    Raises:
+        TlsSettingError: They cannot be used.
+    """
+    if flags.settle().mode == DISABLED and not flags.config:
+        return None
+    return PortFiles("tls certificate", flags.settle, take, config=flags.config)
+
+
+def watched_http(settings: PortTls, take: Callable[[PortContext], None]) -> PortFiles | None:
+    """Return the files of an HTTP port, None if it is plain. Blocking.
+
+    Raises:
+        TlsSettingError: They cannot be used.
+    """
+    if settings.mode == DISABLED:
+        return None
+    return PortFiles("http tls certificate", lambda: settings, take)

@@ -1,0 +1,402 @@
+"""TLS in front of a protocol: the same bytes in plain on the inner side, the same limits, one event loop.
+
+A port that speaks TLS makes a :class:`Secured` for each connection that it accepts. It is a protocol towards
+the socket and a transport towards the inner protocol. Sealed bytes go to the socket at once, so that the
+socket's buffer, which the inner protocol asks for, counts all that the peer has not read. Handshakes are the
+work of turns (:mod:`routekeeper.remoting.transport.turns`), so that a storm of them delays others little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from routekeeper.remoting.addresses import charged_host, host_port, plain_host
+from routekeeper.remoting.foreign import foreign
+from routekeeper.remoting.transport.handshakes import (
+    HANDSHAKE_S,
+    HANDSHAKES_MAX,
+    HOST_HANDSHAKES_MAX,
+    Handshakes,
+)
+from routekeeper.remoting.transport.tls import Pipe, TlsError
+from routekeeper.remoting.transport.turns import SMALL_BYTES, TURN_S, Turns
+
+#: Bytes that are received at once. Records of one byte each, the dearest ones, are opened in one step.
+_RECEIVED_MAX: Final = 64 * 1024
+#: The same while a handshake lasts, as each connection may hold so many while it waits for its turn.
+_SHAKEN_MAX: Final = 16 * 1024
+#: Bytes of one handshake: a peer's certificates above all.
+HANDSHAKE_BYTES_MAX: Final = 64 * 1024
+#: The first byte of each connection that speaks TLS.
+_HANDSHAKE_RECORD: Final = 0x16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortContext:
+    """TLS of a port as its files say it now.
+
+    Attributes:
+        context: None: the port is plain.
+        demanded: A peer that speaks no TLS is closed (mode enforcing).
+        ends_at: When the certificate ends, Unix s.
+    """
+
+    context: ssl.SSLContext | None = None
+    demanded: bool = False
+    ends_at: float = float("inf")
+
+
+class TlsPort:
+    """All that the TLS connections of one port share.
+
+    Args:
+        current: As read from the files.
+        say: Called with a connection that failed and with the reason.
+        turns: Whose turns handshakes are; None: they have turns of their own.
+
+    Attributes:
+        current: May be replaced at any time; connections from then on use it.
+        failed: Handshakes that failed, late ones included.
+        done: Handshakes that are over.
+    """
+
+    def __init__(
+        self,
+        current: PortContext,
+        *,
+        say: Callable[[Secured, str], None],
+        turns: Turns | None = None,
+        handshake_s: float = HANDSHAKE_S,
+        handshakes_max: int = HANDSHAKES_MAX,
+        host_handshakes_max: int = HOST_HANDSHAKES_MAX,
+    ) -> None:
+        self.current = current
+        self.say = say
+        self.loop = asyncio.get_running_loop()
+        self.turns = turns or Turns(
+            clock=time.perf_counter, call_soon=self.loop.call_soon, idle=None, turn_s=TURN_S
+        )
+        self.owns_turns = turns is None
+        self.handshake_s = handshake_s
+        self.handshakes: Handshakes[Secured] = Handshakes(
+            host=lambda one: one.charged, count_max=handshakes_max, host_max=host_handshakes_max
+        )
+        self.buffer = memoryview(bytearray(_RECEIVED_MAX))  # of whichever connection is read just now
+        self.failed = self.done = 0
+
+
+class Inner(asyncio.Protocol):
+    """Serves one connection, plain or behind TLS.
+
+    Attributes:
+        cost_s: Seconds for which it has held the loop.
+    """
+
+    __slots__ = ("cost_s",)
+    cost_s: float
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        """Use a plain connection's own transport from now on."""
+        raise NotImplementedError
+
+
+class Secured(asyncio.Transport, asyncio.BufferedProtocol):
+    """One accepted connection with TLS; the inner protocol meets it as its transport at once.
+
+    The inner protocol may not write before it has received something.
+
+    Attributes:
+        cost_s: Seconds for which the handshake has held the loop.
+        charged: The host that the handshake counts for.
+    """
+
+    def __init__(self, port: TlsPort, inner: asyncio.Protocol) -> None:
+        super().__init__()
+        self._port = port
+        self._inner = inner
+        self._context = port.current.context
+        self._transport: asyncio.Transport  # from connection_made on
+        self._pipe: Pipe | None = None
+        self._open = False  # the handshake is over
+        self._received = b""  # of the handshake, and waits for its turn
+        self._shaken = 0  # bytes of the handshake so far
+        self._queued = False
+        self._inner_paused = False
+        self._late: asyncio.TimerHandle | None = None
+        self._lost = False
+        self._ended = False  # by us
+        self.cost_s = 0.0
+        self.peer = self.host = self.charged = "?"
+
+    # Towards the socket -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.peer = host_port(transport.get_extra_info("peername"))
+        self.host = plain_host(self.peer.rpartition(":")[0])
+        self.charged = charged_host(self.host)
+        if self._port.owns_turns:
+            self._port.turns.came(self)
+        self._begin_time()
+        self._inner.connection_made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._port.buffer if self._open else self._port.buffer[:_SHAKEN_MAX]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._port.buffer[:nbytes])
+        if self._open:
+            self._open_bytes(data)
+        else:
+            self._received += data
+            self._shake_in_turn()
+
+    def _open_bytes(self, data: bytes) -> None:
+        """Hand over what these bytes are in plain; none: what came behind the handshake."""
+        assert self._pipe is not None
+        try:
+            plain = self._pipe.open(data)
+        except TlsError as error:
+            self._fail(str(error))
+            return
+        if rest := self._pipe.pending():  # an answer to a change of keys, say
+            self._transport.write(rest)
+        if plain:
+            self._inner.data_received(plain)
+        if self._pipe.closed:
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        if not self._open:
+            return False
+        return bool(self._inner.eof_received())
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost = True
+        if self._pipe is not None and not self._open and not self._ended:
+            self._tell("it closed the connection during the TLS handshake")
+        self._end_handshake()
+        self._received = b""
+        if self._port.owns_turns:
+            self._port.turns.left(self)
+        self._inner.connection_lost(error)
+
+    # The handshake ------------------------------------------------------------------------------
+
+    def _begin_time(self) -> None:
+        if self._late is None:
+            self._late = self._port.loop.call_later(self._port.handshake_s, self._is_late)
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait: never few of a first flight, so that requests go before it.
+
+        Later flights cost less and end a handshake: they would wait for all who have cost nothing yet.
+        """
+        waiting = len(self._received)
+        return max(SMALL_BYTES, waiting) if self._pipe is None else waiting
+
+    def go_on(self) -> None:
+        """Go on with the handshake, now that it is this connection's turn."""
+        self._queued = False
+        if not self._lost and not self._transport.is_closing():
+            self._read_on()
+            self._shake_in_turn()
+
+    def _shake_in_turn(self) -> None:
+        if self._queued:
+            return
+        turns = self._port.turns
+        if not turns.begin():
+            self._queued = True
+            self._transport.pause_reading()
+            if self._pipe is not None:  # it is not silent
+                self._port.handshakes.leave(self)
+                self._port.handshakes.enter(self)
+            turns.wait(self)
+            return
+        try:
+            done = self._shake()
+        finally:
+            turns.end(self)
+        if done:
+            self._open_bytes(b"")
+
+    def _shake(self) -> bool:
+        """Go on with the handshake; return whether it is over."""
+        data, self._received = self._received, b""
+        self._shaken += len(data)
+        if self._pipe is None:
+            assert self._context is not None
+            self._pipe = Pipe(self._context, accepts=True, who="the peer", whose="the peer's")
+        try:
+            done = self._pipe.shake(data)
+        except TlsError as error:
+            self._fail(str(error))
+            return False
+        if answer := self._pipe.pending():
+            self._transport.write(answer)
+        if done:
+            self._open = True
+            self._port.done += 1
+            self._end_handshake()
+            return True
+        if self._shaken > HANDSHAKE_BYTES_MAX:
+            self._fail(f"a TLS handshake of more than {HANDSHAKE_BYTES_MAX} bytes")
+            return False
+        self._port.handshakes.leave(self)  # whoever has just said something waits at the end of the line
+        silent = self._port.handshakes.enter(self)
+        if silent is not None:
+            silent.give_way()
+        return False
+
+    def give_way(self) -> None:
+        """Break off a handshake whose peer has been silent for longest, because there are too many."""
+        self._break("too many TLS handshakes wait for their peers: this one has waited longest")
+
+    def _is_late(self) -> None:
+        self._late = None
+        self._break(f"no TLS handshake within {self._port.handshake_s:g} s")
+
+    def _end_handshake(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        self._port.handshakes.leave(self)
+
+    def _fail(self, reason: str) -> None:
+        """Close after the alert that tells the peer why."""
+        if self._pipe is not None and (alert := self._pipe.pending()):
+            self._transport.write(alert)
+        self._tell(reason)
+        self.close()
+
+    def _break(self, reason: str) -> None:
+        self._tell(reason)
+        self.abort()
+
+    def _tell(self, reason: str) -> None:
+        if not self._open:
+            self._port.failed += 1
+            self._end_handshake()
+        self._port.say(self, reason)
+
+    # Towards the inner protocol -----------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._open:
+            raise RuntimeError("nothing is written before the TLS handshake is over")
+        assert self._pipe is not None
+        self._transport.write(self._pipe.seal(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._ended = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._ended = True
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._inner_paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._inner_paused = False
+        if not self._queued:
+            self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
+
+    def _read_on(self) -> None:
+        if not self._inner_paused:
+            self._transport.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._transport.get_write_buffer_limits()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "sslcontext":
+            return self._context
+        return self._transport.get_extra_info(name, default)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._inner = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._inner
+
+
+class Entrance(Secured):
+    """A connection to a port that takes TLS and, unless TLS is demanded, plain bytes: the first byte decides.
+
+    A plain one is handed over to the inner protocol with its socket, and costs no more than without TLS.
+    """
+
+    _inner: Inner
+
+    def __init__(self, port: TlsPort, inner: Inner) -> None:
+        super().__init__(port, inner)
+        self._demanded = port.current.demanded
+        self._decided = False
+
+    @property
+    def cost_s(self) -> float:
+        """As of the inner protocol, which is admitted to the turns from the accepting on."""
+        return self._inner.cost_s
+
+    @cost_s.setter
+    def cost_s(self, cost_s: float) -> None:
+        self._inner.cost_s = cost_s
+
+    def _begin_time(self) -> None:
+        if self._demanded or self._decided:
+            super()._begin_time()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._decided:
+            start = bytes(self._port.buffer[:4])
+            if start[0] != _HANDSHAKE_RECORD:
+                self._serve_plain(start, nbytes)
+                return
+            self._decided = True
+            self._begin_time()
+        super().buffer_updated(nbytes)
+
+    def _serve_plain(self, start: bytes, nbytes: int) -> None:
+        if self._demanded:
+            self._break(foreign(start[:nbytes]) or "it does not speak TLS, and this port demands it")
+            return
+        transport, inner = self._transport, self._inner
+        inner.take_over(transport)
+        transport.pause_reading()  # uvloop reads on in the former way if it is not asked to begin anew
+        transport.set_protocol(inner)
+        transport.resume_reading()
+        inner.data_received(bytes(self._port.buffer[:nbytes]))

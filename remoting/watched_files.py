@@ -1,0 +1,106 @@
+"""Files that are read again while a server runs, once they have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from routekeeper.remoting.disk_threads import DiskThreads
+from routekeeper.remoting.files import Signature, signature
+
+logger = logging.getLogger(__name__)
+
+#: Interval at which the files are looked at.
+CHECK_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class WatchedFiles(Generic[T]):
+    """Files that belong together, and the value that was read from them last.
+
+    Reads them at once, in the constructor; this blocks, and its errors are the caller's. Later the files are
+    looked at and read on a thread of their own, so that a hung disk holds up nobody else. A new content that
+    cannot be used changes nothing: the former value stays, and one WARNING says why.
+
+    Args:
+        what: The files in log lines, such as "raft certificate".
+        paths: They may change with the content: set :attr:`paths` in ``take``.
+        read: Returns the value; any exception refuses the content, and its text is the reason.
+        take: Called on the loop with each newer value, but not with the first. It may refuse the value in the
+            same way, as long as it has changed nothing then.
+        each: Called on the loop after each look.
+
+    Attributes:
+        value: As read last.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        paths: Sequence[Path],
+        read: Callable[[], T],
+        take: Callable[[T], None],
+        *,
+        each: Callable[[], None] | None = None,
+    ) -> None:
+        self.what = what
+        self.paths = tuple(paths)
+        self._read, self._take, self._each = read, take, each
+        self._taken = signature(self.paths)  # before the reading: a change meanwhile counts
+        self._refused: tuple[Signature, str] | None = None
+        self._thread = DiskThreads(what)
+        self._looking = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        self.value = read()
+
+    def watch(self) -> None:
+        """Look at the files every :data:`CHECK_S` from now on."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name=self.what)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._thread.shutdown()
+
+    async def look(self) -> str:
+        """Look at the files now, and take them if they have changed.
+
+        Returns:
+            ``unchanged``, ``taken``, or ``refused: REASON``; refused also while a content that was refused
+            before is still there.
+        """
+        async with self._looking:
+            outcome = await self._look()
+        if self._each is not None:
+            self._each()
+        return outcome
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            await self.look()
+
+    async def _look(self) -> str:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._thread, signature, self.paths)
+        if found == self._taken:
+            return "unchanged"
+        # Files are replaced one after the other: a pair that does not fit yet may do so soon.
+        try:
+            value = await loop.run_in_executor(self._thread, self._read)
+            self._take(value)
+        except Exception as error:  # a mistake in a reader must not end a server that serves
+            reason = str(error) or repr(error)
+            if self._refused != (found, reason):
+                self._refused = found, reason
+                logger.warning("%s not taken, the former one goes on error=%s", self.what, reason)
+            return f"refused: {reason}"
+        self.value, self._refused = value, None
+        self._taken = found  # of the former paths: if ``take`` set others, they are read once more
+        logger.info("%s read again files=%s", self.what, ",".join(map(str, self.paths)))
+        return "taken"

@@ -1,0 +1,130 @@
+"""TLS of the tests: certificates that are there for good, and clients that use them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+from typing import ClassVar
+
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.tls_settings import PortTls
+from routekeeper.remoting.transport.port_context import load_port
+from routekeeper.remoting.transport.secured import PortContext
+
+CERTS = Path(__file__).with_name("nameserver") / "raft" / "certs"
+AUTHORITY = CERTS / "authority.pem"
+
+
+def pem(name: str) -> str:
+    return str(CERTS / f"{name}.pem")
+
+
+def key(name: str) -> str:
+    return str(CERTS / f"{name}.key")
+
+
+def port_context(*, mode: str = "permissive", client_auth: str = "none") -> PortContext:
+    """Return what a port shows that has the certificate of a member."""
+    ca = pem("authority") if client_auth != "none" else ""
+    return load_port(
+        PortTls(mode=mode, cert=pem("member"), key=key("member"), ca=ca, client_auth=client_auth)
+    )
+
+
+def client_context(name: str | None = None) -> ssl.SSLContext:
+    """Return what a client uses that trusts the authority and shows this certificate, if any."""
+    context = ssl.create_default_context(cafile=AUTHORITY)
+    if name is not None:
+        context.load_cert_chain(pem(name), key(name))
+    return context
+
+
+class Peer:
+    """The client's side of one connection."""
+
+    _all: ClassVar[list[Peer]] = []
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._all.append(self)
+        self._decoder = FrameDecoder()
+        self._answers: list[RemotingCommand] = []
+
+    @classmethod
+    async def connect(cls, listen: str, context: ssl.SSLContext | None = None) -> Peer:
+        host, _, port = listen.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port), ssl=context, limit=1 << 25))
+
+    async def ask(self, request: RemotingCommand) -> RemotingCommand:
+        """Send a request and return the next answer.
+
+        Raises:
+            ConnectionError: The server has closed.
+        """
+        self.writer.write(request.encode())
+        return await self.answer()
+
+    async def answer(self) -> RemotingCommand:
+        while not self._answers:
+            data = await self.reader.read(1 << 16)
+            if not data:
+                raise ConnectionError("the server has closed")
+            self._answers += [decode_command(frame) for frame in self._decoder.feed(data)]
+        return self._answers.pop(0)
+
+    async def closed(self) -> None:
+        """Return once the server has closed the connection."""
+        try:
+            while await self.reader.read(1 << 16):
+                pass
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self.writer.close()
+
+    @classmethod
+    def close_all(cls) -> None:
+        """Close whatever a test has left open."""
+        while cls._all:
+            cls._all.pop().close()
+
+
+class Authority:
+    """An authority in a directory, which issues certificates for 127.0.0.1 with the given time left."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-days", "400", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"),
+            *("-addext", "keyUsage=critical,keyCertSign"),
+        )
+
+    @staticmethod
+    def is_possible() -> bool:
+        return shutil.which("openssl") is not None
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.root, check=True, capture_output=True)
+
+    def issue(self, name: str = "server", *, days: int = 200, password: str = "") -> tuple[str, str]:
+        """Put a new certificate and its key in the place of those before; return their files."""
+        (self.root / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        self._openssl(
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-subj", f"/CN={name}"),
+            *("-keyout", "new.key", "-out", "new.csr"),
+            *(("-passout", f"pass:{password}") if password else ("-nodes",)),
+        )
+        self._openssl(
+            *("x509", "-req", "-in", "new.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
+            *("-days", str(days), "-extfile", "names", "-out", "new.pem"),
+        )
+        for kind in ("key", "pem"):
+            os.replace(self.root / f"new.{kind}", self.root / f"{name}.{kind}")
+        return str(self.root / f"{name}.pem"), str(self.root / f"{name}.key")
