@@ -10,7 +10,7 @@ from typing import NoReturn
 from routekeeper.broker.errors import SettingError
 from routekeeper.remoting.logs import LEVELS, STYLES
 
-_OWN_SETTINGS = """\
+OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):
   bindAddress, advertisePort    what --listen and --advertise set
   timerDivisor                  number from 1 on (default 1) by which registerNameServerPeriod and its bounds
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mqbroker",
         description="A message broker that speaks Apache RocketMQ's protocol.",
-        epilog=_OWN_SETTINGS,
+        epilog=OWN_SETTINGS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
