@@ -64,15 +64,21 @@ def test_requests_are_timed_by_group_and_answers_counted_by_code(start_broker: S
     beat = HeartbeatData(client_id="c", consumers=(ConsumerData(group_name="G"),))
     assert wire.call(34, body=beat.encode()).code == 0
     assert wire.send_message("T", b"x", queue_id=99).code != 0
+    waiting, other = (
+        wire.pull("T", 2, sys_flag=6, suspend_ms=30_000),
+        broker.wire(),
+    )  # queue 0 has two messages
+    assert other.send_message("T", b"x").code == 0
+    assert wire.answer(waiting).code == 0
     found = figures(get(addr, "/metrics")[1])
     timed = {
         dict(labels)["group"]: value
         for (name, labels), value in found.items()
         if name == "mqbroker_request_seconds_count"
     }
-    assert timed == {"send": 6, "pull": 2, "client": 1, "admin": 0}
+    assert timed == {"send": 7, "pull": 2, "client": 1, "admin": 0}
     assert figure(found, "mqbroker_request_seconds_sum", group="send") > 0
-    assert figure(found, "mqbroker_answers_total", code="0") == 7
+    assert figure(found, "mqbroker_answers_total", code="0") == 9
     assert figure(found, "mqbroker_answers_total", code="3") == 1
     assert figure(found, "mqbroker_answers_total", code="other") == 0
     assert figure(found, "mqbroker_loop_late_seconds_count") > 0
