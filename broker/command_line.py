@@ -11,7 +11,7 @@ from routekeeper.broker.errors import SettingError
 from routekeeper.remoting.flags import Help, add_print_completion
 from routekeeper.remoting.logs import LEVELS, STYLES
 
-_OWN_SETTINGS = """\
+OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):
   bindAddress, advertisePort    what --listen and --advertise set
   timerDivisor                  number from 1 on (default 1) by which registerNameServerPeriod and its bounds
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mqbroker",
         description="A message broker that speaks Apache RocketMQ's protocol.",
-        epilog=_OWN_SETTINGS,
+        epilog=OWN_SETTINGS,
         formatter_class=Help,
         usage="mqbroker [-n HOST:PORT;...] [-c FILE] [--FLAG VALUE ...]",
         allow_abbrev=False,

@@ -42,7 +42,8 @@ def behind_in(
     store: MessageStore, topic: str, group: str, offsets: Mapping[int, int], *, queues_max: int = QUEUES_MAX
 ) -> Behind:
     """Return how far a group is behind in a topic."""
-    messages, queues = 0, []
+    messages = 0
+    queues: list[tuple[int, int]] = []
     for queue_id, offset in offsets.items():
         low, high = store.bounds(topic, queue_id)
         if offset < high:

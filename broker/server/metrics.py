@@ -280,12 +280,12 @@ def encode(
     requests: Mapping[int, int],
     connections: int,
     lines_suppressed: int,
-    hooks: ServerHooks,
     stats: ServerStats | None = None,
     disk_state: DiskState = DiskState.OK,
     oldest: Mapping[tuple[str, str], int] = MappingProxyType({}),
     now_ms: int = 0,
     expirations: Mapping[str, float] = MappingProxyType({}),
+    hooks: ServerHooks,
 ) -> bytes:
     """Return everything in Prometheus' text format 0.0.4; in any thread.
 
@@ -297,9 +297,6 @@ def encode(
         oldest: When (Unix ms) the oldest message for a group was stored, by topic and group.
         expirations: Seconds until the certificate of a port ends, by port.
     """
-    for name, help_, figures in hook_figures(hooks):
-        for labels, value in figures:
-            samples.add(f"mqbroker_{name}", value, labels, help_=help_)
     if stats is not None:
         _add_wire(samples, stats)
     for at_present in DiskState:
@@ -314,6 +311,9 @@ def encode(
     for port, seconds in expirations.items():
         left = "Time until the certificate of a port expires; ports with TLS only."
         samples.add("mqbroker_certificate_left_seconds", seconds, {"port": port}, help_=left)
+    for name, help_, figures in hook_figures(hooks):
+        for labels, value in figures:
+            samples.add(f"mqbroker_{name}", value, labels, help_=help_)
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
     samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")

@@ -278,8 +278,8 @@ class BrokerServer:
                 limits=ServerLimits(connections_max=self._config.connections_max),
                 connected=self._connected,
                 closed=self._closed,
-                tls=self.tls_files.value if self.tls_files is not None else None,
                 groups=GROUPS,
+                tls=self.tls_files.value if self.tls_files is not None else None,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
@@ -445,12 +445,12 @@ class BrokerServer:
             requests=requests,
             connections=connections,
             lines_suppressed=self._server.stats.lines_suppressed,
-            hooks=self._hooks,
             stats=self._server.stats,
             disk_state=self._upkeep.disk_state,
             oldest=self._oldest,
             now_ms=now_ms(),
-            expirations={port: left() for port, left in self.expirations.items()},
+            expirations={port: s for port, left in self.expirations.items() if (s := left()) < math.inf},
+            hooks=self._hooks,
         )
 
     def _take_locks(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -95,7 +96,7 @@ class Metrics(Collector):
             yield family(f"mqnamesrv_{name}", help_, figures)
         yield from self._wire_families()
         yield from self._broker_families(view)
-        left_s = {port: left() for port, left in self._server.expirations.items()}
+        left_s = {port: s for port, left in self._server.expirations.items() if (s := left()) < math.inf}
         if (operations := self._consistency.operations) is not None:
             raft = operations.raft_status()
             yield from raft_families(raft)

@@ -387,7 +387,7 @@ def read_address(what: str, text: str, *, separator: str = "") -> tuple[str, int
     return host, port
 
 
-_RANGES: Final = {
+RANGES: Final = {
     "listenPort": (0, 65_535),
     "scanNotActiveBrokerInterval": (50, 3_600_000),
     "serverChannelMaxIdleTimeSeconds": (1, 86_400),
@@ -419,7 +419,7 @@ def validate(settings: NamesrvSettings) -> None:
     Raises:
         ConfigError: On the first that does not hold; it names value and what is allowed.
     """
-    for key, (least, most) in _RANGES.items():
+    for key, (least, most) in RANGES.items():
         number = getattr(settings, BY_KEY[key].name)
         if not least <= number <= most:
             raise ConfigError(f"{key}={number} is outside {least} to {most}")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,8 +36,7 @@ Every metric of `/metrics`, as the servers describe it. [operations.md](operatio
 look at first. `python -m tests.tidy.metrics_reference` writes this page.
 
 Counters end in `_total`, times are in seconds. A histogram NAME has the series `NAME_bucket` (label `le`),
-`NAME_sum` and `NAME_count`. `certificate_left_seconds` exists for ports with TLS, at brokers as
-`mqbroker_certificate_left_seconds`.
+`NAME_sum` and `NAME_count`.
 
 Clients choose the names of topics and groups. A family of a broker with one of these labels has at most
 1,000 series, those with the greatest values; `mqbroker_series_left_out` says how many it lacks. Lag has a
@@ -127,6 +126,12 @@ def _is_ready(addr: str) -> bool:
         return False
 
 
+def _leading(group: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    """Return the places of the members that lead."""
+    roles = [json.loads(_get(member["http"], "/v1/status"))["role"] for member in group]
+    return tuple(place for place, role in enumerate(roles) if role == "leader")
+
+
 def expositions() -> dict[str, str]:
     """Return /metrics of an independent nameserver, of a member of a group, and of a broker."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -145,19 +150,15 @@ def expositions() -> dict[str, str]:
             )
             for number, member in enumerate(members)
         ]
-        alone = stack.enter_context(_started(*common, str(root / "alone")))
+        wire = [f"--tls-{name}={CERTS / _TLS[name]}" for name in ("cert", "key")]
+        alone = stack.enter_context(_started(*common, str(root / "alone"), *wire))
         for each in (*group, alone):
             wait_until(lambda each=each: _is_ready(each["http"]), "readiness")  # type: ignore[misc]
-        leader = wait_until(
-            lambda: next(
-                (m for m in group if json.loads(_get(m["http"], "/v1/status"))["role"] == "leader"), None
-            ),
-            "a leader",
-        )
+        leader = group[wait_until(lambda: _leading(group), "a leader")[0]]
         broker = stack.enter_context(
             _started(
                 *("routekeeper.broker", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--name", "b"),
-                *("--store", str(root / "store"), "-n", f"{leader['listen']};{alone['listen']}"),
+                *("--store", str(root / "store"), "-n", f"{leader['listen']};{alone['listen']}", *wire),
             )
         )
         _do_a_little_of_everything(broker["listen"])

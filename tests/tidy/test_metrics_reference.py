@@ -24,13 +24,7 @@ GROUPED = re.compile(r"\b(?:by|on|group_right|group_left|ignoring|without)\s*\((
 SHOWN = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 #: Added by whoever scrapes.
 SCRAPED = frozenset({"job", "instance", "le"})
-#: Served where a certificate was given.
-WITH_TLS = Family(
-    name="mqbroker_certificate_left_seconds",
-    kind="gauge",
-    help="",
-    values={"port": frozenset({"wire", "http"})},
-)
+#: With TLS each has a certificate.
 PORTS = frozenset({"raft", "wire", "http"})
 
 
@@ -42,7 +36,7 @@ def served() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def known(served: dict[str, str]) -> dict[str, Family]:
     """Return every metric by the names of its series."""
-    found: dict[str, Family] = {WITH_TLS.name: WITH_TLS}
+    found: dict[str, Family] = {}
     for text in served.values():
         for family in families_of(text).values():
             for name in family.series:

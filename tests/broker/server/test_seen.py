@@ -18,6 +18,7 @@ from tests.broker.conftest import StartBroker
 from tests.broker.server.test_http import BROKER, HOST, figure, figures, gathered, get, state
 from tests.broker.server.test_sync_flush import Broker, settings, with_broker
 from tests.ports import free_addresses
+from tests.tls import Authority
 from tests.waiting import wait_until
 
 __all__ = ["state"]
@@ -63,15 +64,21 @@ def test_requests_are_timed_by_group_and_answers_counted_by_code(start_broker: S
     beat = HeartbeatData(client_id="c", consumers=(ConsumerData(group_name="G"),))
     assert wire.call(34, body=beat.encode()).code == 0
     assert wire.send_message("T", b"x", queue_id=99).code != 0
+    waiting, other = (
+        wire.pull("T", 2, sys_flag=6, suspend_ms=30_000),
+        broker.wire(),
+    )  # queue 0 has two messages
+    assert other.send_message("T", b"x").code == 0
+    assert wire.answer(waiting).code == 0
     found = figures(get(addr, "/metrics")[1])
     timed = {
         dict(labels)["group"]: value
         for (name, labels), value in found.items()
         if name == "mqbroker_request_seconds_count"
     }
-    assert timed == {"send": 6, "pull": 2, "client": 1, "admin": 0}
+    assert timed == {"send": 7, "pull": 2, "client": 1, "admin": 0}
     assert figure(found, "mqbroker_request_seconds_sum", group="send") > 0
-    assert figure(found, "mqbroker_answers_total", code="0") == 7
+    assert figure(found, "mqbroker_answers_total", code="0") == 9
     assert figure(found, "mqbroker_answers_total", code="3") == 1
     assert figure(found, "mqbroker_answers_total", code="other") == 0
     assert figure(found, "mqbroker_loop_late_seconds_count") > 0
@@ -141,3 +148,12 @@ def test_a_disk_that_takes_nothing_is_a_state(tmp_path: Path, monkeypatch: pytes
         assert figure(found, "mqbroker_disk_state", state="ok") == 0
 
     asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH", http=addr), act))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Authority.is_possible(), reason="openssl is not on this machine")
+def test_the_end_of_a_certificate_is_served_under_its_port(start_broker: StartBroker, tmp_path: Path) -> None:
+    cert, key = Authority(tmp_path).issue(days=200)
+    broker = start_broker("--http", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+    found = figures(get(broker.ready_line.split("http=")[1], "/metrics")[1])
+    assert 199 < figure(found, "mqbroker_certificate_left_seconds", port="wire") / 86_400 <= 200
