@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help compare containers containers-bench test test-all added shared measured one_core alone computes benchmark benchmark-runs
 .PHONY: benchmark-alone benchmark-computes interop check lint style types unit
-.PHONY: unit-other other-installed remoting-and-nameserver sim fuzz clean
+.PHONY: docs unit-other other-installed remoting-and-nameserver sim fuzz clean
 # What measures must not meet the rest, whatever -j says.
 .NOTPARALLEL:
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make fuzz     fuzz what strangers reach for a minute (FUZZ_S=600 for longer)"
 	@echo "make containers  run the compose files on podman: kill, cut off, restart (root, Debian)"
 	@echo "make containers-bench  the same for compose/bench.yaml: Locust with its page, the comparison, Spark"
+	@echo "make docs     the documents as a site ($(OUT)/site/index.html)"
 	@echo "make sim      play simulator seeds on the whole raft mode (SEEDS=10000, or 5-9)"
 
 compare: $(VENV)/.bench
@@ -156,6 +157,10 @@ $(VENV)/.test: requirements-test.lock requirements-compose.lock pyproject.toml s
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--requirement requirements-compose.lock --dest $(VENV)/compose-schema
 	@touch $@ $(VENV)/.bench
+
+docs: $(VENV)/.test
+	$(BIN)/mkdocs build --strict --quiet --site-dir $(abspath $(OUT))/site
+	@echo "$(abspath $(OUT))/site/index.html"
 
 clean:
 	rm -rf $(VENV) $(VENV)-other $(OUT) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -7,6 +7,7 @@ knows what is measured when, or of faults: that is :mod:`routekeeper.bench.direc
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ from routekeeper.bench.observer import ObserverConfig
 from routekeeper.bench.plan import Load
 from routekeeper.bench.ports import free_ports
 from routekeeper.bench.processes import READY_MARK, ArmLost, ClusterError, Process
+from routekeeper.bench.resolution import OBSERVE_EVERY_S
 from routekeeper.bench.runfolder import Links, Timer
 from routekeeper.bench.schedule import SessionPlan
 from routekeeper.bench.timers import DOCUMENTED_MS
@@ -47,8 +49,8 @@ from routekeeper.remoting.route import TopicConfig
 
 #: From the moment everything is ready until the warm-up begins: users are made meanwhile.
 LEAD_S: Final = 0.4
-#: Pause between two rounds of readings of what servers list, s.
-OBSERVE_EVERY_S = 0.02
+#: Longest time in which the observer begins to read or to rest, s.
+OBSERVER_MAX_S: Final = 30.0
 #: A server that was started and does not serve within this time has lost for its arm, s.
 RESTART_MAX_S: Final = 60.0
 
@@ -283,6 +285,18 @@ class Cluster:
             )
         )
         self.observer.launch()
+
+    def observe(self, *, reading: bool) -> None:
+        """Have the observer read the servers or rest; returns when it does.
+
+        Raises:
+            ClusterError: If it does not say so in time.
+        """
+        self.observer.signal(signal.SIGUSR2 if reading else signal.SIGUSR1)
+        deadline = time.monotonic() + OBSERVER_MAX_S
+        said = "observer reads" if reading else "observer rests"
+        while self.observer.next_line(deadline) != said:
+            pass
 
     def _start_topics(self) -> None:
         """Make the topics that are there from the start, and wait until every server knows of them."""

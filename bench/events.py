@@ -40,7 +40,7 @@ Outcome = Literal["ok", "absent", "refused", "error", "unknown"]
 """
 
 Role = Literal["nameserver", "broker", "generator", "prober", "proxy", "harness", "machine"]
-"""``machine``: all that its processors did, whoever asked for it, since it was started."""
+"""``machine``: all that its processors did for any program since it was started."""
 Fact = Literal["up", "down", "cut", "healed", "changing", "changed"]
 Observer = Literal["nameserver", "client"]
 ViewState = Literal["routed", "absent", "refused", "silent", "end"]

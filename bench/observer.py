@@ -1,14 +1,14 @@
 """Reads what each server lists, all the time, over links that no fault cuts: ``python -m
 routekeeper.bench.observer``.
 
-A process of its own, so that its reads are not queued behind the load's. Ends on SIGTERM.
+A process of its own, so that its reads are not queued behind the load's. It rests on SIGUSR1, reads again on
+SIGUSR2, and ends on SIGTERM.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import signal
 import threading
 import time
@@ -175,36 +175,76 @@ def watch_zookeeper(
         reader.close()
 
 
-async def observe(config: ObserverConfig) -> None:
-    """Read until SIGTERM."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    every = [Views("nameserver", index) for index in range(len(config.servers))]
-    writing, ending = threading.Lock(), threading.Event()
-    with EventLog(Path(config.folder), "observer") as log:
-        async with asyncio.TaskGroup() as group:
-            watching = []
-            for index, views in enumerate(every):
-                if config.kind == "zookeeper":
-                    work = asyncio.to_thread(watch_zookeeper, index, config, log, views, writing, ending)
-                else:
-                    work = watch_nameserver(index, config, log, views)
-                watching.append(group.create_task(work))
-            print("observer ready", flush=True)
-            while not stopped.is_set():
-                with writing:
-                    log.flush()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), FLUSH_INTERVAL_NS / 1e9)
-            ending.set()
-            if config.kind != "zookeeper":
-                for task in watching:
-                    task.cancel()
-        for views in every:
+class Observer:
+    """The readers of all servers, which start and stop together."""
+
+    def __init__(self, config: ObserverConfig, log: EventLog) -> None:
+        self._config = config
+        self._log = log
+        self._writing = threading.Lock()
+        self._ending = threading.Event()
+        self._views: list[Views] = []
+        self._readers: list[asyncio.Task[None]] = []
+
+    def flush(self) -> None:
+        with self._writing:
+            self._log.flush()
+
+    def read(self) -> None:
+        """Begin to read, over connections of their own."""
+        if self._readers:
+            return
+        self._ending = threading.Event()
+        self._views = [Views("nameserver", index) for index in range(len(self._config.servers))]
+        loop = asyncio.get_running_loop()
+        self._readers = [loop.create_task(self._watch(index)) for index in range(len(self._views))]
+
+    async def _watch(self, index: int) -> None:
+        config, log, views = self._config, self._log, self._views[index]
+        if config.kind == "zookeeper":
+            await asyncio.to_thread(watch_zookeeper, index, config, log, views, self._writing, self._ending)
+        else:
+            await watch_nameserver(index, config, log, views)
+
+    async def rest(self) -> None:
+        """Stop reading, close the connections, and record how far each topic was observed."""
+        self._ending.set()
+        if self._config.kind != "zookeeper":
+            for task in self._readers:
+                task.cancel()
+        for done in await asyncio.gather(*self._readers, return_exceptions=True):
+            if isinstance(done, Exception):
+                raise done
+        for views in self._views:
             for row in views.end():
-                log.record(row)
+                self._log.record(row)
+        self._readers, self._views = [], []
+
+
+async def observe(config: ObserverConfig) -> None:
+    """Read until SIGTERM; a line on stdout says when it reads and when it rests."""
+    wanted: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        loop.add_signal_handler(number, wanted.put_nowait, number)
+    with EventLog(Path(config.folder), "observer") as log:
+        observer = Observer(config, log)
+        observer.read()
+        print("observer ready", flush=True)
+        while True:
+            observer.flush()
+            try:
+                number = await asyncio.wait_for(wanted.get(), FLUSH_INTERVAL_NS / 1e9)
+            except TimeoutError:
+                continue
+            if number == signal.SIGUSR2:
+                observer.read()
+                print("observer reads", flush=True)
+                continue
+            await observer.rest()
+            if number != signal.SIGUSR1:
+                return
+            print("observer rests", flush=True)
 
 
 def main() -> None:

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from routekeeper.bench.resolution import RESOLUTION_S
 from routekeeper.bench.runfolder import REAL, Arm, Durability, Line, Links, Series
 from routekeeper.bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
+from routekeeper.remoting.files import read_regular
 
 if TYPE_CHECKING:
     import random
 
 FOLDER: Final = Path(__file__).parent / "plans"
 LINES_MAX: Final = 8
+PLAN_SIZE_MAX: Final = 1024 * 1024
 
 Kind = Literal[
     "stop",
@@ -60,6 +63,8 @@ CASES: Final[dict[str, dict[str, Kind]]] = {
 }
 """Scenario to its cases, and what each does."""
 
+COSTS: Final = ("quiet", "idle-300")
+"""Scenarios in which the servers' cost is measured: nobody but the load asks them meanwhile."""
 
 REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
 """What may happen to servers where RocketMQ's own brokers and clients stand: these dial each other directly,
@@ -158,7 +163,7 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     blocks: int
     timers: Timers
     watches: bool = False
-    """Return whether ZooKeeper's clients watch; else they poll like the others."""
+    """Whether ZooKeeper's clients watch; else they poll like the others."""
     durability: Durability | None = None
     """Raft's, where it is not the plan's."""
     arms: list[Arm] = []
@@ -294,13 +299,25 @@ def plans() -> list[str]:
 
 
 def load_plan(name: str) -> Plan:
-    """Read and check a named plan.
+    """Read and check a named plan, or the one in a file whose name ends in ``.toml``.
 
     Raises:
-        PlanError: Unknown name, or a value out of its range; the message names value and range.
+        PlanError: Unknown name, a file that cannot be read, or a value out of its range; the message names
+            value and range.
     """
+    if name.endswith(".toml"):
+        try:
+            text = read_regular(name, size_max=PLAN_SIZE_MAX).decode()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise PlanError(f"--profile {name}: {reason}") from None
+        try:
+            return parse_plan(text)
+        except PlanError as error:
+            raise PlanError(f"--profile {name}: {error}") from None
     if name not in plans():
-        raise PlanError(f"unknown profile {name!r}, known are: {', '.join(plans())}")
+        known = ", ".join(plans())
+        raise PlanError(f"unknown profile {name!r}, known are: {known}; or the path of a file NAME.toml")
     return parse_plan((FOLDER / f"{name}.toml").read_text())
 
 
@@ -360,6 +377,12 @@ def parse_plan(text: str) -> Plan:
         _known(f"lines.{line.name}.arms", list(line.arms), set(plan.arms))
         if line.margin <= 0:
             raise PlanError(f"lines.{line.name}.margin={line.margin:g} must be above 0")
+        finest = RESOLUTION_S.get(line.measure, 0.0)
+        if line.margin < finest:
+            raise PlanError(
+                f"lines.{line.name}.margin={line.margin:g} s is finer than {line.measure} can tell, "
+                f"allowed from {finest:g} s on"
+            )
     return plan
 
 

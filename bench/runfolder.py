@@ -36,7 +36,7 @@ Arm = Literal[
 REAL: Final[dict[Arm, Arm]] = {"independent-real": "independent", "raft-real": "raft"}
 """Arms with RocketMQ's own brokers and Java client before our nameservers, to the same with ours."""
 
-Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-watches", "equal-journal", "defaults"]
+Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-polling", "equal-journal", "defaults"]
 Durability = Literal["memory", "journal", "fsync"]
 Links = Literal["proxy", "kernel"]
 """What cuts links: our proxy, which they pass, or the kernel, between network namespaces."""

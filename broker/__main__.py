@@ -58,6 +58,7 @@ from routekeeper.remoting.state_file import StateFileError
 
 logger = logging.getLogger("routekeeper.broker")
 
+_SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
 """Holds the store where no place is named."""
 
@@ -240,7 +241,9 @@ def _settings(
     Raises:
         SettingError: If a setting is bad.
     """
-    config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
+    config = BrokerConfig(
+        namesrv_addr=os.environ.get("NAMESRV_ADDR", ""), rocketmq_home=os.environ.get("ROCKETMQ_HOME", "")
+    )
     file: Mapping[str, str] = {}
     if arguments.config is not None:
         file, warnings = fit_settings(values)
@@ -266,6 +269,13 @@ def _settings(
         ("tlsCa", arguments.tls_ca),
         ("tlsClientAuth", arguments.tls_client_auth),
         ("tlsConfig", arguments.tls_config),
+        ("tls.enable", _SWITCH[arguments.namesrv_tls]),
+        ("tls.client.certPath", arguments.tls_client_cert),
+        ("tls.client.keyPath", arguments.tls_client_key),
+        ("aclFile", arguments.acl_file),
+        ("adminNetworks", arguments.admin_networks),
+        ("namesrvAclFile", arguments.namesrv_acl_file),
+        ("rpcHook", None if arguments.rpc_hook is None else ",".join(arguments.rpc_hook)),
     ):
         if value is not None:
             flags[key] = value

@@ -11,7 +11,7 @@ from routekeeper.broker.errors import SettingError
 from routekeeper.remoting.flags import Help, add_print_completion
 from routekeeper.remoting.logs import LEVELS, STYLES
 
-_OWN_SETTINGS = """\
+OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):
   bindAddress, advertisePort    what --listen and --advertise set
   timerDivisor                  number from 1 on (default 1) by which registerNameServerPeriod and its bounds
@@ -25,6 +25,9 @@ settings of our own, in the file or by --set (-p prints all settings with their 
                                 topics (default 30000), consumer groups (16000) and bytes of all groups'
                                 offsets (8 MiB) above which no new ones are taken
   maxQueues                     queues (default 200000) above which no other queue gets its first message
+  aclFile, adminNetworks, namesrvAclFile
+                                what --acl-file, --admin-networks and --namesrv-acl-file set
+  rpcHook                       what --rpc-hook sets, by comma
   httpListen, logLevel, logFormat
                                 what --http, --log-level and --log-format set
 """
@@ -54,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mqbroker",
         description="A message broker that speaks Apache RocketMQ's protocol.",
-        epilog=_OWN_SETTINGS,
+        epilog=OWN_SETTINGS,
         formatter_class=Help,
         usage="mqbroker [-n HOST:PORT;...] [-c FILE] [--FLAG VALUE ...]",
         allow_abbrev=False,
@@ -80,6 +83,29 @@ def _parser() -> argparse.ArgumentParser:
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
     _add_tls(security, http)
+    security.add_argument(
+        "--acl-file",
+        metavar="FILE",
+        help="accounts, as plain_acl.yml has them; needs aclEnable=true"
+        " (default: $ROCKETMQ_HOME/conf/plain_acl.yml and the files in conf/acl)",
+    )
+    security.add_argument(
+        "--admin-networks",
+        metavar="CIDR,...",
+        help="networks from which alone requests of operators are taken (default: any)",
+    )
+    security.add_argument(
+        "--namesrv-acl-file",
+        metavar="FILE",
+        help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
+        " (default: it signs nothing)",
+    )
+    security.add_argument(
+        "--rpc-hook",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="hook that sees requests and their answers, and may refuse; may be repeated (default: none)",
+    )
     other.add_argument(
         "--name", metavar="NAME", help="broker name (default: that of the store, else that of the host)"
     )
@@ -133,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -> None:
-    """Add the flags of TLS at the broker's own ports."""
+    """Add the flags of TLS, at the broker's own ports and towards nameservers."""
     security.add_argument(
         "--tls-mode",
         metavar="disabled|permissive|enforcing",
@@ -142,7 +168,7 @@ def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -
     for flag, text in (
         ("--tls-cert", "PEM file: certificate that the port for clients shows, and its chain"),
         ("--tls-key", "PEM file: its key (default: in the file of --tls-cert)"),
-        ("--tls-ca", "PEM file: authorities of the certificates that clients show"),
+        ("--tls-ca", "PEM file: authorities of the certificates that clients and nameservers show"),
     ):
         security.add_argument(flag, metavar="FILE", help=text)
     security.add_argument(
@@ -157,3 +183,15 @@ def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -
         ("--http-tls-ca", "PEM file: authorities; HTTP demands a certificate of theirs then"),
     ):
         (http if flag.startswith("--http") else security).add_argument(flag, metavar="FILE", help=text)
+    security.add_argument(
+        "--namesrv-tls",
+        choices=("on", "off"),
+        metavar="on|off",
+        help="TLS towards nameservers, whose certificates must be of --tls-ca and for their host; without"
+        " --tls-ca any certificate will do (default: on where --tls-mode is enforcing)",
+    )
+    for flag, text in (
+        ("--tls-client-cert", "PEM file: certificate for nameservers that ask for one"),
+        ("--tls-client-key", "PEM file: its key (default: in the file of --tls-client-cert)"),
+    ):
+        security.add_argument(flag, metavar="FILE", help=text)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from routekeeper.broker.errors import SettingError
 from routekeeper.broker.store.message_index import FILE_MESSAGES
 from routekeeper.broker.store.retention import parse_hours
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
 from routekeeper.remoting.addresses import FORM, address_fault, split_address
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError
@@ -69,13 +70,14 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 
 
-def _key(name: str, *, live: bool = False) -> dict[str, Any]:
-    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it."""
-    return {"key": name, "live": live}
+def _key(name: str, *, live: bool = False, secret: bool = False) -> dict[str, Any]:
+    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it; ``secret`` if
+    nobody is shown its value."""
+    return {"key": name, "live": live, "secret": secret}
 
 
-def _setting(key: str, default: Any, *, live: bool = False) -> Any:
-    return field(default=default, metadata=_key(key, live=live))
+def _setting(key: str, default: Any, *, live: bool = False, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata=_key(key, live=live, secret=secret))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,8 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages``, ``http``, ``recover_damaged_log`` and those of the log.
+    modes alike), ``index_file_messages``, ``http``, ``rpc_hook``, ``recover_damaged_log``, ``acl_file``,
+    ``admin_networks``, ``namesrv_acl_file`` and those of the log.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
@@ -103,6 +106,10 @@ class BrokerConfig:
     log_path: str = _setting("storePathCommitLog", "")
     broker_role: str = _setting("brokerRole", _MASTER)
     acl_enable: bool = _setting("aclEnable", False)
+    acl_file: str = _setting("aclFile", "")
+    rocketmq_home: str = _setting("rocketmqHome", "")
+    admin_networks: str = _setting("adminNetworks", "")
+    namesrv_acl_file: str = _setting("namesrvAclFile", "")
     broker_permission: int = _setting("brokerPermission", 6, live=True)
 
     register_period_ms: int = _setting("registerNameServerPeriod", 30_000)
@@ -166,6 +173,15 @@ class BrokerConfig:
     tls_client_auth: str = _setting("tlsClientAuth", "")
     tls_config: str = _setting("tlsConfig", "")
 
+    # TLS towards nameservers, see broker.server.namesrv_tls. Source: TlsSystemConfig, RocketMQ 4.9 and 5.3.
+    tls_enable: str = _setting("tls.enable", "")
+    tls_client_cert: str = _setting("tls.client.certPath", "")
+    tls_client_key: str = _setting("tls.client.keyPath", "")
+    tls_client_key_password: str = _setting("tls.client.keyPassword", "", secret=True)
+    tls_client_ca: str = _setting("tls.client.trustCertPath", "")
+    tls_client_auth_server: str = _setting("tls.client.authServer", "")
+    rpc_hook: str = _setting("rpcHook", "")
+
     @property
     def advertise_host(self) -> str:
         """Host that the nameservers hand to clients, and that goes into message ids."""
@@ -176,6 +192,11 @@ class BrokerConfig:
         """Nameserver addresses, in order, without repetition."""
         parts = (part.strip() for part in self.namesrv_addr.replace(",", ";").split(";"))
         return tuple(dict.fromkeys(part for part in parts if part))
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def register_period_s(self) -> float:
@@ -237,8 +258,17 @@ class BrokerConfig:
             raise SettingError(
                 f"brokerRole={self.broker_role}: only {_MASTER} can be served, there is no replication"
             )
-        if self.acl_enable:
-            raise SettingError("aclEnable=true: requests cannot be authenticated, allowed is false")
+        if self.acl_enable and not self.acl_file and not self.rocketmq_home:
+            raise SettingError(
+                "aclEnable=true needs aclFile=FILE, or ROCKETMQ_HOME for its conf/plain_acl.yml and conf/acl"
+            )
+        if self.acl_file and not self.acl_enable:
+            raise SettingError(f"aclFile={self.acl_file} needs aclEnable=true")
+        if self.admin_networks:
+            try:
+                parse_networks(self.admin_networks)
+            except AddressError as error:
+                raise SettingError(f"adminNetworks: {error}") from None
         if "," in self.log_path:
             raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
         if len(self.namesrv_addrs) > NAMESRV_ADDRS_MAX:
@@ -249,6 +279,14 @@ class BrokerConfig:
             if not is_address(addr):
                 fault = address_fault(addr, form=ADDR_FORM, separator="semicolons")
                 raise SettingError(f"namesrvAddr: {addr[:300]!r} {fault}")
+        for key, value in (
+            ("tls.enable", self.tls_enable),
+            ("tls.client.authServer", self.tls_client_auth_server),
+        ):
+            if value not in ("", "true", "false"):
+                raise SettingError(f"{key}={value[:80]!r} is neither true nor false")
+        if self.tls_client_key and not self.tls_client_cert:
+            raise SettingError("tls.client.keyPath needs tls.client.certPath")
         if self.http != "off":
             try:
                 split_address(self.http)
@@ -295,13 +333,20 @@ class BrokerConfig:
                 raise SettingError(f"{key}={word[:80]}: allowed are {', '.join(allowed)}")
 
     def to_properties(self) -> dict[str, str]:
-        """Return every setting under RocketMQ's key, as ``-p`` prints and request 26 answers."""
-        return {item.metadata["key"]: _spell(getattr(self, item.name)) for item in fields(self)}
+        """Return every setting under RocketMQ's key, as ``-p`` and request 26 show it; secrets are stars."""
+        return {
+            item.metadata["key"]: "******"
+            if item.metadata["secret"] and getattr(self, item.name)
+            else _spell(getattr(self, item.name))
+            for item in fields(self)
+        }
 
 
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
 #: Keys that request 25 may change: an allow-list, never a path or an address to bind.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
+#: Keys whose values are shown to nobody.
+SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
 #: Keys that decide which nameservers the broker registers with.
 NAMESRV_KEYS: Final = frozenset({"namesrvAddr", "fetchNameSrvAddrByDnsLookup", "updateNameServerAddrPeriod"})
 #: Keys that ``-m`` prints. Source: ImportantField in BrokerConfig and MessageStoreConfig, RocketMQ 5.3.

@@ -23,6 +23,18 @@ class Refused(StrEnum):
     ILLEGAL = "illegal"
 
 
+class DiskState(StrEnum):
+    """The state of the disk, as ``/metrics`` tells it."""
+
+    OK = "ok"
+    REFUSING = "refusing"
+    """No messages are taken: it is full, or failed."""
+    UNWRITTEN = "unwritten"
+    """A table is not written."""
+    HUNG = "hung"
+    """It has not answered for longer than ``syncFlushTimeout``."""
+
+
 class BrokerError(Exception):
     """Root of everything this package raises on purpose."""
 

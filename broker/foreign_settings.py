@@ -32,6 +32,10 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     fitting, warnings = dict(values), []
     for key, text in values.items():
         value = text.strip().lower()
+        if key == "useTLS":  # RocketMQ's other name; in a file it wins there, too
+            del fitting[key]
+            fitting["tls.enable"] = value
+            continue
         reason = closed_door(key, value)
         if key in _REPLICATION and value == "true":
             reason = "there is no replication, allowed is false"

@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar, assert_never
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 from routekeeper.remoting.transport.aio import RemotingClient
 
 from .admin import Admin as AdminOperations
@@ -71,13 +71,14 @@ class Client:
     """
 
     def __init__(
-        self, config: ClientConfig, *, hooks: tuple[Hook, ...] = (), rng: random.Random | None = None
+        self, config: ClientConfig, *, hooks: tuple[RPCHook, ...] = (), rng: random.Random | None = None
     ) -> None:
         check_hooks(hooks)
         self.core = ClientCore(config, local_identity(), rng or random.Random())
         self.admin = AdminOperations(self.core.directory)
+        self._tls = secured(self.core.directory)
         self._transport = RemotingClient(
-            connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=secured(self.core.directory)
+            connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=self._tls
         )
         for code in PEER_REQUESTS:
             self._transport.on_request(code, self._peer_request)
@@ -250,7 +251,8 @@ class Client:
             case Deliver():
                 return await self._deliver(effect)
             case Fetch():
-                return await asyncio.to_thread(http_fetch, effect)
+                context = None if self._tls is None else self._tls.context()
+                return await asyncio.to_thread(http_fetch, effect, context)
             case _:
                 assert_never(effect)
 

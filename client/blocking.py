@@ -16,7 +16,7 @@ gevent's patching::
     client.close()
 
 Hooks see each request before it is sent and each answer before its caller does
-(``routekeeper.remoting.transport.Hook``).
+(``routekeeper.RPCHook``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from routekeeper.remoting import wall_clock
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError, TooManyRequests
 from routekeeper.remoting.route import TopicRouteData
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .admin import Admin as AdminOperations
@@ -94,7 +94,7 @@ class Client:
         self,
         config: ClientConfig,
         *,
-        hooks: tuple[Hook, ...] = (),
+        hooks: tuple[RPCHook, ...] = (),
         rng: random.Random | None = None,
         send_threads: int = 8,
         send_async_max: int = 1024,
@@ -345,7 +345,7 @@ class Client:
                 # HTTP and TLS are 30 ms of loading, and most commands speak remoting only
                 from .fetch import http_fetch
 
-                return http_fetch(effect)
+                return http_fetch(effect, None if self._tls is None else self._tls.context())
             case _:
                 assert_never(effect)
 

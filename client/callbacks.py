@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import Any
 
 from routekeeper.remoting.logs import shortened
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 
 from .errors import InvalidArgument
 
@@ -65,14 +65,14 @@ def check_not_awaited(name: str, call: Any, *, awaited: bool = False) -> None:
         )
 
 
-def check_hooks(hooks: tuple[Hook, ...]) -> None:
+def check_hooks(hooks: tuple[RPCHook, ...]) -> None:
     """Refuse hooks whose methods cannot be called as they are.
 
     Raises:
         InvalidArgument: If there is one.
     """
     for hook in hooks:
-        for method, arguments in (("before", 2), ("after", 3)):
+        for method, arguments in (("before_request", 2), ("after_response", 3)):
             name = f"{method} of hook {type(hook).__name__}"
             check_callback(name, getattr(hook, method, None), arguments=arguments)
 

@@ -6,7 +6,7 @@ Names and defaults are RocketMQ's where it has them; times are seconds here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
 
@@ -36,12 +36,13 @@ DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """Security of connections; files are PEM.
+    """Security of connections. Files are PEM; they are read again when they change, for new connections.
 
     Attributes:
         ca_file: Authorities that servers' certificates must come from; empty for those the system trusts.
         cert_file: Certificate for servers that ask for one.
         key_file: Its key; empty if ``cert_file`` holds it, too.
+        key_password: Of the key, if that is encrypted.
         check: What a server's certificate must show: "host", that it was made for the host of the address;
             "authority", that a known authority made it; "nothing", as Java's client by default.
         nameservers: Also towards nameservers; False for those without TLS, such as RouteKeeper's.
@@ -50,6 +51,7 @@ class TlsConfig:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
+    key_password: str = field(default="", repr=False)
     check: Literal["host", "authority", "nothing"] = "host"
     nameservers: bool = True
 
@@ -58,6 +60,8 @@ class TlsConfig:
             raise InvalidArgument(f"check={self.check!r}, allowed host, authority, nothing")
         if self.key_file and not self.cert_file:
             raise InvalidArgument(f"key_file={self.key_file!r} needs a cert_file")
+        if self.key_password and not self.cert_file:
+            raise InvalidArgument("key_password needs a cert_file")
         if self.check == "nothing" and self.ca_file:
             raise InvalidArgument(
                 f"check='nothing' does not use ca_file={self.ca_file!r}, allowed host, authority"
@@ -74,8 +78,18 @@ class ClientConfig:
             changes.
         client_id: Name of this client towards brokers; empty lets the driver make one from address and
             process.
+        codec: How headers of requests are written: JSON, or RocketMQ's own binary form.
+        route_refresh_s: Time between two questions for the route of a topic that is in use.
+        nameserver_refresh_s: Time between two looks at ``nameserver_url``.
+        heartbeat_s: Time between two heartbeats to each broker in use.
+        rebalance_s: Time between two looks at which queues are this member's.
+        offset_persist_s: Time between two reports of consumed offsets to the brokers.
+        lock_s: Time between two renewals of the locks that orderly consumers hold at brokers.
+        call_timeout_s: Time that a request may take if its caller names none.
+        connect_timeout_s: Time that a new connection may take.
         nameserver_try_s: Longest wait for one nameserver while another can still be asked.
         nameserver_avoid_s: How long a nameserver that failed is asked last.
+        shutdown_s: Time in which ``close`` ends all that is under way.
         namespace: Prefix of all topics and groups of producers and consumers at the brokers
             (``namespace%topic``); messages and queues are seen without it. Administration names what is
             stored.
@@ -141,20 +155,27 @@ class ProducerConfig:
     """Settings of one producer.
 
     Attributes:
-        send_timeout_s: For all tries of one send together.
-        try_timeout_s: For one try, as long as another one at another broker remains: a broker that hangs then
-            costs this and not the send. Does not count for sends that end at the first unknown outcome.
-        latency_fault_enable: Also leave a broker alone for seconds after it was slow or silent, see
+        group: Name of the producer group.
+        send_timeout_s: Time for all tries of one send together.
+        try_timeout_s: Time for one try, while another try at another broker remains: so a broker that hangs
+            does not cost the send. It does not count for sends that end at the first unknown outcome.
+        latency_fault_enable: Avoid a broker for seconds after it was slow or silent, see
             :mod:`routekeeper.client.latency`.
         retry_times: Further tries after the first of a synchronous or asynchronous send.
-        retry_unknown: Also retry after a try whose outcome is unknown, as RocketMQ does: at least once, maybe
-            twice. False gives up with OutcomeUnknown instead.
-        linger_s: How long a message of ``put`` may wait for others to go with it in one request.
+        retry_unknown: Retry after a try whose outcome is unknown, too, as RocketMQ does: the message is
+            stored at least once, maybe twice. False raises OutcomeUnknown instead.
+        retry_another_broker_when_not_store_ok: Retry at another broker when one stored the message, but not
+            as safely as its settings demand (any status but SEND_OK).
+        linger_s: Time that a message of ``put`` may wait for others to go with it in one request.
         batch_size: Bytes of a batch at which it waits no longer.
         buffer_size: Bytes of messages that may wait or be under way; ``put`` waits for room.
         batches_max: Batches under way at a time.
         compress_above: Bodies above this many bytes are sent compressed; batches never are.
-        compress_type: How. Consumers before RocketMQ 5.0 read zlib only.
+        compress_level: 0 to 9; higher is smaller and slower.
+        compress_type: Algorithm. Consumers before RocketMQ 5.0 read zlib only.
+        message_size_max: Bytes of the largest body that is sent.
+        create_topic_key: Topic whose settings a broker copies for a topic that it makes by itself.
+        default_topic_queue_nums: Queues that such a topic gets, at most as many as ``create_topic_key`` has.
     """
 
     group: str
@@ -217,9 +238,12 @@ class GroupConfig:
     """Settings of both kinds of consumers; times are seconds.
 
     Attributes:
+        group: Name of the consumer group.
+        consume_from: The place where a group without a stored offset begins.
         consume_timestamp_ms: Unix ms to begin at with TIMESTAMP; 0 for half an hour before the start.
         pull_batch_size: Messages asked for at a time.
         suspend_s: How long a broker holds a pull for which there is no message.
+        pull_timeout_s: Time in which a broker must have answered a pull, ``suspend_s`` included.
         broadcast: Every member gets every message; nothing is delivered again after a failure. Offsets are
             kept here instead of at the brokers.
         offset_file: Where a broadcast member keeps them; empty for nowhere: each start begins by
@@ -280,8 +304,8 @@ class PullConsumerConfig(GroupConfig):
     """Settings of one pull consumer.
 
     Attributes:
-        auto_commit: What was consumed is stored every ``offset_persist_s`` and at the end; else only by
-            ``commit()``.
+        auto_commit: Store consumed offsets every ``offset_persist_s`` and at the end; False stores them only
+            by ``commit()``.
     """
 
     auto_commit: bool = True

@@ -6,10 +6,13 @@ import functools
 import http.client
 import io
 import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
+
+from routekeeper.remoting.transport.tls import reason
 
 from .operation import Fetch, FetchReply, Unreached
 from .resolving import connect
@@ -64,6 +67,8 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         try:
             super().connect()
+        except ssl.SSLError as error:
+            raise Unreached(reason(error)) from None
         except OSError as error:
             raise Unreached(error.strerror or str(error)) from None
         self.sock.settimeout(max(0.001, self._deadline_s - time.monotonic()))
@@ -86,8 +91,12 @@ class _Handler(urllib.request.HTTPHandler):
 
 
 class _SecureHandler(urllib.request.HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._trust = context
+
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_SecureConnection, request)  # type: ignore[arg-type]
+        return self.do_open(_SecureConnection, request, context=self._trust)  # type: ignore[arg-type]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -97,13 +106,20 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_HANDLERS: Final = (_Handler(), _SecureHandler(), _NoRedirects())
-#: Nameservers are asked themselves: a proxy of the environment would be told tokens, and may see other hosts.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), *_HANDLERS)
+def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    others = (_Handler(), _SecureHandler(context), _NoRedirects())
+    # Nameservers are asked themselves: a proxy of the environment would be told tokens.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), *others)
 
 
-def http_fetch(fetch: Fetch) -> FetchReply:
+_OPENER: Final = _opener(None)
+
+
+def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchReply:
     """Ask over HTTP; a status other than 200 is a reply, not an error, a redirection too.
+
+    Args:
+        context: Of ``https``; None for the system's authorities.
 
     Raises:
         OSError: If there is no whole reply in time, or one above the limit; Unreached if nothing was sent.
@@ -113,8 +129,9 @@ def http_fetch(fetch: Fetch) -> FetchReply:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is no HTTP address")
     request = urllib.request.Request(url, fetch.body, dict(fetch.headers), method=fetch.method)
+    opener = _OPENER if context is None else _opener(context)
     try:
-        with _OPENER.open(request, timeout=fetch.timeout_s) as reply:
+        with opener.open(request, timeout=fetch.timeout_s) as reply:
             data = reply.read(fetch.reply_max + 1)
             status = reply.status
     except urllib.error.HTTPError as error:
@@ -125,6 +142,8 @@ def http_fetch(fetch: Fetch) -> FetchReply:
         raise error.reason if isinstance(error.reason, OSError) else error from None
     except TimeoutError:
         raise _too_slow(fetch) from None
+    except ssl.SSLError as error:  # TLS 1.3 refuses a client's certificate after the handshake
+        raise OSError(reason(error)) from None
     except http.client.InvalidURL as error:
         raise ValueError(f"{url!r} is no HTTP address: {error}") from None
     except http.client.HTTPException as error:

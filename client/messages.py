@@ -53,7 +53,11 @@ class Message:
     """A message to send.
 
     Attributes:
+        topic: Name of its topic.
+        body: Its content.
+        tags: Word by which consumers select messages.
         keys: Words by which the message can be found; none contains a blank.
+        flag: A number of the user's own, stored as it is.
         delay_level: 0 for at once, else a level of the broker's delay table; its last one for those above.
         wait_store: Have the broker answer only after the disk or slave it waits for by its own settings.
         properties: The user's own; names that RocketMQ reserves are refused.

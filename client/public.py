@@ -10,12 +10,13 @@ from typing import Final
 from routekeeper.remoting.errors import (
     ConnectionLost,
     RemotingError,
+    RequestRefused,
     RequestTimeout,
     ResponseError,
     TooManyRequests,
 )
 from routekeeper.remoting.route import TopicConfig
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 
 from . import aio, blocking
 from .acl import Credentials
@@ -84,8 +85,10 @@ __all__ = [
     "PullConsumer",
     "PullConsumerConfig",
     "PushConsumer",
+    "RPCHook",
     "ReceivedMessage",
     "RemotingError",
+    "RequestRefused",
     "RequestTimeout",
     "ResponseError",
     "SendNotApplied",
@@ -122,7 +125,7 @@ class Client(blocking.Client):
         *,
         config: ClientConfig | None = None,
         credentials: Credentials | None = None,
-        hooks: tuple[Hook, ...] = (),
+        hooks: tuple[RPCHook, ...] = (),
     ) -> None:
         super().__init__(_settings(nameservers, config), hooks=_hooks(credentials, hooks))
 
@@ -136,7 +139,7 @@ class AsyncClient(aio.Client):
         *,
         config: ClientConfig | None = None,
         credentials: Credentials | None = None,
-        hooks: tuple[Hook, ...] = (),
+        hooks: tuple[RPCHook, ...] = (),
     ) -> None:
         super().__init__(_settings(nameservers, config), hooks=_hooks(credentials, hooks))
 
@@ -149,6 +152,6 @@ def _settings(nameservers: str | Sequence[str] | None, config: ClientConfig | No
     return ClientConfig(nameservers=addrs) if config is None else replace(config, nameservers=addrs)
 
 
-def _hooks(credentials: Credentials | None, hooks: tuple[Hook, ...]) -> tuple[Hook, ...]:
+def _hooks(credentials: Credentials | None, hooks: tuple[RPCHook, ...]) -> tuple[RPCHook, ...]:
     # last: it signs what the others made of the request
     return hooks if credentials is None else (*hooks, credentials)

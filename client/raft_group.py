@@ -58,7 +58,7 @@ def http_address(addr: str, settings: Mapping[str, str]) -> str:
     at = addr.rpartition(":")[0]
     if is_loopback(host) and not is_loopback(at):
         raise NoAnswer(f"name server[{addr}] serves HTTP to its own machine only (httpListen={listen})")
-    return f"{at}:{port}"
+    return f"https://{at}:{port}" if settings.get("httpTlsCert") else f"{at}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +262,11 @@ def _told(address: str, leader: object) -> str | None:
     The server at ``address`` has got the token already. But if it went there encrypted, it is not sent
     elsewhere in the clear.
     """
-    if address.startswith("https://") or not isinstance(leader, str) or leader == address:
+    if not isinstance(leader, str) or ADDRESS.fullmatch(leader) is None:
         return None
-    return leader if ADDRESS.fullmatch(leader) else None
+    if address.startswith("https://"):
+        leader = _url(leader, "").replace("http://", "https://", 1)
+    return None if leader == address else leader
 
 
 def _url(address: str, path: str) -> str:

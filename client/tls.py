@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from routekeeper.remoting.files import signature
 
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
+    import ssl
+
     from routekeeper.remoting.transport.tls import Tls
 
+    from .config import TlsConfig
     from .directory import Directory
+
+log = logging.getLogger(__name__)
 
 
 def secured(directory: Directory) -> Tls | None:
@@ -21,18 +31,61 @@ def secured(directory: Directory) -> Tls | None:
     config = directory.config.tls
     if config is None:
         return None
-    from routekeeper.remoting.transport.tls import (  # 30 ms of loading that plain clients do not need
-        Tls,
-        TlsError,
-        load,
-    )
+    from routekeeper.remoting.transport.tls import Tls, TlsError  # 30 ms that plain clients do not need
 
     try:
-        context = load(
-            ca_file=config.ca_file, cert_file=config.cert_file, key_file=config.key_file, check=config.check
-        )
+        files = _Files(config)
     except TlsError as error:
         raise InvalidArgument(str(error)) from None
     if config.nameservers:
-        return Tls(context, lambda addr: True)
-    return Tls(context, lambda addr: addr not in directory.nameservers.addrs)
+        return Tls(files.context, lambda addr: True)
+    return Tls(files.context, lambda addr: addr not in directory.nameservers.addrs)
+
+
+class _Files:
+    """A client's authority, certificate and key: looked at before each new connection.
+
+    A broken new content keeps the former one in use; one WARNING says why.
+
+    Raises:
+        TlsError: If the files cannot be used.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._paths = tuple(map(Path, filter(None, (config.ca_file, config.cert_file, config.key_file))))
+        self._lock = threading.Lock()
+        self._read = self._refused = signature(self._paths)  # before the reading: a change meanwhile counts
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a new connection uses."""
+        from routekeeper.remoting.transport.tls import TlsError
+
+        with self._lock:
+            found = signature(self._paths)
+            if found == self._read:
+                return self._context
+            # Files are replaced one after the other: a pair that does not fit yet may do so soon.
+            try:
+                self._context = self._load()
+            except TlsError as error:
+                if found != self._refused:
+                    log.warning("tls files not taken, the former ones go on error=%s", error)
+                self._refused = found
+            else:
+                self._read = self._refused = found
+                log.info("tls files read again files=%s", ",".join(map(str, self._paths)))
+            return self._context
+
+    def _load(self) -> ssl.SSLContext:
+        from routekeeper.remoting.transport.tls import load
+
+        config = self._config
+        return load(
+            ca_file=config.ca_file,
+            cert_file=config.cert_file,
+            key_file=config.key_file,
+            key_password=config.key_password,
+            check=config.check,
+        )

@@ -12,6 +12,7 @@ else has a folder.
     liveness.py        which brokers this process has heard, and who is gone
     disk/, settings/, routes/   files; what may be set; the table
     modes/, replicated/, raft/  what a mode is, with the independent one; the replicated one; its engine
+    production/        another environment's nameservers, for clusterTest
     wire/, http/       the two servers
 """
 

@@ -21,7 +21,7 @@ from routekeeper.nameserver.routes.kv import KV_ENTRY_BYTES_MAX, KV_NAME_BYTES_M
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
 from routekeeper.nameserver.settings.declared import NamesrvSettings, format_settings
-from routekeeper.nameserver.types import Answer, BrokerName, ClusterName, KvEntry, Request, refusal
+from routekeeper.nameserver.types import Answer, BrokerKey, BrokerName, ClusterName, KvEntry, Request, refusal
 from routekeeper.nameserver.verdicts import CountReply, Moved, RegisterReply, Rejected, Verdict
 from routekeeper.remoting import fields as ext
 from routekeeper.remoting.bodies import BrokerMemberGroup, KVTable, TopicList
@@ -104,11 +104,9 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
 
 def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) -> Answer:
     """Build the answer to a request from what its command did. Never called with *moved*."""
-    match verdict:
-        case Rejected():
-            return Answer(code=verdict.code, remark=verdict.remark)
-        case Moved():
-            raise AssertionError("a command that moved is decided again, not answered")
+    if isinstance(verdict, Rejected):
+        return Answer(code=verdict.code, remark=verdict.remark)
+    assert not isinstance(verdict, Moved), "a command that moved is decided again, not answered"
     reply = verdict.reply
     if isinstance(reply, RegisterReply):
         return _registered(reply, settings)
@@ -239,9 +237,23 @@ def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
     return Answer(ext_fields=fields.to_ext(), body=body)
 
 
-def _unregister(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
+def broker_of_farewell(request: Request) -> BrokerKey:
+    """Return the broker that a 104 is about.
+
+    Raises:
+        FieldError: If it cannot be read.
+    """
+    fields = _farewell(request)
+    return broker_key(fields.cluster_name, fields.broker_addr)
+
+
+def _farewell(request: Request) -> ext.UnregisterBrokerFields:
     # brokerId is not looked at: 4.9 fails on one that is no number, 5.x does not, and it decides nothing.
-    fields = ext.UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
+    return ext.UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
+
+
+def _unregister(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
+    fields = _farewell(request)
     broker, name = broker_key(fields.cluster_name, fields.broker_addr), BrokerName(fields.broker_name)
     return commands.UnregisterBroker(
         cluster_name=broker.cluster_name,
@@ -300,6 +312,11 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings) -> Deci
     route = None if fields.topic is None else route_of(view, fields.topic, settings)
     if route is None:
         return no_route(fields.topic, is_5=request.version >= VERSION_5_0_0)
+    return route_answer(route, request, fields)
+
+
+def route_answer(route: TopicRouteData, request: Request, fields: ext.GetRouteFields) -> Answer:
+    """Return the answer to a 105 with this route, as its sender reads it."""
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)

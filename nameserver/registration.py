@@ -80,9 +80,9 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
         fields = RegisterBrokerFields.parse(request.ext_fields)
     except FieldError as error:
         return refusal(str(error))
-    for name in ("brokerName", "brokerAddr", "clusterName"):
-        if not request.ext_fields[name]:
-            return refusal(f"{name} is empty")
+    if not (fields.broker_name and fields.broker_addr and fields.cluster_name):
+        required = "brokerName", "brokerAddr", "clusterName"
+        return refusal(f"{next(name for name in required if not request.ext_fields[name])} is empty")
     if fields.broker_id < 0:
         return refusal(f"brokerId {fields.broker_id} is negative")
     lease_ms = fields.heartbeat_timeout_ms

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from routekeeper.remoting.acl.access import EXCEPTION, Denied
+from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LineLimit
 from routekeeper.remoting.logs import Quoted
 
@@ -46,6 +48,15 @@ class AuditLog:
             names = "".join(f" {name}=%s" for name in fields)  # the program's own, as the template is
             words = (_word(text[:_WORD_MAX]) for text in fields.values())
             self._log.info(f"audit peer=%s change=%s{names} result=%s", peer, change, *words, result)
+
+    def refusal(self, peer: str, code: int, denied: Denied) -> None:
+        """Note a request that accounts or networks do not allow."""
+        try:
+            name = RequestCode(code).name
+        except ValueError:
+            name = str(code)
+        fields = {"accessKey": denied.access_key, "reason": denied.remark.removeprefix(EXCEPTION)}
+        self.note(peer, name, f"refused({denied.code})", fields)
 
     def close(self) -> None:
         """End the window if there is one, and say what was left out in it."""

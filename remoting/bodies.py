@@ -69,7 +69,13 @@ def _read_number_keyed(value: object, what: str) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class MessageQueue:
-    """One queue of a topic at one broker name."""
+    """One queue of a topic at one broker name.
+
+    Attributes:
+        topic: Name of the topic.
+        broker_name: Name of the broker that holds the queue.
+        queue_id: Number of the queue there, from 0.
+    """
 
     topic: str
     broker_name: str

@@ -55,6 +55,26 @@ class ResponseError(RemotingError):
         self.peer = peer
 
 
+class RequestRefused(RemotingError):
+    """A hook does not let a request through; a server answers with code and remark, a client sends nothing.
+
+    Raised by ``before_request`` of a hook, see :class:`routekeeper.remoting.transport.RPCHook`.
+
+    Attributes:
+        code: Response code, 1 to 2147483647, such as 16 (no permission).
+        remark: Reason, for people; what is above :data:`REMARK_MAX` characters is cut.
+    """
+
+    REMARK_MAX = 1024
+
+    def __init__(self, code: int, remark: str) -> None:
+        if not 0 < code < 1 << 31:
+            raise ValueError(f"code={code} refuses nothing, allowed are 1 to {(1 << 31) - 1}")
+        super().__init__(f"code={code} remark={remark}")
+        self.code = code
+        self.remark = remark[: self.REMARK_MAX]
+
+
 class FieldError(RemotingError):
     """An argument of a request is missing or wrong; the request is refused, the connection stays.
 

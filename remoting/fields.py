@@ -81,15 +81,10 @@ class _Argument(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Checks of :meth:`Fields.parse` before it trusts msgspec; names on the wire.
-
-    Attributes:
-        numbers: An empty name first, which stands for "0": a class may have none.
-    """
+    """Checks of :meth:`Fields.parse` before it trusts msgspec; names on the wire."""
 
     arguments: tuple[_Argument, ...]
     numbers: tuple[str, ...]
-    zeros: tuple[str, ...]
     booleans: tuple[str, ...]
     addresses: tuple[str, ...]
 
@@ -104,11 +99,9 @@ def _plan(kind: type[Fields]) -> _Plan:
             (hint,) = (part for part in get_args(hint) if part is not type(None))
         of, meta = get_args(hint) if get_origin(hint) is Annotated else (hint, Meta())
         arguments.append(_Argument(declared.name, declared.encode_name, of, meta, declared.required))
-    numbers = ("", *(argument.wire for argument in arguments if argument.kind is int))
     return _Plan(
         tuple(arguments),
-        numbers,
-        ("0",) * len(numbers),
+        tuple(argument.wire for argument in arguments if argument.kind is int),
         tuple(argument.wire for argument in arguments if argument.kind is bool),
         tuple(argument.wire for argument in arguments if "address" in (argument.meta.extra or {})),
     )
@@ -130,11 +123,15 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
             made = msgspec.convert(ext, cls, strict=False)
         except msgspec.ValidationError:
             return cls.parse_slowly(ext)
-        _, numbers, zeros, booleans, addresses = _plan(cls)
+        _, numbers, booleans, addresses = _plan(cls)
         get = ext.get
         # msgspec takes "1e3" for a number, and "1" for true; Java does not.
-        if not ("".join(map(get, numbers, zeros)).isdigit() and _NOT_AS_JAVA.isdisjoint(map(get, booleans))):
-            return cls.parse_slowly(ext)
+        for name in numbers:
+            if not get(name, "0").isdigit():
+                return cls.parse_slowly(ext)
+        for name in booleans:
+            if get(name) in _NOT_AS_JAVA:
+                return cls.parse_slowly(ext)
         for name in addresses:
             addr = get(name)
             if addr and not is_address(addr):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 #: Bytes of a file with settings, or of a secret, that are accepted.
@@ -46,3 +48,20 @@ def read_regular(path: str | os.PathLike[str], *, size_max: int) -> bytes:
         why = f"{os.path.basename(path)} has more than {size_max} bytes"
         raise OSError(errno.EINVAL, why, str(path))
     return content
+
+
+#: Time of the last change, size and inode of each file.
+Signature = tuple[tuple[int, int, int], ...]
+
+
+def signature(paths: Sequence[Path]) -> Signature:
+    """Return a value that changes with the files, as far as a look at them tells; blocking."""
+    return tuple(map(_of, paths))
+
+
+def _of(path: Path) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return found.st_mtime_ns, found.st_size, found.st_ino

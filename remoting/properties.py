@@ -37,12 +37,11 @@ def parse_properties(text: str) -> dict[str, str]:
     return values
 
 
-#: Values that ask for a check of who speaks, or for encryption: neither server has them.
+#: Values that ask for authentication or encryption, which the servers do not have or set otherwise.
 _DOORS: Final = {
-    "aclEnable": ("true", "requests cannot be authenticated, allowed is false"),
-    "authenticationEnabled": ("true", "requests cannot be authenticated, allowed is false"),
-    "authorizationEnabled": ("true", "requests cannot be authorized, allowed is false"),
     "tls.server.mode": ("enforcing", "a line for the file of --tls-config, or use --tls-mode enforcing"),
+    "authenticationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
+    "authorizationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
 }
 #: Names of unknown settings that have a line each; more of them come from a whole dump of settings.

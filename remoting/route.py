@@ -94,7 +94,19 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic as its broker configures it."""
+    """A topic as its broker configures it.
+
+    Attributes:
+        topic_name: Its name.
+        read_queue_nums: Queues that consumers read.
+        write_queue_nums: Queues that producers write.
+        perm: 4 to read, 2 to write, 6 for both, and 1 more for a topic whose settings new topics inherit.
+        topic_filter_type: How tags select messages; RocketMQ uses SINGLE_TAG only.
+        topic_sys_flag: Flags of RocketMQ's own topics.
+        order: Whether the topic's queues are listed by an order configuration.
+        attributes: Attributes of RocketMQ 5, such as ``message.type``; in a request that creates or changes a
+            topic with ``+`` or ``-`` before the name.
+    """
 
     topic_name: str
     read_queue_nums: int = 16

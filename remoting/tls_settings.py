@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
@@ -135,6 +135,7 @@ class PortTls:
         key: PEM file with its key; empty if ``cert`` has it, too.
         ca: PEM file with the authorities of clients; empty if ``client_auth`` is none.
         client_auth: One of :data:`CLIENT_AUTH`; a certificate that is shown is always checked.
+        warnings: What an operator should know of the file of ``--tls-config``.
     """
 
     mode: str = DISABLED
@@ -143,6 +144,7 @@ class PortTls:
     key_password: str = field(default="", repr=False)
     ca: str = ""
     client_auth: str = "none"
+    warnings: tuple[str, ...] = ()
 
 
 PLAIN: Final = PortTls()
@@ -218,7 +220,10 @@ class TlsFlags:
         Raises:
             TlsSettingError: If they do not fit together, or the file cannot be used.
         """
-        return self._settle(read_tls_file(self.config) if self.config else None)
+        if not self.config:
+            return self._settle(None)
+        file = read_tls_file(self.config)
+        return replace(self._settle(file), warnings=tls_warnings(file))
 
     def _settle(self, file: TlsFile | None) -> PortTls:
         return port_tls(

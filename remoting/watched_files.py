@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from routekeeper.remoting.disk_threads import DiskThreads
+from routekeeper.remoting.files import Signature, signature
 
 logger = logging.getLogger(__name__)
 
 #: Interval at which the files are looked at.
 CHECK_S: Final = 5.0
 
-_Signature = tuple[tuple[int, int, int], ...]
 T = TypeVar("T")
 
 
@@ -51,8 +50,8 @@ class WatchedFiles(Generic[T]):
         self.what = what
         self.paths = tuple(paths)
         self._read, self._take, self._each = read, take, each
-        self._taken = _signature(self.paths)  # before the reading: a change meanwhile counts
-        self._refused: tuple[_Signature, str] | None = None
+        self._taken = signature(self.paths)  # before the reading: a change meanwhile counts
+        self._refused: tuple[Signature, str] | None = None
         self._thread = DiskThreads(what)
         self._looking = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
@@ -88,8 +87,8 @@ class WatchedFiles(Generic[T]):
 
     async def _look(self) -> str:
         loop = asyncio.get_running_loop()
-        signature = await loop.run_in_executor(self._thread, _signature, self.paths)
-        if signature == self._taken:
+        found = await loop.run_in_executor(self._thread, signature, self.paths)
+        if found == self._taken:
             return "unchanged"
         # Files are replaced one after the other: a pair that does not fit yet may do so soon.
         try:
@@ -97,24 +96,11 @@ class WatchedFiles(Generic[T]):
             self._take(value)
         except Exception as error:  # a mistake in a reader must not end a server that serves
             reason = str(error) or repr(error)
-            if self._refused != (signature, reason):
-                self._refused = signature, reason
+            if self._refused != (found, reason):
+                self._refused = found, reason
                 logger.warning("%s not taken, the former one goes on error=%s", self.what, reason)
             return f"refused: {reason}"
         self.value, self._refused = value, None
-        self._taken = signature  # of the former paths: if ``take`` set others, they are read once more
+        self._taken = found  # of the former paths: if ``take`` set others, they are read once more
         logger.info("%s read again files=%s", self.what, ",".join(map(str, self.paths)))
         return "taken"
-
-
-def _signature(paths: Sequence[Path]) -> _Signature:
-    """Return what changes with the files, as far as a look at them tells; blocking."""
-    return tuple(map(_of, paths))
-
-
-def _of(path: Path) -> tuple[int, int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return found.st_mtime_ns, found.st_size, found.st_ino

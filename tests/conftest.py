@@ -33,7 +33,15 @@ OURS: Final = tuple(
 #: Files there that start what they need for themselves, and may be anybody's.
 APART: Final = tuple(
     f"tests/interop/test_{name}.py"
-    for name in ("apache_alone", "losing_a_nameserver", "replacing_apache", "secured", "watchdog")
+    for name in (
+        "acl",
+        "apache_alone",
+        "cluster_test",
+        "losing_a_nameserver",
+        "replacing_apache",
+        "secured",
+        "watchdog",
+    )
 )
 
 

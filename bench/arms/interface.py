@@ -19,7 +19,7 @@ from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.route import TopicRouteData
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 
 CLUSTER: Final = "Bench"
 _BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")
@@ -136,7 +136,7 @@ class Arm(Protocol):
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
         """Come as a new client to one server, ask for one topic, go."""
 
-    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[Hook, ...]) -> Client:
+    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
         """Return a client of the product whose routes come from this arm; its routes are kept fresh."""
 
 

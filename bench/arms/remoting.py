@@ -32,7 +32,7 @@ from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 
 NO_QUORUM = "[NO_QUORUM]"
 #: Runs several calls at a time and returns their results in order; Locust's users bring gevent's.
@@ -49,12 +49,12 @@ class LastAsked(threading.local):
     addr = ""
     count = 0
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
-        self.addr = addr
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
+        self.addr = remote
         self.count += 1
         return request
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         pass
 
 
@@ -98,7 +98,7 @@ class RemotingArm:
         finally:
             session.close()
 
-    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[Hook, ...]) -> Client:
+    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
         def source(directory: Directory, topic: str, *, timeout_s: float | None) -> Operation[TopicRouteData]:
             return as_dialled(
                 (yield from ask_nameservers(directory, topic, timeout_s=timeout_s)), side.brokers

@@ -272,6 +272,7 @@ class ZooKeepers(StartedServers):
                 f"clientPortAddress={network.bind}\nclientPort={ports[index]}\nmaxClientCnxns=0\n"
                 f"minSessionTimeout={min(2 * self.tick_ms, self.session_ms)}\n"
                 f"maxSessionTimeout={max(_SESSION_TICKS_MAX * self.tick_ms, self.session_ms)}\n"
+                "localSessionsEnabled=true\nlocalSessionsUpgradingEnabled=true\n"
                 f"admin.enableServer=false\n4lw.commands.whitelist=srvr,mntr\n{members}"
             )
             (home / "log4j2.properties").write_text(
@@ -297,7 +298,7 @@ class ZooKeepers(StartedServers):
 
     def empty_disk(self, index: int) -> None:
         super().empty_disk(index)
-        self._write_id(index)  # whoever replaces a disk writes this file, as the manual says
+        self._write_id(index)  # an operator who replaces a disk writes this file, as the manual says
 
     def ready(self) -> bool:
         return sorted(self.role(index) for index in range(len(self.clients))) == [

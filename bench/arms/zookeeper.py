@@ -12,9 +12,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -57,12 +57,16 @@ from routekeeper.client.operation import Deliver, Operation
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicRouteData
-from routekeeper.remoting.transport import Hook
+from routekeeper.remoting.transport import RPCHook
 
 log = logging.getLogger(__name__)
 
 #: Pause before the servers are tried again, s: up to twice this. ZooKeeper's own client waits up to 1 s.
 RECONNECT_S: Final = 0.1
+#: Pause before a call is made again that a lost connection failed, s.
+AGAIN_S: Final = 0.02
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +127,38 @@ def judge(error: BaseException) -> Outcome:
     return "unknown"  # a handler's own time-out: it is there or on its way
 
 
-class Reader:
-    """Reads routes through one session."""
+def until_served(client: KazooClient, call: Callable[[], T], deadline: float) -> T:
+    """Return what a call returns, made again after each lost connection or session until the deadline.
 
-    def __init__(self, client: KazooClient, timeout_s: float, waits: Waits = THREADS) -> None:
+    kazoo fails all that waits when a connection goes, and moves to the next server by itself. A good client
+    asks again there, as RocketMQ's does.
+
+    Args:
+        deadline: On the clock of ``time.monotonic``.
+    """
+    while True:
+        try:
+            return call()
+        except (ConnectionLoss, SessionExpiredError, ConnectionClosedError):
+            if time.monotonic() + AGAIN_S >= deadline:
+                raise
+            client.handler.sleep_func(AGAIN_S)
+
+
+class Reader:
+    """Reads routes through one session.
+
+    Args:
+        once: Fail at a lost connection, as a client does that asks one server once.
+    """
+
+    def __init__(
+        self, client: KazooClient, timeout_s: float, waits: Waits = THREADS, *, once: bool = False
+    ) -> None:
         self._client = client
         self._waits = waits
         self._timeout_s = timeout_s
+        self._once = once
 
     def route(self, topic: str, watch: Callable[[object], object] | None = None) -> TopicRouteData:
         """Read a topic's route; ``watch`` is called once, at its next change.
@@ -139,7 +168,21 @@ class Reader:
             Unreachable: If ZooKeeper gave no answer.
         """
         deadline = time.monotonic() + self._timeout_s
-        wait = self._waiter(deadline)
+        try:
+            return until_served(
+                self._client,
+                lambda: self._read(topic, watch, deadline),
+                0.0 if self._once else deadline,
+            )
+        except KazooException as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+        except self._waits.timeouts as error:
+            raise Unreachable(f"no answer within {self._timeout_s:g} s") from error
+
+    def _read(self, topic: str, watch: Callable[[object], object] | None, deadline: float) -> TopicRouteData:
+        def wait(result: Any) -> Any:
+            return result.get(timeout=max(0.001, deadline - time.monotonic()))
+
         try:
             children = wait(self._client.get_children_async(topic_path(topic), watch=watch))
         except NoNodeError:
@@ -166,19 +209,6 @@ class Reader:
         if not route.queue_datas:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, "no broker has the topic")
         return route
-
-    def _waiter(self, deadline: float) -> Callable[[Any], Any]:
-        def wait(result: Any) -> Any:
-            try:
-                return result.get(timeout=max(0.001, deadline - time.monotonic()))
-            except NoNodeError:
-                raise
-            except KazooException as error:
-                raise Unreachable(f"{type(error).__name__}: {error}") from error
-            except self._waits.timeouts as error:
-                raise Unreachable(f"no answer within {self._timeout_s:g} s") from error
-
-        return wait
 
 
 class Standing:
@@ -221,7 +251,7 @@ class Standing:
         if not self._putting.acquire(timeout=timeout_s):
             raise OperationTimeoutError("an earlier announcement is still under way")
         try:
-            self._put(self._wanted, deadline)
+            until_served(self._client, lambda: self._put(self._wanted, deadline), deadline)
         finally:
             self._putting.release()
 
@@ -298,12 +328,13 @@ class ZooKeeperArm:
         try:
             if not started.wait(self.config.timeout_s):
                 return Looked(outcome="refused", target=target, remark="no session")
-            return look_up(Reader(client, self.config.timeout_s, self.waits), topic, target=target)
+            reader = Reader(client, self.config.timeout_s, self.waits, once=True)
+            return look_up(reader, topic, target=target)
         finally:
             client.stop()
             client.close()
 
-    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[Hook, ...]) -> Client:
+    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
         session = self.connected(side, user)
         reader = Reader(session, self.config.timeout_s, self.waits)
         made: list[ZooKeeperRoutes] = []
@@ -433,7 +464,8 @@ class ZooKeeperClientSession:
         self._reader = Reader(self._client, arm.config.timeout_s, arm.waits)
 
     def look_up(self, topic: str) -> Looked:
-        return look_up(self._reader, topic, target=server_of(self._client, self._side.servers))
+        looked = look_up(self._reader, topic, target=None)
+        return replace(looked, target=server_of(self._client, self._side.servers))
 
     def close(self) -> None:
         self._client.stop()

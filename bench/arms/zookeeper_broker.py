@@ -101,7 +101,13 @@ class ZooKeeperAnnouncer:
 
 
 def announcer(
-    state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+    state: BrokerState,
+    /,
+    *,
+    broker_addr: str,
+    ha_addr: str,
+    changed: Callable[[], object],
+    tls: object = None,
 ) -> Announcer:
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     return ZooKeeperAnnouncer(state, broker_addr=broker_addr, ha_addr=ha_addr, changed=changed)

@@ -31,12 +31,15 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     path = folder / "marts" / "values.parquet"
     found: Values = defaultdict(lambda: defaultdict(dict))
     below: dict[Place, dict[str, float]] = defaultdict(dict)
+    planned: set[tuple[Place, str]] = set()
     try:
         for row in pq.read_table(path).to_pylist():
             place = Place(row["series"], row["scenario"], row["case"], row["measure"])
             if place.measure in MEASURES:
                 found[place][row["arm"]][row["batch"], row["block"]] = row["value"]
                 below[place][row["arm"]] = row["floor"]
+                if row["set_by_plan"]:
+                    planned.add((place, row["arm"]))
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
         raise NoReport(f"{path} cannot be read: {reason}") from None
@@ -44,8 +47,8 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     disturbances = shared.disturbances
     if disturbances:
         raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
-    table = {row.place: row for row in answers.rows(found, below, shared.crowded)}
-    lines = answers.primaries(_lines(folder), MAIN_SERIES, found, shared.crowded)
+    table = {row.place: row for row in answers.rows(found, below, shared.crowded, planned)}
+    lines = answers.primaries(_lines(folder), MAIN_SERIES, found, shared.crowded, planned)
     return [
         (chosen.need.words, words.choice(chosen), words.because(chosen))
         for chosen in answers.choices(table, MAIN_SERIES, lines)

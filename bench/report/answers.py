@@ -22,6 +22,7 @@ from routekeeper.bench.report.blocks import (
     split,
 )
 from routekeeper.bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
+from routekeeper.bench.resolution import RESOLUTION_S
 from routekeeper.bench.runfolder import REAL
 from routekeeper.bench.runfolder import Line as NamedLine
 
@@ -91,6 +92,8 @@ class Row:
     pairs: list[Pair]
     unjudged: tuple[str, ...] = ()
     """Arms that filled the machine: their values are shown and compared with nothing."""
+    set_by_plan: tuple[str, ...] = ()
+    """Arms whose times say how long the plan made something last; they are compared with nothing, either."""
 
     @property
     def differs(self) -> bool:
@@ -107,7 +110,9 @@ class Row:
         return next((each for each in self.pairs if each.arms == (first, second)), None)
 
 
-Found = Literal["better", "worse", "equivalent", "open", "unjudged", "not measured"]
+Found = Literal[
+    "better", "worse", "equivalent", "open", "unjudged", "set by the plan", "too coarse", "not measured"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,7 @@ class Primary:
     series: str
     pair: Pair
     unjudged: tuple[str, ...] = ()
+    set_by_plan: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -130,6 +136,11 @@ class Primary:
         return self.blocks >= VERDICT_BLOCKS_MIN
 
     @property
+    def resolution_s(self) -> float:
+        """The smallest difference that its measure can show."""
+        return RESOLUTION_S.get(self.named.measure, 0.0)
+
+    @property
     def found(self) -> Found:
         """Return the verdict on the line's first arm: the one rule behind all words of claims and choices.
 
@@ -139,6 +150,10 @@ class Primary:
         told = self.pair.estimate
         if self.unjudged:
             return "unjudged"
+        if self.set_by_plan:
+            return "set by the plan"
+        if self.resolution_s > self.named.margin:
+            return "too coarse"
         if told is None:
             return "not measured"
         match self.pair.verdict:
@@ -196,14 +211,18 @@ def rows(
     values: Values,
     floors: Mapping[Place, Mapping[str, float]] | None = None,
     crowded: Collection[Setting] = (),
+    planned: Collection[tuple[Place, str]] = (),
 ) -> list[Row]:
     """Return a row per place, in the places' order.
 
     Args:
         floors: Of places and arms, what a value of 0 may be in truth.
         crowded: Where an arm filled the machine.
+        planned: Where an arm's times are lengths of the plan.
     """
-    return [_row(place, arms, (floors or {}).get(place, {}), crowded) for place, arms in values.items()]
+    return [
+        _row(place, arms, (floors or {}).get(place, {}), crowded, planned) for place, arms in values.items()
+    ]
 
 
 def unjudged(place: Place, arms: Collection[str], crowded: Collection[Setting]) -> tuple[str, ...]:
@@ -218,10 +237,12 @@ def _row(
     arms: Mapping[str, Mapping[Block, float]],
     floors: Mapping[str, float],
     crowded: Collection[Setting],
+    planned: Collection[tuple[Place, str]],
 ) -> Row:
     measure = MEASURES[place.measure]
     left = unjudged(place, arms, crowded)
-    fit = arms.keys() - set(left)
+    set_by_plan = tuple(arm for arm in arms if (place, arm) in planned)
+    fit = arms.keys() - {*left, *set_by_plan}
     return Row(
         place=place,
         measure=measure,
@@ -236,6 +257,7 @@ def _row(
             if fit.issuperset(pair)
         ],
         unjudged=left,
+        set_by_plan=set_by_plan,
     )
 
 
@@ -257,7 +279,11 @@ def summary(found: Sequence[float], floor: float = 0.0) -> Summary:
 
 
 def primaries(
-    named: Sequence[NamedLine], series: str, values: Values, crowded: Collection[Setting] = ()
+    named: Sequence[NamedLine],
+    series: str,
+    values: Values,
+    crowded: Collection[Setting] = (),
+    planned: Collection[tuple[Place, str]] = (),
 ) -> list[Primary]:
     """Return the primary lines of one series as they came out, with the verdict their margin gives."""
     found = []
@@ -281,7 +307,13 @@ def primaries(
             verdict=judge(told, judged),
         )
         found.append(
-            Primary(named=line, series=series, pair=pair, unjudged=unjudged(place, line.arms, crowded))
+            Primary(
+                named=line,
+                series=series,
+                pair=pair,
+                unjudged=unjudged(place, line.arms, crowded),
+                set_by_plan=tuple(arm for arm in line.arms if (place, arm) in planned),
+            )
         )
     return found
 
@@ -478,9 +510,8 @@ CLAIMS: Final = (
             ),
         ),
         note=(
-            "In these runs ZooKeeper's clients poll as RocketMQ's do: they show how an end is noticed, not "
-            "what watches are worth. That is described by the series “ZooKeeper's clients watch” (profile "
-            "full)."
+            "In these runs ZooKeeper's clients watch, and RocketMQ's poll, as each was used. The series "
+            "“ZooKeeper's clients poll” (profile full) has both poll."
         ),
     ),
 )

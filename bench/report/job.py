@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from routekeeper.bench.report import answers, storage
 from routekeeper.bench.report.conditions import conditions
 from routekeeper.bench.report.gold import Gold
-from routekeeper.bench.report.measures import Place, Values, floors, values
+from routekeeper.bench.report.measures import Place, Values, floors, set_by_plan, values
 from routekeeper.bench.report.page import named_lines, page
 from routekeeper.bench.report.pipeline import compute
 from routekeeper.bench.report.session import in_one_process, interrupted, is_small, open_session, submitted
@@ -51,7 +51,7 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
         gold = compute(spark, roots, out, small=small, progress=progress)
         progress(f"report: tables ready after {time.monotonic() - began:.0f} s; drawing")
         found = values(gold)
-        write_values(spark, out, found, floors(gold), conditions(gold).crowded)
+        write_values(spark, out, found, floors(gold), conditions(gold).crowded, set_by_plan(gold, found))
         write_conditions(spark, out, gold)
         write_lines(spark, out, named_lines([each for each in gold.sources if each.left_out is None]))
         path = storage.join(out, "report.html")
@@ -69,6 +69,7 @@ def write_values(
     found: Values,
     below: Mapping[Place, Mapping[str, float]],
     crowded: Collection[answers.Setting] = (),
+    planned: Collection[tuple[Place, str]] = (),
 ) -> None:
     """Write the figures of the page: each run's values, and each pair of arms with its interval."""
     each = [
@@ -82,6 +83,7 @@ def write_values(
             "block": block[1],
             "value": value,
             "floor": below.get(place, {}).get(arm, 0.0),
+            "set_by_plan": (place, arm) in planned,
         }
         for place, arms in found.items()
         for arm, blocks in arms.items()
@@ -105,7 +107,7 @@ def write_values(
             "higher_in": pair.estimate.above,
             "leaning": pair.leaning,
         }
-        for row in answers.rows(found, crowded=crowded)
+        for row in answers.rows(found, crowded=crowded, planned=planned)
         for pair in row.pairs
         if pair.estimate is not None
     ]

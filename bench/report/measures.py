@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from routekeeper.bench.plan import CASES, NEW_TOPIC
+from routekeeper.bench.plan import CASES, COSTS, NEW_TOPIC
 from routekeeper.bench.report.blocks import percentile
 from routekeeper.bench.report.gold import Fault, Gold, Recovery
-from routekeeper.bench.report.requests import WAITED_NS
 from routekeeper.bench.report.silver import Source
+from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
 
 MAIN_SERIES: Final = "equal"
 """Claims, choices and primary lines rest on it."""
@@ -223,7 +223,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
-            "User and system time of all nameservers or ZooKeeper servers per minute, starts included.",
+            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. It "
+            "holds the scenario's load: in a quiet time changes, new clients, look-ups and sends go on.",
         ),
         _measure(
             *("rss_mib", "MiB", 64, "Memory of all servers"),
@@ -231,8 +232,9 @@ MEASURES: Final = {
         ),
         _measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
         _measure(
-            *("written_mib_per_min", "MiB/min", 1, "Written to disk"),
-            "What all servers handed to the disk per minute.",
+            *("written_mib_per_min", "MiB/min", 1, "Charged to the disk"),
+            "Bytes that the kernel charged to all servers per minute. It charges a whole large page for each "
+            "small synced write, so this is more than what reached the disk.",
         ),
         _measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),
@@ -247,7 +249,6 @@ TIMES: Final = tuple(
 """Recoveries; how old an answer may be is set by how long the fault lasts."""
 SHARE_MIN: Final = 20
 """A share of fewer observations is not told."""
-QUIET: Final = ("quiet", "idle-300")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -307,6 +308,46 @@ def floors(gold: Gold) -> dict[Place, dict[str, float]]:
         arms = found[Place(source.series, source.scenario, fault.case, key)]
         arms[source.arm] = max(arms.get(source.arm, 0.0), max(row.gap_ns, WAITED_NS) / 1e9)
     return dict(found)
+
+
+NEAR: Final = 0.05
+"""A time is no result if each round's lies so near to a length that the plan set."""
+
+
+def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
+    """Return the times that say how long the plan made something last: places, and arms there.
+
+    All rounds of such an arm lie within 5 % of the same one of these: the length of the fault, the length of
+    its scenario, the time between two readings.
+    """
+    by_run = {source.run: source for source in gold.sources if source.left_out is None}
+    lengths: dict[tuple[str, str, str | None, str], dict[Block, tuple[float, ...]]] = defaultdict(dict)
+    for row in gold.faults:
+        source = by_run.get(row.run)
+        if source is None or source.manifest is None or row.healed_ns is None:
+            continue
+        scenario_ns = source.manifest.measure_end_ns - source.manifest.measure_begin_ns
+        lengths[source.series, source.scenario, row.case, source.arm][source.batch, source.block] = (
+            (row.healed_ns - row.begin_ns) / 1e9,
+            scenario_ns / 1e9,
+            OBSERVE_EVERY_S,
+        )
+    planned = set()
+    for place, arms in found.items():
+        if MEASURES[place.measure].unit != "s":
+            continue
+        for arm, blocks in arms.items():
+            known = lengths.get((place.series, place.scenario, place.case, arm), {})
+            if not blocks or not blocks.keys() <= known.keys():
+                continue
+            rounds = [(value, known[block]) for block, value in blocks.items()]
+            if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in range(3)):
+                planned.add((place, arm))
+    return planned
+
+
+def _is_near(value: float, length: float) -> bool:
+    return abs(value - length) <= NEAR * length
 
 
 _RECOVERY: Final = {
@@ -498,7 +539,7 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     for run, (n, current) in answered.items():
         if n >= SHARE_MIN:
             yield run, None, "stale_answers", 100 * (1 - current / n)
-    quiet = {run for run, source in by_run.items() if source.scenario in QUIET}
+    quiet = {run for run, source in by_run.items() if source.scenario in COSTS}
     yield from _of_costs(gold, quiet)
 
 

@@ -39,6 +39,7 @@ from routekeeper.bench.report.measures import (
     Unit,
     Values,
     floors,
+    set_by_plan,
     strikes_servers,
 )
 from routekeeper.bench.report.requests import BIN_NS
@@ -71,7 +72,8 @@ def page(gold: Gold, values: Values) -> str:
     """
     used = [source for source in gold.sources if source.left_out is None]
     shared = conditions(gold)
-    every = answers.rows(values, floors(gold), shared.crowded)
+    planned = set_by_plan(gold, values)
+    every = answers.rows(values, floors(gold), shared.crowded, planned)
     disturbed = bool(shared.disturbances)
     controls = _controls(every, told=not disturbed)
     if disturbed:
@@ -83,7 +85,7 @@ def page(gold: Gold, values: Values) -> str:
         every = [replace(row, pairs=[pair for pair in row.pairs if pair.arms in REAL_PAIRS]) for row in every]
     compared = len(arms) > 1 and not beside
     table = {row.place: row for row in every}
-    lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded)
+    lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded, planned)
     context: dict[str, Any] = {
         "css": Markup(_read("page.css")),
         "arms": arms,

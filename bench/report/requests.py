@@ -8,8 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-WAITED_NS: Final = 250_000_000
-"""A right answer that took longer was waited for: it disturbed its client as a failed one does."""
+from routekeeper.bench.resolution import WAITED_NS
 
 LATE_NS: Final = 1_000_000_000
 """A message that took longer is called late."""

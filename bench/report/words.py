@@ -133,7 +133,7 @@ SERIES_MEANINGS: Final = {
     "equal-tenth": "timers alike, divided by less",
     "equal-undivided": "timers alike, not divided",
     "defaults": "each system's own timers",
-    "equal-watches": "timers alike, ZooKeeper's clients watch",
+    "equal-polling": "timers alike, ZooKeeper's clients poll",
     "equal-journal": "timers alike, raft mode acknowledges what it has written before that is synced",
 }
 _SUFFIX: Final[dict[Unit, str]] = {
@@ -325,6 +325,10 @@ def verdict(primary: Primary) -> str:
             return "not measured"
         case "unjudged":
             return f"no verdict: runs of {listed([*map(name, primary.unjudged)])} filled the machine"
+        case "set by the plan":
+            return f"no verdict: {_planned(primary)}"
+        case "too coarse":
+            return f"no verdict: {_coarse(primary)}"
         case "better" | "worse" if primary.is_verdict:
             better, worse = (first, second) if primary.found == "better" else (second, first)
             return f"{better} is better than {worse}"
@@ -338,6 +342,17 @@ def verdict(primary: Primary) -> str:
             return "inconclusive"
         case _:
             return _undecided(primary)
+
+
+def _planned(primary: Primary) -> str:
+    return f"the times of {listed([*map(name, primary.set_by_plan)])} are a length that the plan set"
+
+
+def _coarse(primary: Primary) -> str:
+    return (
+        f"differences below {primary.resolution_s:g} s do not show, and from {primary.named.margin:g} s on "
+        "they were said to matter"
+    )
 
 
 def _undecided(primary: Primary) -> str:
@@ -440,6 +455,10 @@ def _rather(line: Primary) -> str:
             return f"{first} or {second}: the difference is too small to matter"
         case "unjudged":
             return f"not told: runs of {listed([*map(name, line.unjudged)])} filled the machine"
+        case "set by the plan":
+            return f"not told: {_planned(line)}"
+        case "too coarse":
+            return f"not told: {_coarse(line)}"
         case "not measured":
             return f"not measured between {first} and {second}"
         case _ if line.is_verdict:

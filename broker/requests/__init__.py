@@ -9,6 +9,7 @@ Here belongs what serves a request code. Nothing waits here, and nothing but the
     admin.py             topics and the broker itself
     group_requests.py    groups, as operators ask for them
     inspection.py        a broker's insides, as operators ask for them
+    lists.py             lists of topics and of groups: 18, 225
     queries.py           messages by key
     forwarding.py        requests that consumers answer
     audited.py           requests that leave an audit line, and its words

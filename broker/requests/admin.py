@@ -1,15 +1,16 @@
-"""Requests about topics and the broker itself: 17, 18, 21, 25, 26, 28, 33, 202, 208, 215, 300, 305, 351.
+"""Requests about topics and the broker itself: 17, 21, 25, 26, 28, 33, 202, 208, 215, 300, 305, 351, 907.
 
 Pure but for the store. Source: AdminBrokerProcessor and QueryMessageProcessor, RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
 
-from routekeeper.broker.config import LIVE_KEYS, NAMESRV_KEYS, apply_properties
+from routekeeper.broker.config import LIVE_KEYS, NAMESRV_KEYS, SECRET_KEYS, apply_properties
 from routekeeper.broker.errors import Refusal, SettingError
 from routekeeper.broker.requests.audited import NAMED_MAX, settings_text, topic_text
 from routekeeper.broker.requests.group_requests import QUEUES_MAX, TURN, consume_offsets
@@ -29,7 +30,6 @@ from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
 from routekeeper.remoting.codes import VERSION, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
-from routekeeper.remoting.lenient import loads
 from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import encode_message
 from routekeeper.remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
@@ -61,54 +61,42 @@ def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
         order=fields.order,
         attributes=fields.attributes or "",
     )
-    return _change_topics(state, call, [change])
-
-
-def create_topics(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 18: as 17 for a list; nothing is changed if one is refused.
-
-    Raises:
-        Refusal: As :func:`create_topic`.
-    """
-    members = loads(call.request.body) if call.request.body else {}
-    table = members.get("topicConfigList") if type(members) is dict else members
-    if type(table) is not list:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, "body holds no topicConfigList")
-    return _change_topics(state, call, [TopicChange.of(TopicConfig.from_json(value)) for value in table])
-
-
-def _change_topics(state: BrokerState, call: Call, changes: list[TopicChange]) -> RemotingCommand | Later:
-    _note_topics(state, changes)
-    configs = []
-    for change in changes:
-        name = change.topic_name
-        fault = name_fault(name)
-        if fault is None and state.topics.is_system(name):
-            fault = f"The topic[{name}] is conflict with system topic."
-        if fault is None and not 0 <= change.perm <= 7:
-            fault = f"perm {change.perm} is outside 0..7"
-        for queues in (change.read_queue_nums, change.write_queue_nums):
-            if fault is None and not 0 <= queues <= QUEUE_NUMS_MAX:
-                fault = f"queue count {queues} is outside 0..{QUEUE_NUMS_MAX}"
-        if fault is not None:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
-        try:
-            configs.append(change.apply_to(state.topics.get(name)))
-        except ValueError as error:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    state.require_room_for_topics(*(config.topic_name for config in configs))
-    changed = False
-    for config in configs:
-        if state.topics.put(config, now_ms=call.now_ms):
-            state.topic_changed(config.topic_name)
-            changed = True
+    note_topics(state, state.effects.about, [change])
+    config = checked_topic(state, change)
+    state.require_room_for_topics(config.topic_name)
+    changed = state.topics.put(config, now_ms=call.now_ms)
+    if changed:
+        state.topic_changed(config.topic_name)
     # Also when nothing changes: what made the table so may not be on disk yet.
     return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
 
 
-def _note_topics(state: BrokerState, changes: list[TopicChange]) -> None:
+def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
+    """Return a topic as a change of it would have it.
+
+    Raises:
+        Refusal: If the name or a number is not allowed.
+    """
+    name = change.topic_name
+    fault = name_fault(name)
+    if fault is None and state.topics.is_system(name):
+        fault = f"The topic[{name}] is conflict with system topic."
+    if fault is None and not 0 <= change.perm <= 7:
+        fault = f"perm {change.perm} is outside 0..7"
+    for queues in (change.read_queue_nums, change.write_queue_nums):
+        if fault is None and not 0 <= queues <= QUEUE_NUMS_MAX:
+            fault = f"queue count {queues} is outside 0..{QUEUE_NUMS_MAX}"
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+    try:
+        return change.apply_to(state.topics.get(name))
+    except ValueError as error:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+
+
+def note_topics(state: BrokerState, about: dict[str, str], changes: Sequence[TopicChange]) -> None:
     """Have the audit say how some topics were, and how they shall be."""
-    about, some = state.effects.about, changes[:NAMED_MAX]
+    some = changes[:NAMED_MAX]
     if len(changes) != 1:
         about["count"] = str(len(changes))
     about["topic"] = " ".join(change.topic_name for change in some)
@@ -267,10 +255,20 @@ def view_message(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=encode_message(message))
 
 
+#: Settings that operators' tools expect of every broker, and that have one value here. RocketMQ 4.9.7's
+#: exportConfigs ends with an error if one of them is missing.
+_FIXED_SETTINGS: Final = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "slaveReadEnable": "false",
+    "useTLS": "false",
+}
+
+
 def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 26."""
     version = orjson.dumps(state.config_version.to_json()).decode()
-    body = format_properties(state.config.to_properties()).encode()
+    body = format_properties(_FIXED_SETTINGS | state.config.to_properties()).encode()
     return call.request.reply(ext_fields={"version": version}, body=body)
 
 
@@ -294,7 +292,7 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
     before = state.config.to_properties()
     state.effects.about |= {
         "old": settings_text({key: before[key] for key in values if key in before}),
-        "new": settings_text(values),
+        "new": settings_text({key: "******" if key in SECRET_KEYS else values[key] for key in values}),
     }
     unknown = sorted(set(values) - before.keys())
     if unknown:
@@ -408,6 +406,29 @@ def _runtime_info(state: BrokerState, call: Call) -> Work:
         if end:
             table[f"scheduleMessageOffset_{level}"] = f"{state.delay_offsets.get(level, 0)},{end}"
     return call.request.reply(body=KVTable(table=table).encode())
+
+
+def ha_status(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 907: a master to which no slave is connected, because brokers here have none.
+
+    Source: DefaultHAService.getRuntimeInfo, RocketMQ 5.3.
+    """
+    idle = {
+        "activated": False,
+        "lastReadTimestamp": 0,
+        "lastWriteTimestamp": 0,
+        "masterFlushOffset": 0,
+        "maxOffset": 0,
+        "transferredByteInSecond": 0,
+    }
+    status = {
+        "haClientRuntimeInfo": idle,
+        "haConnectionInfo": [],
+        "inSyncSlaveNums": 0,
+        "master": True,
+        "masterCommitLogMaxOffset": state.store.log.max_offset,
+    }
+    return call.request.reply(body=orjson.dumps(status))
 
 
 def _duration(ms: int) -> str:

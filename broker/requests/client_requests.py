@@ -5,10 +5,11 @@ Source: ClientManageProcessor, ConsumerManageProcessor and AdminBrokerProcessor,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from routekeeper.broker.errors import Refusal
-from routekeeper.broker.requests.audited import group_text
+from routekeeper.broker.requests.audited import NAMED_MAX, group_text
 from routekeeper.broker.requests.pulling import codes_of_subscription
 from routekeeper.broker.tables.group_configs import group_fault
 from routekeeper.broker.tables.groups import Client
@@ -181,12 +182,9 @@ def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
         Refusal: If the group has an illegal name or a number outside its range, or is one too many.
     """
     config = SubscriptionGroupConfig.decode(call.request.body)
-    _note_group(state, config.group_name)
-    state.effects.about["new"] = group_text(config)
-    fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX) or group_fault(config)
-    if fault is not None:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {config.group_name!r}: {fault}")
-    state.require_room_for_group(config.group_name)
+    note_groups(state, state.effects.about, [config])
+    checked_group(config)
+    state.require_room_for_groups(config.group_name)
     if state.groups.put(config, now_ms=call.now_ms):
         state.effects.save_groups = True
     return Later(reply=call.request.reply(), groups_saved=True)
@@ -201,7 +199,10 @@ def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve 207: the answer waits until the group, and its offsets if they go too, are gone from disk."""
     fields = DeleteGroupFields.parse(call.request.ext_fields)
     with_offsets = bool(fields.remove_offset or fields.clean_offset)
-    _note_group(state, fields.group_name, offsets="removed" if with_offsets else "kept")
+    about = state.effects.about
+    about |= {"group": fields.group_name, "offsets": "removed" if with_offsets else "kept"}
+    if (old := state.groups.get(fields.group_name)) is not None:
+        about["old"] = group_text(old)
     if state.groups.delete(fields.group_name, now_ms=call.now_ms):
         state.effects.save_groups = True
     if with_offsets:
@@ -209,8 +210,26 @@ def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
     return Later(reply=call.request.reply(), groups_saved=True, offsets_saved=with_offsets)
 
 
-def _note_group(state: BrokerState, group: str, **more: str) -> None:
-    """Have the audit name a group, and say how it was."""
-    state.effects.about |= {"group": group} | more
-    if (old := state.groups.get(group)) is not None:
-        state.effects.about["old"] = group_text(old)
+def checked_group(config: SubscriptionGroupConfig) -> None:
+    """Check a group's name and numbers.
+
+    Raises:
+        Refusal: If one is not allowed.
+    """
+    fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX) or group_fault(config)
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {config.group_name!r}: {fault}")
+
+
+def note_groups(
+    state: BrokerState, about: dict[str, str], configs: Sequence[SubscriptionGroupConfig]
+) -> None:
+    """Have the audit say how some groups were, and how they shall be."""
+    some = configs[:NAMED_MAX]
+    if len(configs) != 1:
+        about["count"] = str(len(configs))
+    about["group"] = " ".join(config.group_name for config in some)
+    olds = [state.groups.get(config.group_name) for config in some]
+    if any(olds):
+        about["old"] = "; ".join("none" if old is None else group_text(old) for old in olds)
+    about["new"] = "; ".join(map(group_text, some))

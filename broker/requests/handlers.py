@@ -13,6 +13,7 @@ from routekeeper.broker.requests import (
     forwarding,
     group_requests,
     inspection,
+    lists,
     pulling,
     queries,
     sending,
@@ -58,10 +59,11 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
         RequestCode.GET_CONSUMER_RUNNING_INFO: forwarding.running_info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: forwarding.consume_directly,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: client_requests.update_group,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: lists.create_groups,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: client_requests.all_groups,
         RequestCode.DELETE_SUBSCRIPTIONGROUP: client_requests.delete_group,
         RequestCode.UPDATE_AND_CREATE_TOPIC: admin.create_topic,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: admin.create_topics,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: lists.create_topics,
         RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
         RequestCode.GET_ALL_TOPIC_CONFIG: admin.all_topics,
         RequestCode.GET_TOPIC_CONFIG: admin.topic_config,
@@ -89,6 +91,7 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
         RequestCode.GET_BROKER_CONFIG: admin.broker_config,
         RequestCode.UPDATE_BROKER_CONFIG: admin.update_config,
         RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+        RequestCode.GET_BROKER_HA_STATUS: admin.ha_status,
     }
 )
 
@@ -117,6 +120,7 @@ MAY_WAIT: Final = frozenset(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -134,6 +138,30 @@ SENDS: Final = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
     }
 )
+
+
+#: Code to the group in which a request is timed: clients' daily ones, and all others.
+GROUPS: Final[Mapping[int, str]] = {
+    **dict.fromkeys(HANDLERS, "admin"),
+    **dict.fromkeys(SENDS, "send"),
+    RequestCode.PULL_MESSAGE: "pull",
+    LITE_PULL_MESSAGE: "pull",
+    **dict.fromkeys(
+        (
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.GET_MAX_OFFSET,
+            RequestCode.GET_MIN_OFFSET,
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.LOCK_BATCH_MQ,
+            RequestCode.UNLOCK_BATCH_MQ,
+            RequestCode.CHECK_CLIENT_CONFIG,
+        ),
+        "client",
+    ),
+}
 
 
 def serve(state: BrokerState, call: Call) -> Outcome:

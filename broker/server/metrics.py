@@ -1,23 +1,26 @@
 """Metrics of a broker (``/metrics``), under the names and labels of RocketMQ's own exporter.
 
 Pure but for the store. Rates are those of the last minute, as there. Left out is what the exporter asks
-clients for, what it reads messages for (lag in time), and what this broker does not have: latencies of puts,
-pools of threads.
+clients for, and what this broker does not have: latencies of puts, pools of threads. Strangers choose topics
+and groups: a family has a bounded number of them, those with the greatest values.
 
 Source: RMQMetricsCollector and MetricsCollectTask, rocketmq-exporter.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Generator, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from routekeeper.broker.errors import Refused
+from routekeeper.broker.errors import DiskState, Refused
 from routekeeper.broker.requests.admin import VERSION_TEXT
+from routekeeper.broker.server.lag import Behind, behind_in, most_behind
 from routekeeper.broker.tables.state import BrokerState
 from routekeeper.broker.tables.stats import (
     BROKER_GET_NUMS,
@@ -29,9 +32,14 @@ from routekeeper.broker.tables.stats import (
     TOPIC_PUT_SIZE,
     WINDOWS_S,
 )
-from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
+from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION, ResponseCode
+from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
+from routekeeper.remoting.transport.limits import ServerStats
+from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
+#: Series of one family whose labels strangers choose.
+SERIES_MAX: Final = 1_000
 #: Queues looked at before others have their turn.
 _TURN: Final = 500
 #: Statistic to the name of its rate, whose key is a topic, or a topic and a group.
@@ -73,11 +81,32 @@ class Samples(Collector):
 
     Attributes:
         runtime: Labels of what is told of the broker itself.
+        behind: Groups that are behind most.
+        histograms: Metrics of their own kind.
     """
 
     def __init__(self, runtime: Mapping[str, str]) -> None:
         self.runtime = runtime
+        self.behind: list[Behind] = []
+        self.histograms: list[Metric] = []
         self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        self._many: dict[str, list[tuple[float, int, Mapping[str, str]]]] = {}
+
+    def add_one_of_many(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        """Add a sample whose labels strangers choose, see :meth:`choose`."""
+        samples = self._many.setdefault(name, [])
+        samples.append((value, -len(samples), labels))
+
+    def choose(self) -> Iterable[None]:
+        """Take the greatest samples of each family with many; others have their turn in between."""
+        for name, samples in self._many.items():
+            for value, _, labels in heapq.nlargest(SERIES_MAX, samples):
+                self.add(name, value, labels)
+            left_out = float(max(0, len(samples) - SERIES_MAX))
+            help_ = f"Series of a family that have no room: above {SERIES_MAX} the greatest values are shown."
+            self.add("mqbroker_series_left_out", left_out, {"family": name}, help_=help_)
+            yield
+        self._many.clear()
 
     def add(self, name: str, value: float, labels: Mapping[str, str], *, help_: str = "") -> None:
         """Add a sample; one whose name ends in ``_total`` is of a counter."""
@@ -88,7 +117,7 @@ class Samples(Collector):
         family.add_metric(tuple(labels.values()), value)
 
     def collect(self) -> Iterable[Metric]:
-        return self._families.values()
+        return (*self._families.values(), *self.histograms)
 
 
 def gather(state: BrokerState) -> Generator[None, None, Samples]:
@@ -110,9 +139,9 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
         rate = item.growth(0).per_second
         topic, _, group = key.partition("@")
         if name in _TOPIC_RATES:
-            samples.add(_TOPIC_RATES[name], rate, {**broker, "topic": key})
+            samples.add_one_of_many(_TOPIC_RATES[name], rate, {**broker, "topic": key})
         elif name in _GROUP_RATES:
-            samples.add(_GROUP_RATES[name], rate, {**broker, "topic": topic, "group": group})
+            samples.add_one_of_many(_GROUP_RATES[name], rate, {**broker, "topic": topic, "group": group})
         if index % _TURN == 0:
             yield
     for config in list(state.topics):
@@ -120,24 +149,38 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
         end = float(sum(state.store.bounds(topic, queue_id)[1] for queue_id in range(count)))
         if topic.startswith(DLQ_PREFIX):
             dead = {**broker, "group": topic[len(DLQ_PREFIX) :]}
-            samples.add("rocketmq_topic_dlq_offset", end, dead)
+            samples.add_one_of_many("rocketmq_topic_dlq_offset", end, dead)
         elif topic.startswith(RETRY_PREFIX):
-            samples.add("rocketmq_topic_retry_offset", end, {**broker, "topic": topic})
+            samples.add_one_of_many("rocketmq_topic_retry_offset", end, {**broker, "topic": topic})
         else:
-            samples.add("rocketmq_producer_offset", end, {**broker, "topic": topic})
+            samples.add_one_of_many("rocketmq_producer_offset", end, {**broker, "topic": topic})
         looked_at += count
         if looked_at >= _TURN:
             looked_at = 0
             yield
+    behind: list[Behind] = []
     for topic, group in state.offsets.pairs():
         queues = dict(state.offsets.queues(topic, group))
         labels = {**broker, "topic": topic, "group": group}
-        samples.add("rocketmq_consumer_offset", float(sum(queues.values())), labels)
-        _add_lag(samples, state, topic, group, queues)
+        samples.add_one_of_many("rocketmq_consumer_offset", float(sum(queues.values())), labels)
+        lag = _add_lag(samples, state, topic, group, queues)
+        if lag is not None and lag.messages:
+            behind.append(lag)
         looked_at += len(queues)
         if looked_at >= _TURN:
             looked_at = 0
             yield
+    yield from samples.choose()
+    samples.behind = most_behind(behind)
+    samples.add(
+        "mqbroker_consumer_lag_all_messages",
+        float(sum(lag.messages for lag in behind)),
+        {},
+        help_="Messages that groups have not consumed yet, of all groups and topics.",
+    )
+    for lag in samples.behind:
+        labels = {"topic": lag.topic, "group": lag.group}
+        samples.add("mqbroker_consumer_lag_messages", float(lag.messages), labels, help_=_LAG_MESSAGES)
     return samples
 
 
@@ -163,9 +206,9 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
             "localaddr": ",".join(client.client_id for client in named),
             "group": group.name,
         }
-        samples.add("rocketmq_group_count", float(len(group.client_ids())), labels)
+        samples.add_one_of_many("rocketmq_group_count", float(len(group.client_ids())), labels)
     for name, members in state.clients.producer_groups().items():
-        samples.add("rocketmq_producer_count", float(len(members)), {**broker, "group": name})
+        samples.add_one_of_many("rocketmq_producer_count", float(len(members)), {**broker, "group": name})
     for window in map(int, WINDOWS_S):
         for name, rate, help_ in (
             ("put", stats.put, "Messages stored"),
@@ -200,24 +243,34 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
         samples.add(f"{_RUNTIME}{name}", float(value), samples.runtime, help_=help_)
 
 
-def _add_lag(samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int]) -> None:
-    """Add how far a group is behind; not for one that broadcasts, whose members keep their offsets."""
+_LAG_MESSAGES: Final = "Messages that a group has not consumed yet; of the 100 groups and topics with most."
+_LAG_SECONDS: Final = "Age of the oldest message that a group has not consumed; of the same, as far as known."
+
+
+def _add_lag(
+    samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int]
+) -> Behind | None:
+    """Add how far a group is behind, and return it.
+
+    Not for one that broadcasts: its members keep their offsets.
+    """
     online = state.clients.consumer_group(group)
     if online is not None and online.is_broadcasting:
-        return
+        return None
     name = "rocketmq_group_diff"
     if topic.startswith(RETRY_PREFIX):
         name = "rocketmq_group_retrydiff"
     elif topic.startswith(DLQ_PREFIX):
         name = "rocketmq_group_dlqdiff"
-    lag = sum(max(state.store.bounds(topic, queue)[1] - offset, 0) for queue, offset in queues.items())
+    lag = behind_in(state.store, topic, group, queues)
     labels = {
         "group": group,
         "topic": topic,
         "countOfOnlineConsumers": str(0 if online is None else len(online.client_ids())),
         "msgModel": "1",  # clustering, by its place in Java's enum
     }
-    samples.add(name, float(lag), labels)
+    samples.add_one_of_many(name, float(lag.messages), labels)
+    return lag
 
 
 def encode(
@@ -227,6 +280,12 @@ def encode(
     requests: Mapping[int, int],
     connections: int,
     lines_suppressed: int,
+    stats: ServerStats | None = None,
+    disk_state: DiskState = DiskState.OK,
+    oldest: Mapping[tuple[str, str], int] = MappingProxyType({}),
+    now_ms: int = 0,
+    expirations: Mapping[str, float] = MappingProxyType({}),
+    hooks: ServerHooks,
 ) -> bytes:
     """Return everything in Prometheus' text format 0.0.4; in any thread.
 
@@ -234,7 +293,27 @@ def encode(
         disk: Size and free bytes of the log's file system; zeros if nobody can say.
         requests: Request code to how many came.
         lines_suppressed: Log lines about peers that were not written.
+        stats: Figures of requests, answers and the loop.
+        oldest: When (Unix ms) the oldest message for a group was stored, by topic and group.
+        expirations: Seconds until the certificate of a port ends, by port.
     """
+    if stats is not None:
+        _add_wire(samples, stats)
+    for at_present in DiskState:
+        is_so = float(at_present is disk_state)
+        samples.add("mqbroker_disk_state", is_so, {"state": at_present}, help_="1 for the state of the disk.")
+    for lag in samples.behind:
+        stored_ms = oldest.get((lag.topic, lag.group))
+        if stored_ms is not None:
+            age_s = max(0, now_ms - stored_ms) / 1000
+            labels = {"topic": lag.topic, "group": lag.group}
+            samples.add("mqbroker_consumer_lag_seconds", age_s, labels, help_=_LAG_SECONDS)
+    for port, seconds in expirations.items():
+        left = "Time until the certificate of a port expires; ports with TLS only."
+        samples.add("mqbroker_certificate_left_seconds", seconds, {"port": port}, help_=left)
+    for name, help_, figures in hook_figures(hooks):
+        for labels, value in figures:
+            samples.add(f"mqbroker_{name}", value, labels, help_=help_)
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
     samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")
@@ -256,3 +335,19 @@ def encode(
     registry.register(samples)
     ProcessCollector(registry=registry)  # nothing where there is no /proc
     return generate_latest(registry)
+
+
+def _add_wire(samples: Samples, stats: ServerStats) -> None:
+    """Add how long requests took, by what they were answered, and how late the loop was."""
+    help_ = "Time from a request's arrival to its answer; pulls that wait for messages apart."
+    by_group = [({"group": group}, times) for group, times in sorted(stats.times.items())]
+    samples.histograms.append(histograms("mqbroker_request_seconds", help_, by_group))
+    late = "By how much the event loop was late, looked at ten times a second."
+    samples.histograms.append(histograms("mqbroker_loop_late_seconds", late, [({}, stats.late)]))
+    for code, count in sorted(stats.answers.items()):
+        if count or code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
+            samples.add("mqbroker_answers_total", float(count), {"code": str(code)}, help_=_ANSWERS)
+    samples.add("mqbroker_answers_total", float(stats.answers_other), {"code": "other"}, help_=_ANSWERS)
+
+
+_ANSWERS: Final = "Answers by code."

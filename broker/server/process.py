@@ -7,10 +7,12 @@ import errno
 import fcntl
 import ipaddress
 import logging
+import math
 import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -20,12 +22,19 @@ from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, S
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
-from routekeeper.broker.requests.handlers import HANDLERS, MAY_WAIT, SENDS, serve
-from routekeeper.broker.requests.pulling import Park, time_over
+from routekeeper.broker.requests.handlers import GROUPS, HANDLERS, MAY_WAIT, SENDS, serve
+from routekeeper.broker.requests.pulling import Park, Pull, time_over
+from routekeeper.broker.server.access import (
+    ACCOUNT_REQUESTS,
+    CHANGES,
+    BrokerAccess,
+    watch_namesrv_keys,
+)
 from routekeeper.broker.server.announcements import Announcements
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.disk_threads import in_threads
 from routekeeper.broker.server.loading import load_broker
+from routekeeper.broker.server.namesrv_tls import NamesrvTls, namesrv_tls
 from routekeeper.broker.server.rebalance_notices import RebalanceNotices
 from routekeeper.broker.server.registrar import Announcer, AnnouncerFactory, Registrar
 from routekeeper.broker.server.upkeep import Upkeep
@@ -43,10 +52,17 @@ from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTi
 from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.tls_settings import TlsSettingError
-from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport import lookups, split_address
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
-from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server import (
+    Connection,
+    DeferredReply,
+    Handler,
+    RemotingServer,
+    ServerLimits,
+)
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.wall_clock import now_ms
 from routekeeper.remoting.watched_files import WatchedFiles
 
@@ -76,7 +92,7 @@ _GROUPS_NAMED: Final = 8
 _REGISTER_WAIT_S: Final = 3.0
 
 
-def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
+async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     """Return (address to register, the same with the host as an IP for message ids).
 
     Raises:
@@ -90,9 +106,10 @@ def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
         ip = str(ipaddress.ip_address(host))
     except ValueError:
         try:
-            ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            raise SettingError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from None
+            ip = (await lookups.addresses_of(host, timeout_s=lookups.LISTEN_WITHIN_S))[0]
+        except (OSError, ValueError) as error:  # the latter: a host that no resolver takes
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
     return f"{text}:{port}", Host(ip.partition("%")[0], port)
 
@@ -178,6 +195,7 @@ class BrokerServer:
         self._locks: list[IO[str]] = []
         self._state: BrokerState
         self._server: RemotingServer
+        self._hooks: ServerHooks
         self._registrar: Announcer
         self._announcements: Announcements
         self._delay: DelayService
@@ -186,15 +204,24 @@ class BrokerServer:
         self._pulls: WaitingPulls
         self._notices: RebalanceNotices
         self._http: HttpServer | None = None
+        self._namesrv_tls: NamesrvTls | None = None
         self.http_listen: str | None = None
         self.reloads: list[WatchedFiles[Any]] = []
         self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
+        # A log of its own: strangers who are refused must not use up the lines about changes.
+        self._refusals: AuditLog
+        self._access: BrokerAccess
+        self._broker_addr = ""
         self._working = 0
         self._listed = 0
         self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
+        #: For each port with a certificate (wire, http): returns the seconds until that ends.
+        self.expirations: dict[str, Callable[[], float]] = {}
+        self._oldest: dict[tuple[str, str], int] = {}  # see :func:`.lag.oldest_messages`
+        self._oldest_at = -math.inf
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
         """Serve until ``stop`` is set; ``ready`` gets the bound address once requests are served.
@@ -205,6 +232,11 @@ class BrokerServer:
         """
         try:
             self._take_locks()
+            self._namesrv_tls = namesrv_tls(self._config)
+            if self._namesrv_tls is not None:
+                self.reloads.append(self._namesrv_tls.files)
+                if self._namesrv_tls.left_s < math.inf:  # else nothing is shown, and nothing checked
+                    self.expirations["nameservers"] = partial(getattr, self._namesrv_tls, "left_s")
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
@@ -212,6 +244,8 @@ class BrokerServer:
                 raise
             raise cause from None
         finally:
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.close()
             for lock in self._locks:
                 lock.close()
 
@@ -219,22 +253,39 @@ class BrokerServer:
         services: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
             self._audit = AuditLog(audit_logger)
-            handlers = {
+            self._refusals = AuditLog(audit_logger)
+            handlers: dict[int, Handler] = {
                 int(code): self._handle_audited if code in AUDITED else self._handle for code in HANDLERS
             }
             self.tls_files = self._watch_tls()
+            self._access = BrokerAccess(self._config)
+            keys = watch_namesrv_keys(self._config)
+            watched = [files for files in (self._access.files, keys) if files is not None]
+            self.reloads += watched
+            if self._access.checks_accounts:
+                handlers |= dict.fromkeys(map(int, ACCOUNT_REQUESTS), self._handle_accounts)
+            try:
+                hooks = load_hooks(self._config.rpc_hooks)
+            except HookError as error:
+                raise SettingError(f"--rpc-hook {error}") from error
+            self._hooks = ServerHooks(hooks, time.perf_counter)
+            handlers = self._hooks.wrap(handlers)
+            if self._access.is_needed:  # before hooks: strangers must not use up their time
+                handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
                 group=group,
                 limits=ServerLimits(connections_max=self._config.connections_max),
                 connected=self._connected,
                 closed=self._closed,
+                groups=GROUPS,
                 tls=self.tls_files.value if self.tls_files is not None else None,
             )
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
-            broker_addr, store_host = advertised(self._config, bound_port)
+            broker_addr, store_host = await advertised(self._config, bound_port)
+            self._broker_addr = broker_addr
             try:
                 self._state, self._files = load_broker(
                     DISK,
@@ -247,6 +298,8 @@ class BrokerServer:
                 )
             except (OSError, ValueError) as error:
                 raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
+            if keys is not None:
+                self._state.sign = lambda request: keys.value.signed(request)
             self._upkeep = Upkeep(self._state, self._files)
             ha_host = self._config.ha_ip or split_address(broker_addr)[0]
             ha_port = self._config.ha_listen_port or bound_port + 1
@@ -255,11 +308,14 @@ class BrokerServer:
                 broker_addr=broker_addr,
                 ha_addr=f"[{ha_host}]:{ha_port}" if ":" in ha_host else f"{ha_host}:{ha_port}",
                 changed=self._apply_effects,
+                tls=None if self._namesrv_tls is None else self._namesrv_tls.tls,
             )
             self._announcements = Announcements(self._registrar, group.create_task)
             self._delay = DelayService(self._state, delivered=self._apply_effects)
             self._pulls = WaitingPulls(self._state, delay=self._delay, send=self._send)
             self._notices = RebalanceNotices(self._state.clients.members, self._tell)
+            for files in watched:
+                files.watch()
             await self._bind(self._server.accept())
             for work in (
                 self._registrar.run(),
@@ -269,6 +325,8 @@ class BrokerServer:
                 self._sample(),
             ):
                 services.append(group.create_task(work))
+            if self._namesrv_tls is not None:
+                self._namesrv_tls.watch()
             await self._serve_http()
             if self.tls_files is not None:
                 self.tls_files.watch()
@@ -285,7 +343,10 @@ class BrokerServer:
                 task.cancel()
             if self._http is not None:
                 await self._http.close()
+        for files in watched:
+            files.close()
         self._audit.close()
+        self._refusals.close()
         await self._registrar.close()
         await self._upkeep.close()
         self._readers.shutdown()
@@ -328,8 +389,12 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if files is not None:
-            self.reloads.append(files.files)
+            self._add_certificate("wire", files)
         return files
+
+    def _add_certificate(self, port: str, files: PortFiles) -> None:
+        self.expirations[port] = lambda: files.left_s
+        self.reloads.append(files.files)
 
     async def _serve_http(self) -> None:
         if self._config.http == "off":
@@ -346,7 +411,7 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if self._http.tls_files is not None:
-            self.reloads.append(self._http.tls_files.files)
+            self._add_certificate("http", self._http.tls_files)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)
@@ -356,6 +421,7 @@ class BrokerServer:
             raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
 
     async def _metrics(self) -> bytes:
+        from routekeeper.broker.server.lag import KEPT_S, oldest_messages
         from routekeeper.broker.server.metrics import encode, gather
 
         work = gather(self._state)
@@ -368,6 +434,10 @@ class BrokerServer:
         requests, connections = dict(self._server.stats.requests), len(self._server.connections)
         loop = asyncio.get_running_loop()
         disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
+        if loop.time() >= self._oldest_at + KEPT_S:
+            read = oldest_messages(self._state.store, samples.behind)
+            self._oldest = await loop.run_in_executor(self._readers, read)
+            self._oldest_at = loop.time()
         return await asyncio.to_thread(
             encode,
             samples,
@@ -375,6 +445,12 @@ class BrokerServer:
             requests=requests,
             connections=connections,
             lines_suppressed=self._server.stats.lines_suppressed,
+            stats=self._server.stats,
+            disk_state=self._upkeep.disk_state,
+            oldest=self._oldest,
+            now_ms=now_ms(),
+            expirations={port: s for port, left in self.expirations.items() if (s := left()) < math.inf},
+            hooks=self._hooks,
         )
 
     def _take_locks(self) -> None:
@@ -452,6 +528,25 @@ class BrokerServer:
         if outcome.log_offset and outcome.only_synced:
             return self._answer_synced(connection, request, outcome)
         return self._answer_later(request.code, outcome, registering if outcome.registered else None)
+
+    def _checked(
+        self, handler: Handler, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        """Serve a request if accounts and networks allow it."""
+        denied = self._access.denied(request, connection.host)
+        if denied is None:
+            return handler(connection, request)
+        self._count_refused(request.code, Refused.FORBIDDEN)
+        self._refusals.refusal(connection.peer, request.code, denied)
+        return request.reply(denied.code, remark=denied.remark)
+
+    async def _handle_accounts(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        answer = await self._access.serve(request, broker_addr=self._broker_addr)
+        if request.code in CHANGES:
+            names = ("accessKey", "globalWhiteAddrs")
+            about = {name: text for name in names if (text := request.ext_fields.get(name)) is not None}
+            self._note(connection, request, about, result_of(answer))
+        return answer
 
     def _handle_audited(
         self, connection: Connection, request: RemotingCommand
@@ -576,10 +671,12 @@ class BrokerServer:
         finally:
             self._working -= 1
             self._listed -= queues
-        self._apply_effects()
+        registering = self._apply_effects()
         if not isinstance(outcome, Later):
             return outcome
-        return await self._answer_later(stepwise.asked.code, outcome, None)
+        return await self._answer_later(
+            stepwise.asked.code, outcome, registering if outcome.registered else None
+        )
 
     async def _answer_later(
         self, code: int, later: Later, registering: asyncio.Future[None] | None
@@ -659,9 +756,11 @@ class BrokerServer:
         if connection is not None:
             connection.notify(request)
 
-    def _send(self, connection_id: int, answer: RemotingCommand) -> None:
-        connection = self._server.connections.get(connection_id)
+    def _send(self, pull: Pull, answer: RemotingCommand) -> None:
+        connection = self._server.connections.get(pull.connection)
         if connection is not None:
+            self._hooks.after_response(connection.peer, pull.request, answer)
+            self._server.stats.answered(answer.code)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from routekeeper.broker.server.nameserver_names import NameserverNames, numeric_addresses
 from routekeeper.broker.server.registration import (
@@ -39,6 +39,9 @@ from routekeeper.remoting.properties import parse_properties
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
 from routekeeper.remoting.transport.aio import RemotingClient
+
+if TYPE_CHECKING:
+    from routekeeper.remoting.transport.tls import Tls  # loaded by those who use it
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +93,28 @@ class AnnouncerFactory(Protocol):
     """Makes the announcer of a broker; the arguments are those of :class:`Registrar`."""
 
     def __call__(
-        self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        self,
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: Tls | None,
     ) -> Announcer: ...
+
+
+class _Signing:
+    """A hook that signs every request as the broker's settings say."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
+        return self._state.sign(request)
+
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Nothing: answers are not signed."""
 
 
 class Registrar:
@@ -104,16 +127,24 @@ class Registrar:
     Args:
         broker_addr, ha_addr: What clients and slaves are to dial.
         changed: Called when an answer changed the topic table.
+        tls: Of connections to nameservers.
     """
 
     def __init__(
-        self, state: BrokerState, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        self,
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: Tls | None = None,
     ) -> None:
         self._state = state
         self._broker_addr = broker_addr
         self._ha_addr = ha_addr
         self._changed = changed
-        self._client = RemotingClient(close_on_timeout=True)
+        self._client = RemotingClient(close_on_timeout=True, tls=tls, hooks=(_Signing(state),))
         self._failing: set[str] = set()
         self._busy: set[str] = set()
         self._displaced: dict[str, str] = {}

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from routekeeper.broker.errors import Refused
+from routekeeper.broker.errors import DiskState, Refused
 from routekeeper.broker.server.disk_threads import in_threads
 from routekeeper.broker.store.messages import MessageStore
 from routekeeper.broker.store.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
@@ -109,6 +109,15 @@ class Upkeep:
         if self._is_hung:
             return "the disk of the log has not answered for longer than syncFlushTimeout"
         return None
+
+    @property
+    def disk_state(self) -> DiskState:
+        """The state of the disk for figures; :attr:`refusing` says it in words."""
+        if self._state.store.refusing is not None:
+            return DiskState.REFUSING
+        if self._unwritten:
+            return DiskState.UNWRITTEN
+        return DiskState.HUNG if self._is_hung else DiskState.OK
 
     @property
     def _is_hung(self) -> bool:

@@ -27,7 +27,7 @@ class WaitingPulls:
 
     Args:
         delay: Is woken by messages of the schedule topic.
-        send: Sends an answer over a connection, if that is still there.
+        send: Sends the answer to a pull over its connection, if that is still there.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class WaitingPulls:
         state: BrokerState,
         *,
         delay: DelayService,
-        send: Callable[[int, RemotingCommand], None],
+        send: Callable[[Pull, RemotingCommand], None],
     ) -> None:
         self._state = state
         self._delay = delay
@@ -99,7 +99,7 @@ class WaitingPulls:
                 answer = time_over(self._state, pull)
             except OSError as error:
                 answer = _unread(pull, error)
-            self._send(pull.connection, answer)
+            self._send(pull, answer)
         self._arm()
 
     def _wake(self) -> None:
@@ -121,7 +121,7 @@ class WaitingPulls:
                 if isinstance(found, Park):
                     self.park(found.pull, deadline=deadline)
                 else:
-                    self._send(pull.connection, found)
+                    self._send(pull, found)
         self._waking = bool(self._arrived)
         if self._waking:
             asyncio.get_running_loop().call_soon(self._wake)

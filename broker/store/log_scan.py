@@ -120,6 +120,27 @@ def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, l
     return data[at : at + length] == topic.encode()
 
 
+#: Bytes of a record that tell when it was stored, whatever the addresses in it.
+TIMED_SIZE: Final = max(layout.size for layout in _LAYOUTS.values())
+
+
+def stored_at(head: bytes | None, *, queue_id: int, queue_offset: int, log_offset: int) -> int | None:
+    """Return when (Unix ms) a record was stored; None if it is another one.
+
+    Args:
+        head: Its first :data:`TIMED_SIZE` bytes.
+    """
+    try:
+        (sys_flag,) = _INT32.unpack_from(head or b"", _SYS_FLAG_AT)
+        found = _LAYOUTS[sys_flag & _HOSTS_V6].unpack_from(head or b"", 0)
+    except struct.error:
+        return None
+    _, magic, _, queue, offset, placed, store_timestamp, _ = found
+    known = magic in (MAGIC_V1, MAGIC_V2)
+    is_it = known and (queue, offset, placed) == (queue_id, queue_offset, log_offset)
+    return int(store_timestamp) if is_it else None
+
+
 def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
     """As :func:`read_record`, for all records of a log: decodes only what its queues hold."""
     try:

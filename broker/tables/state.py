@@ -150,8 +150,10 @@ class BrokerState:
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: What all message ids begin with: the advertised address.
         changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
+        sign: Signs what goes to nameservers.
         known_sends: How sends are to be read, by their arguments; ``requests.sending`` fills and asks it.
         full: Kinds of things of which there were once as many as there may be; said once of each.
+        topics_promised, groups_promised: New ones of lists that are under way; they have their room already.
         unsaved_topics: Topics created or changed since the table was last written, with the counter of the
             version that did it.
     """
@@ -173,7 +175,10 @@ class BrokerState:
     turn: int = 0
     unsaved_topics: dict[str, int] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
+    topics_promised: int = 0
+    groups_promised: int = 0
     id_prefix: str = ""
+    sign: Callable[[RemotingCommand], RemotingCommand] = field(default=lambda request: request)
     known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -210,8 +215,9 @@ class BrokerState:
             Refusal: If there are as many as the broker may have.
         """
         new = sum(name not in self.topics for name in set(names))
-        if new and len(self.topics) + new > self.config.topics_max:
-            raise self._full("topics", f"maxTopics={self.config.topics_max}", len(self.topics))
+        used = len(self.topics) + self.topics_promised
+        if new and used + new > self.config.topics_max:
+            raise self._full("topics", f"maxTopics={self.config.topics_max}", used)
 
     def require_room_for_queue(self, topic: str, queue_id: int, *, reserve: bool = False) -> None:
         """Check that a queue has messages, or may get its first one.
@@ -229,14 +235,16 @@ class BrokerState:
         if reserve:
             self.store.reserve_queue(topic, queue_id)
 
-    def require_room_for_group(self, group: str) -> None:
-        """Check that a consumer group exists, or may be made besides those that do.
+    def require_room_for_groups(self, *names: str) -> None:
+        """Check that consumer groups exist, or may be made besides those that do.
 
         Raises:
             Refusal: If there are as many as the broker may have.
         """
-        if self.groups.get(group) is None and len(self.groups) >= self.config.groups_max:
-            raise self._full("groups", f"maxSubscriptionGroups={self.config.groups_max}", len(self.groups))
+        new = sum(self.groups.get(name) is None for name in set(names))
+        used = len(self.groups) + self.groups_promised
+        if new and used + new > self.config.groups_max:
+            raise self._full("groups", f"maxSubscriptionGroups={self.config.groups_max}", used)
 
     def require_room_for_client(self, client: Client, data: HeartbeatData) -> None:
         """Check that a heartbeat says nothing new, or that there is room for it.
@@ -287,7 +295,7 @@ class BrokerState:
         if found is None and self.config.auto_create_subscription_group:
             if name_fault(group, length_max=GROUP_LENGTH_MAX) is not None:
                 return None
-            self.require_room_for_group(group)
+            self.require_room_for_groups(group)
             found = SubscriptionGroupConfig(group_name=group)
             self.groups.put(found, now_ms=now_ms)
             self.effects.save_groups = True
@@ -303,11 +311,15 @@ class BrokerState:
 
     def topic_changed(self, topic: str) -> None:
         """Ask for the topic changed just now to be written and registered."""
+        self.topic_unsaved(topic)
         config = self.topics.get(topic)
-        self.effects.save_topics = True
-        self.unsaved_topics[topic] = self.topics.data_version.counter
         if config is not None:
             self.effects.changed_topics.append((config, self.topics.data_version))
+
+    def topic_unsaved(self, topic: str) -> None:
+        """Ask for the topic changed just now to be written."""
+        self.effects.save_topics = True
+        self.unsaved_topics[topic] = self.topics.data_version.counter
 
     def topics_saved(self, version: DataVersion, deletions: int) -> None:
         """The topic table of this version, and without the topics of so many deletions, is on disk."""

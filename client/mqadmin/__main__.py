@@ -14,6 +14,7 @@ print_any_text()
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TextIO
 
 from routekeeper.remoting.errors import RemotingError
@@ -22,14 +23,22 @@ from routekeeper.remoting.output import set_up_logging
 from ..blocking import Client
 from ..config import ClientConfig, parse_nameservers
 from . import (
+    acl_admin,
     broker,
     broker_admin,
     cluster,
+    export,
     group,
     group_admin,
+    ha,
+    lists,
+    measure,
     message,
     message_query,
+    message_trace,
+    monitoring,
     namesrv,
+    queues,
     raft,
     topic,
 )
@@ -37,16 +46,20 @@ from .absent import absent_line
 from .completion import SHELLS, completion_script
 from .context import Context
 from .options import Command, UsageError, help_text, parse
+from .security import credentials_of, tls_of
 
 COMMANDS: Final[Mapping[str, Command]] = {
     command.name: command
     for module in (
-        *(topic, cluster, namesrv, message, message_query, broker, broker_admin, group, group_admin, raft),
+        *(topic, cluster, namesrv, message, message_query, broker, broker_admin, group, group_admin, lists),
+        *(queues, measure, message_trace, monitoring, ha, export, acl_admin, raft),
     )
     for command in module.COMMANDS
 }
 #: Subcommands are found no matter their case. Source: MQAdminStartup.findSubCommand.
-_BY_NAME: Final[Mapping[str, Command]] = {name.lower(): command for name, command in COMMANDS.items()}
+_BY_NAME: Final[Mapping[str, Command]] = {
+    name.lower(): command for command in COMMANDS.values() for name in (command.name, command.alias) if name
+}
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
 _NOT_OFFERED: Final = 2
@@ -119,9 +132,12 @@ def _run(
         text = args.get("n") or environment.get("NAMESRV_ADDR", "")
         addrs = parse_nameservers(text)
         used = addrs if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
-        config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S)
-        client = Client(config)
-    except RemotingError as error:
+        tls, credentials = tls_of(args), credentials_of(args, environment)
+        config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S, tls=tls)
+        if tls is not None:  # the first handshake of a Java server takes longer than clients usually wait
+            config = replace(config, connect_timeout_s=_CALL_TIMEOUT_S)
+        client = Client(config, hooks=() if credentials is None else (credentials,))
+    except (UsageError, RemotingError) as error:
         print(f"mqadmin {command.name}: {error}", file=err)
         return 1
     context = Context(name=command.name, nameservers=addrs, client=client, out=out, err=err)

@@ -475,22 +475,24 @@ def _consumer_status(context: Context, args: Arguments) -> int:
     )
     clients: dict[str, tuple[str, int]] = {}
     broadcast = False
+    failed = 0
     for addr in addrs:
         try:
             online = context.run(admin.consumer_connection(addr, group))
-        except ResponseError as error:
-            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                raise
+        except RemotingError as error:
+            if not isinstance(error, ResponseError) or error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                failed = context.fail(f"broker {addr}: {describe(error)}")
             continue
         clients |= {found.client_id: (addr, found.version) for found in online.connections}
         broadcast = online.message_model == "BROADCASTING"
     if "i" in args:
         clients = {name: where for name, where in clients.items() if name == args.text("i")}
+    if not clients and failed:
+        return failed
     if not clients:
         raise NotApplied(f"no member of group {group!r} is online")
     stack = java.flag("s" in args)
     infos: dict[str, dict[str, Any]] = {}
-    failed = 0
     for client_id, (addr, _) in sorted(clients.items()):
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": stack}
         try:

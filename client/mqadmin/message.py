@@ -91,7 +91,7 @@ def _consume_message(context: Context, args: Arguments) -> int:
         for queue in sorted(queues):
             if left <= 0:
                 break
-            first, last = _bounds(context, consumer, queue, begin_ms, end_ms)
+            first, last = offset_bounds(context, consumer, queue, begin_ms, end_ms)
             if last - first > left:
                 context.line(f"The older {left} message of the {queue.queue_id} queue will be provided")
                 last = first + left - 1
@@ -102,7 +102,7 @@ def _consume_message(context: Context, args: Arguments) -> int:
     if chosen not in queues:
         raise NotApplied(f"The broker[{args.text('b')}] not exist, or has no queue {queue_id} of the topic")
     offset = args.number("o", "offset", 0, low=0, high=_INT64_MAX)
-    first, last = _bounds(context, consumer, chosen, begin_ms, end_ms)
+    first, last = offset_bounds(context, consumer, chosen, begin_ms, end_ms)
     if offset > last:
         context.line(f"{java.queue_text(chosen)} no matched msg, offset={offset}")
         return 0
@@ -114,7 +114,7 @@ def _consume_message(context: Context, args: Arguments) -> int:
     return 0
 
 
-def _bounds(
+def offset_bounds(
     context: Context, consumer: TopicReader, queue: MessageQueue, begin_ms: int, end_ms: int
 ) -> tuple[int, int]:
     reader = consumer.reader

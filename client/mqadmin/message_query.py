@@ -18,7 +18,7 @@ from ..queue_reader import PullResult, ReceivedMessage, TopicReader, receive
 from . import java
 from .context import Context
 from .instants import instant
-from .message import TOOLS_CONSUMER, pull_status
+from .message import TOOLS_CONSUMER, offset_bounds, pull_status
 from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError
 from .targets import CLUSTER, document, masters_of_topic
 from .tracks import Track, tracks_of
@@ -28,7 +28,7 @@ _INT64_MAX: Final = 2**63 - 1
 _RESULTS_MAX: Final = 64
 
 
-class _Match(NamedTuple):
+class Match(NamedTuple):
     """A message that was found; its body is inflated when it is printed, and then only.
 
     Attributes:
@@ -39,16 +39,16 @@ class _Match(NamedTuple):
     stored: StoredMessage
 
 
-def _matches(body: bytes, broker_name: str = "") -> list[_Match]:
+def matches_in(body: bytes, broker_name: str = "") -> list[Match]:
     """Return the messages in an answer.
 
     Raises:
         RemoteProtocolError: If it cannot be read.
     """
-    return [_Match(receive(stored, broker_name, with_body=False), stored) for stored in decode_messages(body)]
+    return [Match(receive(stored, broker_name, with_body=False), stored) for stored in decode_messages(body)]
 
 
-def _with_bodies(context: Context, matches: Iterable[_Match]) -> Iterator[ReceivedMessage]:
+def with_bodies(context: Context, matches: Iterable[Match]) -> Iterator[ReceivedMessage]:
     """Inflate one body after the other; say which cannot be read."""
     for message, stored in matches:
         try:
@@ -120,7 +120,7 @@ def _show_one(context: Context, message: ReceivedMessage, *, with_id: bool, char
         ("Store Host:", message.store_host),
         ("System Flag:", message.sys_flag),
         ("Properties:", java.map_text(_in_java_order(message))),
-        ("Message Body:", _text(message.body, charset)),
+        ("Message Body:", body_text(message.body, charset)),
     ):
         if with_id or name != "OffsetID:":
             context.line(f"{name:<20} {value}")
@@ -148,13 +148,13 @@ def _document(message: ReceivedMessage, charset: str = "UTF-8") -> dict[str, Any
         "bornHost": message.born_host,
         "storeHost": message.store_host,
         "properties": dict(message.properties),
-        "body": _text(message.body, charset),
+        "body": body_text(message.body, charset),
     }
 
 
 def _query_by_id(context: Context, args: Arguments) -> int:
-    as_json, charset = args.json(), _charset(args, "f", "bodyFormat")
-    found, failed = list[_Match](), 0
+    as_json, charset = args.json(), charset_of(args, "f", "bodyFormat")
+    found, failed = list[Match](), 0
     for message_id in filter(None, (part.strip() for part in args.text("i").split(","))):
         try:
             found += _by_id(context, message_id, args.get("t"), args.get("c"))
@@ -163,16 +163,16 @@ def _query_by_id(context: Context, args: Arguments) -> int:
             failed = context.fail(f"no message. msgId={message_id}: {describe(error)}{hint}")
     if "g" in args or "d" in args:
         return _consume_directly(context, args, found, as_json=as_json) or failed
-    return _show(context, _with_bodies(context, found), as_json=as_json, charset=charset) or failed
+    return _show(context, with_bodies(context, found), as_json=as_json, charset=charset) or failed
 
 
-def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[_Match]:
+def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[Match]:
     """Return the message at the place that its id names, or else the one of a topic with it as unique id."""
     try:
         host, offset = parse_offset_message_id(message_id)
         ext = {"offset": str(offset), "topic": topic or ""}
         answer = context.run(context.client.admin.call(str(host), RequestCode.VIEW_MESSAGE_BY_ID, ext))
-        return _matches(answer.body)
+        return matches_in(answer.body)
     except RemotingError:
         # both kinds of ids are 32 hexadecimal digits: it may be the other one
         found = [] if topic is None else _by_unique_id(context, topic, message_id, cluster)
@@ -181,7 +181,7 @@ def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | 
         return found[:1]
 
 
-def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -> list[_Match]:
+def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -> list[Match]:
     ext = {
         "maxNum": "32",
         "beginTimestamp": "0",
@@ -191,7 +191,7 @@ def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -
     return [found for found in _query(context, topic, key, ext, cluster) if found.message.message_id == key]
 
 
-def _consume_directly(context: Context, args: Arguments, matches: Iterable[_Match], *, as_json: bool) -> int:
+def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match], *, as_json: bool) -> int:
     """Have one member of a group consume messages now, no matter what its offsets say."""
     if "g" not in args or "d" not in args:
         raise UsageError("-g and -d belong together: the group and its member that shall consume the message")
@@ -217,10 +217,10 @@ def _consume_directly(context: Context, args: Arguments, matches: Iterable[_Matc
     return int(any(row.get("consumeResult") != "CR_SUCCESS" for row in rows))
 
 
-def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None) -> list[_Match]:
+def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None) -> list[Match]:
     """Ask each broker of a topic, or those of one cluster, for messages with a key."""
     asked = {"topic": topic, "key": key} | ext
-    found: list[_Match] = []
+    found: list[Match] = []
     failures: list[RemotingError] = []
     for name, addr in masters_of_topic(context, topic, cluster).items():
         try:
@@ -231,7 +231,7 @@ def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster:
         except RemotingError as error:
             failures.append(error)
         else:
-            found += _matches(answer.body, name)
+            found += matches_in(answer.body, name)
     if failures and not found:
         raise failures[0]
     for failure in failures:
@@ -252,7 +252,7 @@ def _query_by_key(context: Context, args: Arguments) -> int:
     if not found:
         return context.fail(f"no message of topic {args.text('t')!r} with key {key!r}")
     if as_json:
-        context.json_list(map(_document, _with_bodies(context, found)))
+        context.json_list(map(_document, with_bodies(context, found)))
         return 0
     context.line(f"{'#Message ID':<50} {'#QID':>4} {'#Offset':>40}")
     for message, _ in found:
@@ -267,7 +267,7 @@ def _query_by_unique_key(context: Context, args: Arguments) -> int:
         return context.fail(f"no message of topic {args.text('t')!r} with id {key!r}")
     if "g" in args or "d" in args:
         return _consume_directly(context, args, found[:1], as_json=as_json)
-    shown = _with_bodies(context, found if "a" in args else found[:1])
+    shown = with_bodies(context, found if "a" in args else found[:1])
     return _show(context, shown, as_json=as_json, with_id=False)
 
 
@@ -275,7 +275,7 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
     topic, name = args.text("t"), args.text("b")
     queue_id = args.number("i", "queueId", 0, low=0, high=_INT32_MAX)
     offset = args.number("o", "offset", 0, low=0, high=_INT64_MAX)
-    as_json, charset = args.json("O"), _charset(args, "f", "bodyFormat")
+    as_json, charset = args.json("O"), charset_of(args, "f", "bodyFormat")
     queue = MessageQueue(topic=topic, broker_name=name, queue_id=queue_id)
     consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
     if queue not in context.run(consumer.queues(topic)):
@@ -296,7 +296,7 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
 
 def _print_msg(context: Context, args: Arguments) -> int:
     topic, expression = args.text("t"), args.get("s") or "*"
-    charset = _charset(args, "c", "charsetName")
+    charset = charset_of(args, "c", "charsetName")
     with_body = "d" not in args or args.flag("d", "printBody")
     begin_ms, end_ms = instant(args, "b"), instant(args, "e")
     as_json = args.json()
@@ -304,27 +304,24 @@ def _print_msg(context: Context, args: Arguments) -> int:
     queues = sorted(context.run(consumer.queues(topic)))
 
     def bounds(queue: MessageQueue) -> tuple[int, int]:
-        reader = consumer.reader
-        first = context.run(reader.search_offset(queue, begin_ms) if begin_ms else reader.min_offset(queue))
-        last = context.run(reader.search_offset(queue, end_ms) if end_ms else reader.max_offset(queue))
-        return first, last
+        return offset_bounds(context, consumer, queue, begin_ms, end_ms)
 
     if as_json:
         context.json_list(
             _document(message)
             for queue in queues
-            for result in _pulls(context, consumer, queue, expression, *bounds(queue))
+            for result in pulls(context, consumer, queue, expression, *bounds(queue))
             for message in result.messages
         )
         return 0
     for queue in queues:
         first, last = bounds(queue)
         context.line(f"minOffset={first}, maxOffset={last}, {java.queue_text(queue)}")
-        for result in _pulls(context, consumer, queue, expression, first, last):
+        for result in pulls(context, consumer, queue, expression, first, last):
             for message in result.messages:
                 low, high = result.min_offset, result.max_offset
                 text = java.message_text(message, min_offset=low, max_offset=high)
-                body = _text(message.body, charset) if with_body else "NOT PRINT BODY"
+                body = body_text(message.body, charset) if with_body else "NOT PRINT BODY"
                 context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
             if result.code != ResponseCode.SUCCESS:
                 status = pull_status(result.code)
@@ -334,7 +331,7 @@ def _print_msg(context: Context, args: Arguments) -> int:
     return 0
 
 
-def _pulls(
+def pulls(
     context: Context, consumer: TopicReader, queue: MessageQueue, expression: str, first: int, last: int
 ) -> Iterator[PullResult]:
     """Pull from offset ``first`` to below ``last``; say which messages cannot be read."""
@@ -348,7 +345,7 @@ def _pulls(
         offset = result.next_offset
 
 
-def _charset(args: Arguments, short: str, name: str) -> str:
+def charset_of(args: Arguments, short: str, name: str) -> str:
     """Return the encoding of bodies that was named.
 
     Raises:
@@ -356,13 +353,13 @@ def _charset(args: Arguments, short: str, name: str) -> str:
     """
     charset = args.get(short) or "UTF-8"
     try:
-        _text(b"a", charset)
+        body_text(b"a", charset)
     except (LookupError, UnicodeError):
         raise UsageError(f"{name}={charset!r} is no encoding known here") from None
     return charset
 
 
-def _text(body: bytes, charset: str) -> str:
+def body_text(body: bytes, charset: str) -> str:
     return body.decode(charset, "replace")
 
 

@@ -72,6 +72,39 @@ OUTPUT_LONG: Final = Option(
 )
 
 
+#: For every subcommand: how the tool proves itself and what it demands of servers.
+SECURITY: Final = (
+    Option(
+        short="",
+        long="tls-ca",
+        description="encrypt all connections; servers must show a certificate of these authorities (PEM)",
+        own=True,
+    ),
+    Option(
+        short="",
+        long="tls-check",
+        description="encrypt all connections; what certificates must show: host (default: an authority made"
+        " it for the server's host), authority (for any host), nothing",
+        own=True,
+    ),
+    Option(
+        short="",
+        long="tls-cert",
+        description="encrypt all connections; certificate for servers that ask for one (PEM)",
+        own=True,
+    ),
+    Option(short="", long="tls-key", description="its key (default: in the same file)", own=True),
+    Option(short="", long="tls-key-password-file", description="file with the password of the key", own=True),
+    Option(
+        short="",
+        long="acl-file",
+        description="sign requests with accessKey and secretKey of this file (default:"
+        " ROCKETMQ_HOME/conf/tools.yml if there is one)",
+        own=True,
+    ),
+)
+
+
 class Arguments:
     """Values of one command line, by short name; values are trimmed.
 
@@ -141,10 +174,12 @@ class Command:
     """One subcommand.
 
     Attributes:
-        options: In the order in which missing ones are named; ``-h`` and ``-n`` come on top unless given.
+        options: In the order in which missing ones are named; ``-h`` and ``-n`` come on top unless given,
+            those of :data:`SECURITY` at the end.
         run: Does it and returns the exit code.
         needs_nameserver: Whether ``-n`` or NAMESRV_ADDR must name one.
         only_reads: It changes nothing, so a word that belongs to no option does no harm.
+        alias: Another name by which RocketMQ's tool finds it; empty if there is none.
     """
 
     name: str
@@ -153,12 +188,13 @@ class Command:
     run: Callable[[Context, Arguments], int]
     needs_nameserver: bool = True
     only_reads: bool = False
+    alias: str = ""
     all_options: tuple[Option, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         own = {option.short for option in self.options}
         above = tuple(option for option in (HELP, NAMESRV) if option.short not in own)
-        object.__setattr__(self, "all_options", above + self.options)
+        object.__setattr__(self, "all_options", above + self.options + SECURITY)
 
 
 def parse(command: Command, argv: Sequence[str]) -> Arguments:

@@ -139,6 +139,13 @@ class Broker(_Answer, frozen=True, kw_only=True):
     complete: Annotated[bool, said("False after an incremental registration.")]
     lease_ms: int
     topics: Annotated[int, said("Topics of the broker name.")]
+    last_seen_ms: Annotated[
+        int | UnsetType | None,
+        said(
+            "Age of the broker's last message to this nameserver, null if there was none; absent from "
+            "events of /v1/watch."
+        ),
+    ] = UNSET
     index: int
 
 

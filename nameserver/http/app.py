@@ -89,7 +89,7 @@ class HttpServer:
         self.tls_files = watched_http(self.settings.current.http_tls(), self._connections.take_tls)
         if self.tls_files is not None:
             self._connections.tls = self.tls_files.value
-            self.server.reloads.append(self.tls_files.files)
+            self.server.add_certificate("http", self.tls_files)
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:
@@ -225,7 +225,8 @@ class HttpServer:
         status = self.consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
-        what = "reads and writes" if not status.reads_ready else "writes"
+        kinds = (("reads", status.reads_ready), ("writes", status.writes_ready))
+        what = " and ".join(kind for kind, is_ready in kinds if not is_ready)
         why = status.waiting_for or "no leader"
         detail = f"{what} cannot be served: {why}{self._hindrances(why)}"
         raise Problem(503, detail, headers=ASK_AGAIN)

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from routekeeper.nameserver.routes.entries import QueueSet, Record
 from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.types import BrokerKey
 from routekeeper.remoting.steps import Steps, in_chunks
 
 from . import answers
@@ -94,7 +95,9 @@ def _some(
     return found, False
 
 
-def brokers_page(view: RouteView, wanted: Wanted) -> Steps[Page]:
+def brokers_page(
+    view: RouteView, wanted: Wanted, last_seen_s: Callable[[BrokerKey], float | None]
+) -> Steps[Page]:
     """List brokers by cluster and address; the prefix is one of their names."""
     records = sorted(
         (
@@ -108,13 +111,22 @@ def brokers_page(view: RouteView, wanted: Wanted) -> Steps[Page]:
     )
     more = wanted.limit is not None and len(records) > wanted.limit
     records = records[: wanted.limit]
-    things = yield from array_of(broker_answers(view, records), step=_RECORDS_STEP)
+    things = yield from array_of(broker_answers(view, records, last_seen_s), step=_RECORDS_STEP)
     return Page(things, cursor_of(*records[-1].broker) if more else UNSET)
 
 
-def broker_answers(view: RouteView, records: Iterable[Record]) -> Iterator[answers.Broker]:
-    """Yield what is shown of brokers."""
+def broker_answers(
+    view: RouteView,
+    records: Iterable[Record],
+    last_seen_s: Callable[[BrokerKey], float | None] | None = None,
+) -> Iterator[answers.Broker]:
+    """Yield what is shown of brokers.
+
+    Args:
+        last_seen_s: Returns the age of a broker's last message; None leaves it out.
+    """
     for record in records:
+        age_s = None if last_seen_s is None else last_seen_s(record.broker)
         yield answers.Broker(
             cluster=record.broker.cluster_name,
             broker_name=record.broker_name,
@@ -125,6 +137,7 @@ def broker_answers(view: RouteView, records: Iterable[Record]) -> Iterator[answe
             complete=record.complete,
             lease_ms=record.lease_ms,
             topics=len(view.topics_of_name(record.broker_name)),
+            last_seen_ms=UNSET if last_seen_s is None else None if age_s is None else round(age_s * 1000),
             index=record.revision,
         )
 

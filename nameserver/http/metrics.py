@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -12,8 +13,13 @@ from prometheus_client.registry import Collector
 
 from routekeeper.nameserver.modes.group import GroupStatus
 from routekeeper.nameserver.modes.interface import Consistency, Freshness
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.nameserver.types import ConnectionId, LeaveReason
 from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
+from routekeeper.remoting.transport.server_hooks import hook_figures
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 
@@ -83,8 +89,24 @@ class Metrics(Collector):
             ("unwritten_files", "Files that lack changes: the disk refused.", status.unwritten_files),
         ):
             yield family(f"mqnamesrv_{name}", help_, [({}, value)])
+        parts = hook_figures(self._server.hooks)
+        if (production := self._server.production) is not None:
+            parts += production.figures()
+        for name, help_, figures in parts:
+            yield family(f"mqnamesrv_{name}", help_, figures)
+        yield from self._wire_families()
+        yield from self._broker_families(view)
+        left_s = {port: s for port, left in self._server.expirations.items() if (s := left()) < math.inf}
         if (operations := self._consistency.operations) is not None:
-            yield from raft_families(operations.raft_status())
+            raft = operations.raft_status()
+            yield from raft_families(raft)
+            for step, times in operations.times.items():
+                yield histograms(f"mqnamesrv_raft_{step}_seconds", _STEPS[step], [({}, times)])
+            if isinstance(raft.certificate_left_s, float):
+                left_s = {"raft": raft.certificate_left_s, **left_s}
+        if left_s:
+            ends = [({"port": port}, seconds) for port, seconds in left_s.items()]
+            yield family("mqnamesrv_certificate_left_seconds", _CERTIFICATE, ends)
         if self._requests:
             answered = [
                 ({"path": path, "code": str(code)}, count)
@@ -92,9 +114,71 @@ class Metrics(Collector):
             ]
             yield family("mqnamesrv_http_requests_total", "HTTP requests.", answered)
 
+    def _wire_families(self) -> Iterable[Metric]:
+        """Yield figures of requests and connections of the wire."""
+        wire, cache, stats = self._server.wire, self._server.cache, self._server.wire.stats
+        groups = stats.times | {"route": stats.times["route"].plus(cache.times)}
+        by_group = [({"group": group}, times) for group, times in sorted(groups.items())]
+        yield histograms("mqnamesrv_request_seconds", _REQUEST, by_group)
+        yield histograms("mqnamesrv_loop_late_seconds", _LATE, [({}, stats.late)])
+        answers = Counter(stats.answers)
+        answers[ResponseCode.SUCCESS] += cache.hits - cache.misses
+        answers[ResponseCode.TOPIC_NOT_EXIST] += cache.misses
+        by_code = [
+            ({"code": str(int(code))}, count)
+            for code, count in sorted(answers.items())
+            if count or code in _ALWAYS_SHOWN
+        ]
+        by_code.append(({"code": "other"}, stats.answers_other))
+        yield family("mqnamesrv_answers_total", "Answers by code.", by_code)
+        kinds = Counter({"broker": 0, "client": 0, "other": 0})
+        carries_broker = self._consistency.carries_broker
+        for connection in wire.connections.values():
+            is_broker = carries_broker(ConnectionId(connection.id))
+            kinds["broker" if is_broker else "client" if connection.has_asked else "other"] += 1
+        by_kind = [({"kind": kind}, count) for kind, count in kinds.items()]
+        yield family("mqnamesrv_connections_by_kind", _KINDS, by_kind)
+
+    def _broker_families(self, view: RouteView) -> Iterable[Metric]:
+        """Yield figures of brokers: those that left, and those that are quiet."""
+        departures = self._consistency.departures
+        by_reason = [({"reason": reason.value}, departures.get(reason, 0)) for reason in _REASONS]
+        yield family("mqnamesrv_brokers_gone_total", "Brokers that left the table, by reason.", by_reason)
+        ages = (self._consistency.last_seen_s(record.broker) for record in view.records())
+        known = [age for age in ages if age is not None]
+        if known:
+            yield family("mqnamesrv_broker_last_seen_oldest_seconds", _OLDEST, [({}, max(known))])
+
 
 _SHED: Final = "Closed because all connections together held too much."
 _SUPPRESSED: Final = "Lines about peers, and of events that came too often, that were not written."
+
+
+_REQUEST: Final = "Time from a request's arrival to its answer; of 64 routes from the cache one is timed."
+_LATE: Final = "By how much the event loop was late, looked at ten times a second."
+_KINDS: Final = "Open connections: of brokers, of others that have asked, of those that have not."
+_OLDEST: Final = (
+    "Age of the last message of the listed broker that has been quiet for longest, if any spoke here."
+)
+_CERTIFICATE: Final = "Time until the certificate of a port expires; ports with TLS only."
+_STEPS: Final = {
+    "commit": "Time from a change of this member to its verdict, committed and applied here.",
+    "fsync": "Time of one write of the journal, its sync included where durability asks for one.",
+    "apply": "Time in which an entry was applied, other work in between included.",
+}
+#: Codes of answers that are shown also while there was none.
+_ALWAYS_SHOWN: Final = frozenset(
+    {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST}
+)
+#: Reasons for which a broker leaves; the others are of topics alone.
+_REASONS: Final = (
+    LeaveReason.CONNECTION_CLOSED,
+    LeaveReason.LEASE_EXPIRED,
+    LeaveReason.UNREGISTERED,
+    LeaveReason.DISPLACED,
+    LeaveReason.MOVED,
+    LeaveReason.FENCED,
+)
 
 
 def family(name: str, help_: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Metric:

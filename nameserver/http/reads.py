@@ -263,8 +263,14 @@ class Reads:
     @listing("/v1/brokers", "The brokers.", answers.Brokers, query="broker_prefix cluster")
     async def list_brokers(self, request: web.Request) -> Answer:
         """Registered brokers, by cluster and address."""
+        last_seen_s = self._consistency.last_seen_s
         return await self._list(
-            request, Kind.BROKERS, answers.Brokers, "brokers", lists.brokers_page, parts=2
+            request,
+            Kind.BROKERS,
+            answers.Brokers,
+            "brokers",
+            lambda view, wanted: lists.brokers_page(view, wanted, last_seen_s),
+            parts=2,
         )
 
     @listing("/v1/clusters", "The clusters.", answers.Clusters, query="prefix cluster")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from routekeeper.remoting.histogram import Histogram
 
 if TYPE_CHECKING:
     from routekeeper.nameserver.raft.node.member import RaftMember
@@ -92,7 +94,9 @@ class Operations:
     Attributes:
         raft_status: Returns figures of this member for people and metrics; local and without waiting.
         member: Changes the group: who belongs to it, who leads it, its snapshots.
+        times: Steps of a change, each with how long it took: commit, fsync and apply.
     """
 
     raft_status: Callable[[], GroupStatus]
     member: RaftMember
+    times: Mapping[str, Histogram] = field(default_factory=dict)

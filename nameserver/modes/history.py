@@ -5,7 +5,7 @@ Pure: instants are passed in (wall clock, integer ms).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -63,9 +63,13 @@ class History:
 
     A change costs the same however many topics it is about: who looks for a topic, which is rare, looks
     through all of them.
+
+    Attributes:
+        departures: Brokers that left, by reason.
     """
 
     def __init__(self) -> None:
+        self.departures: Counter[LeaveReason] = Counter()
         self._changes: deque[tuple[Sequence[str], Event]] = deque()
         self._names = 0
 

@@ -26,7 +26,7 @@ from routekeeper.nameserver.verdicts import Applied, NoChange, RegisterReply, Re
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.steps import Steps
 
-from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, FreshnessNotOffered
+from .interface import LINEARIZABLE, BarrierPassed, ConsistencyStatus, Effects, Freshness, FreshnessNotOffered
 from .kept_file import KeptFile
 from .line import Line
 from .local import Local
@@ -97,7 +97,7 @@ class Independent(Local):
     # -- Consistency --------------------------------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is Freshness.LINEARIZABLE:
+        if freshness is LINEARIZABLE:
             raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
         return self._table.view
 
@@ -116,7 +116,7 @@ class Independent(Local):
         answered: Callable[[Answer], None],
         host: str = "",
     ) -> Answer | None:
-        if not self._line:  # else what comes before may change the record
+        if not self._line.waiting:  # else what comes before may change the record
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker
@@ -140,7 +140,7 @@ class Independent(Local):
             answer, revision = decision.answer, decision.record.revision
             self._repeats.remember(request, decoded, decision, origin, table, settings)
         else:
-            verdict = yield from self._table.applying(decision)
+            verdict = table.apply_at_once(decision) or (yield from table.applying(decision))
             self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
             if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
@@ -181,6 +181,8 @@ class Independent(Local):
             revision=view.revision,
             digest=view.digest(),
             state_digest=view.state_digest(),
+            reads_ready=not (first_reports := self._first_reports()),
+            waiting_for=first_reports,
             unwritten_files=self._unwritten_files(),
         )
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from routekeeper.nameserver.commands import Command
+from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.routes.view import RouteView
-from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
+from routekeeper.nameserver.types import (
+    Answer,
+    BrokerKey,
+    ConnectionId,
+    LeaveReason,
+    MinBrokerChange,
+    Request,
+)
 from routekeeper.nameserver.verdicts import Verdict
 
 from .changes import ChangeLog, Kind
@@ -31,6 +39,11 @@ class Freshness(Enum):
     """Misses no change acknowledged more than one minimum election timeout before the request arrived."""
     LINEARIZABLE = "linearizable"
     """Misses no change acknowledged before the request arrived; needs a barrier first."""
+
+
+DEFAULT: Final = Freshness.DEFAULT
+LINEARIZABLE: Final = Freshness.LINEARIZABLE
+"""By names of their own for each read: Python 3.11 takes 0.2 us to find a member in its class."""
 
 
 class ConsistencyError(Exception):
@@ -190,6 +203,16 @@ class Consistency(Protocol):
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Return whether a broker registered over this connection (a refused read must not close it then)."""
+
+    def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
+        """Say what a connection is to a broker."""
+
+    @property
+    def departures(self) -> Mapping[LeaveReason, int]:
+        """Brokers that left the table since the start of this process, by reason."""
+
+    def last_seen_s(self, broker: BrokerKey) -> float | None:
+        """Return the age of a broker's last message to this process; None if there was none."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision once it is above ``after``, or what it is at the deadline.

@@ -14,8 +14,10 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T", bound=object)
 _Piece: TypeAlias = tuple[Steps[Any], Callable[[Any], None]]
 
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.003
 """Seconds after which work makes room for whatever else the loop has to do."""
+ROUNDS_YIELDED_MAX: Final = 64
+"""Rounds of the loop in a row in which work waits for what it yields to: it must end some day."""
 UNCHECKED_S: Final = 0.000_5
 """Seconds of work that ended at once after which it is noticed when the loop comes round. For less a callback
 would cost too much: lone registrations would each pay for one."""
@@ -32,6 +34,7 @@ class Line:
     Args:
         clock: Seconds.
         call_soon: Calls what it is given when the loop has come round.
+        yields_to: Returns whether something else is under way that is to end first.
     """
 
     def __init__(
@@ -39,18 +42,21 @@ class Line:
         *,
         clock: Callable[[], float],
         call_soon: Callable[[Callable[[], None]], object],
+        yields_to: Callable[[], bool] | None = None,
     ) -> None:
         self._clock = clock
         self._call_soon = call_soon
+        self._yields_to = yields_to
+        self._yielded = 0  # rounds in a row
         self._until = 0.0
         self._worked_s = 0.0  # since the loop came round, or longer, in pieces that ended at once
         self._called = False
-        # By sender, in the order of their turns. The first piece of the first one may be under way.
-        self._waiting: dict[Hashable, deque[_Piece]] = {}
+        #: By sender, in the order of their turns, for readers. The first piece of the first may be under way.
+        self.waiting: dict[Hashable, deque[_Piece]] = {}
 
     def __len__(self) -> int:
         """Return how many senders have pieces that are not done."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     def run(self, steps: Steps[_T], done: Callable[[_T], None], *, sender: Hashable = None) -> _T | None:
         """Take a piece of work; return what it came to if it ends at once.
@@ -60,7 +66,7 @@ class Line:
             done: Called with what it came to if it ends later.
             sender: For whom this is done: a connection, say.
         """
-        if not self._waiting:
+        if not self.waiting:
             clock = self._clock
             now = clock()
             if not self._called:
@@ -72,13 +78,13 @@ class Line:
                     if self._worked_s >= UNCHECKED_S:
                         self._come_round()
                     return result
-        self._waiting.setdefault(sender, deque()).append((steps, done))
+        self.waiting.setdefault(sender, deque()).append((steps, done))
         self._come_round()
         return None
 
     def clear(self) -> None:
         """Give up all that is not done."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def _come_round(self) -> None:
         if not self._called:
@@ -99,12 +105,16 @@ class Line:
     def _go_on(self) -> None:
         self._called = False
         self._worked_s = 0.0
-        if not self._waiting:
+        if not self.waiting:
             return
         self._come_round()
+        if self._yields_to is not None and self._yielded < ROUNDS_YIELDED_MAX and self._yields_to():
+            self._yielded += 1
+            return
+        self._yielded = 0
         self._until = self._clock() + SLICE_S
-        while self._waiting:
-            sender, pieces = next(iter(self._waiting.items()))
+        while self.waiting:
+            sender, pieces = next(iter(self.waiting.items()))
             steps, done = pieces[0]
             try:
                 result = self._work(steps)
@@ -122,6 +132,6 @@ class Line:
     def _next_turn(self, sender: Hashable, pieces: deque[_Piece]) -> None:
         """Take out the piece that is done; its sender's next one waits behind one of every other sender."""
         pieces.popleft()
-        del self._waiting[sender]
+        del self.waiting[sender]
         if pieces:
-            self._waiting[sender] = pieces
+            self.waiting[sender] = pieces

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from routekeeper.nameserver.handlers import DONE, SettingsChange
-from routekeeper.nameserver.liveness import Liveness, Ownership
+from routekeeper.nameserver.handlers import DONE, SettingsChange, must_wait
+from routekeeper.nameserver.liveness import NEVER, Liveness, Ownership
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.files import save_settings_file
-from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, refusal
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, refusal
 from routekeeper.remoting.logs import apply_log_level
 
 from .changes import ChangeLog, Kind
@@ -79,8 +80,28 @@ class Local:
             keeps_routes=self._keeps_routes,
         )
 
+    @property
+    def departures(self) -> Mapping[LeaveReason, int]:
+        """Brokers that left the table since the start, by reason."""
+        return self._history.departures
+
+    def last_seen_s(self, broker: BrokerKey) -> float | None:
+        """Return the age of a broker's last message to this process; None if there was none."""
+        contact = self._liveness.contact(broker)
+        if contact is None or contact.heard_at == NEVER:
+            return None
+        return self._liveness.clock - contact.heard_at
+
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
+
+    def _first_reports(self) -> str:
+        """Say that route queries are refused until brokers had time to report; empty if they are not."""
+        settings, uptime_s = self.settings.current, self.uptime_s
+        if not must_wait(settings, uptime_s):
+            return ""
+        left_s = math.ceil(settings.wait_seconds_for_service - uptime_s)
+        return f"the first reports of brokers, {left_s} s more (needWaitForService)"
 
     def _unwritten_files(self) -> int:
         return sum(file.is_failing for file in self._kept_files)

@@ -28,6 +28,7 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
     if applied.joined is not None:
         logger.info("broker registered broker=%s revision=%d", applied.joined, applied.revision)
     for gone in applied.left:
+        history.departures[gone.reason] += 1
         if gone.reason is LeaveReason.DISPLACED and applied.joined is not None:
             # Two brokers that nobody named, or one that moved: only its operator can tell.
             logger.warning(

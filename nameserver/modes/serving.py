@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from routekeeper.nameserver.commands import (
     CommandTooLarge,
     RegisterBroker,
     RegisterTopic,
+    TableLimits,
     UnregisterBroker,
     Update,
 )
@@ -29,13 +29,13 @@ from routekeeper.nameserver.handlers import (
 from routekeeper.nameserver.liveness import Liveness, Ownership
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.routes.table import RouteTable
-from routekeeper.nameserver.routes.updates import shortened
+from routekeeper.nameserver.routes.updates import shorten_few, shortened
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Moved, Verdict
-from routekeeper.remoting.steps import Steps
+from routekeeper.remoting.steps import STEP, Steps
 
 from .interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, ConsistencyError, NoQuorum, OutcomeUnknown
 from .notes import note_late_unregister
@@ -139,7 +139,10 @@ def decide_received(
         host: Where it comes from, see :func:`table_limits`.
     """
     broker, version = decoded.broker, decoded.data_version
-    limits = partial(table_limits, settings, host)
+
+    def limits() -> TableLimits:
+        return table_limits(settings, host)
+
     while True:
         view, revision, brokers = table.view, table.revision, table.brokers
         record, name = brokers.records.get(broker), brokers.names.get(decoded.broker_name)
@@ -150,7 +153,10 @@ def decide_received(
         difference = None
         if differences:
             delete_absent = settings.delete_topic_with_broker_registration
-            difference = yield from shortened(table, decoded, delete_absent=delete_absent, limits=limits)
+            if len(decoded.table) <= STEP:
+                difference = shorten_few(table, decoded, delete_absent=delete_absent, limits=limits)
+            else:
+                difference = yield from shortened(table, decoded, delete_absent=delete_absent, limits=limits)
         decision = difference or (yield from deciding_registration(view, decoded, settings, limits=limits()))
         if table.view is view and (
             table.revision == revision

@@ -34,6 +34,7 @@ class TableWaiters:
         self._numbers = count()
         # By topic, for as long as a request waits for it; each is set for an instant at a change.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._waiting = 0  # requests for a topic; each change looks, and a weak dictionary is slow to tell
         self._ended = False
 
     def __len__(self) -> int:
@@ -42,17 +43,21 @@ class TableWaiters:
 
     def __bool__(self) -> bool:
         """Return whether a change has to be followed."""
-        return bool(self._changes) or self.log.begun
+        return self._waiting > 0 or self.log.begun
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision, see :meth:`Consistency.changed`; once this has ended, at once."""
         view = self._table.view
         epoch = view.epoch
         change = self._changes.setdefault(topic, asyncio.Event())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                while view.topic_revision(topic) <= after and view.epoch == epoch and not self._ended:
-                    await change.wait()
+        self._waiting += 1
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    while view.topic_revision(topic) <= after and view.epoch == epoch and not self._ended:
+                        await change.wait()
+        finally:
+            self._waiting -= 1
         return view.topic_revision(topic)
 
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
@@ -74,7 +79,7 @@ class TableWaiters:
 
     def wake_affected(self, applied: Applied) -> None:
         """Wake the requests that wait for a topic or a list which a change affects."""
-        if self._changes:
+        if self._waiting:
             self._look(self._table.view.affected(applied, self._changes))
         if self.log.begun:
             for kind in self.log.note(applied):

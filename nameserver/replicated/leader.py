@@ -156,7 +156,7 @@ class Leader(Component):
         """Take another member's proposals, if this one leads in the term that they name."""
         self.update_role()
         if self.sequencer is not None and self.sequencer.term == message.term:
-            self._line.run(self._taking(member, message), lambda _: None)
+            self._line.run(self._taking(member, message), lambda _: None, sender=member)
 
     def _taking(self, member: str, message: Propose) -> Steps[bool]:
         for proposal, attempt in zip(message.proposals, message.attempts, strict=True):

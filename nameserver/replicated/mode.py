@@ -29,6 +29,8 @@ from routekeeper.nameserver.handlers import READS, Renewal
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
 from routekeeper.nameserver.modes.group import GroupStatus, Operations
 from routekeeper.nameserver.modes.interface import (
+    DEFAULT,
+    LINEARIZABLE,
     BarrierPassed,
     ConsistencyStatus,
     Effects,
@@ -141,7 +143,12 @@ class Replicated(Local):
             settings=settings,
             observer=self._observer,
             work_soon=self._work_soon,
-            line=Line(clock=self._loop.time, call_soon=self._loop.call_soon),
+            # Reads wait once an entry takes longer than their contact lasts: it goes before new work.
+            line=Line(
+                clock=self._loop.time,
+                call_soon=self._loop.call_soon,
+                yields_to=lambda: member.within_entry,
+            ),
         )
         book, barriers = ProposalBook(boot_id=boot_id), Barriers()
         reporter = Reporter(self._liveness, boot_id=boot_id)
@@ -158,7 +165,8 @@ class Replicated(Local):
         self.proposer = Proposer(given, book=book, leader=leader, reports=reports, reader=reader)
         self._kv_file = KvFile(given, self.proposer)
         self._kept_files.append(self._kv_file.export)
-        self.operations = Operations(raft_status=self.raft_status, member=member)
+        times = {"commit": self.proposer.commit_times, **member.times}
+        self.operations = Operations(raft_status=self.raft_status, member=member, times=times)
 
     async def start(self) -> None:
         """Recover, bind the raft port, take part; does not wait for a quorum.
@@ -174,10 +182,10 @@ class Replicated(Local):
     # -- Consistency --------------------------------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is Freshness.DEFAULT:  # nearly every read
+        if freshness is DEFAULT:  # nearly every read
             if not self._member.in_contact():
                 raise NoQuorum(f"name server not ready: {self.reader.why_not()}")
-        elif freshness is Freshness.LINEARIZABLE:
+        elif freshness is LINEARIZABLE:
             raise FreshnessNotOffered("a linearizable read needs a barrier first")
         return self._table.view
 
@@ -224,7 +232,7 @@ class Replicated(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         # Behind the registrations that came over it.
-        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None)
+        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None, sender=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
         self.proposer.closed(origin)
@@ -239,7 +247,7 @@ class Replicated(Local):
         member = self._member
         revision, digest, state_digest = self._digests_applied
         age = member.contact_age()
-        ready = member.in_contact()
+        ready, first_reports = member.in_contact(), self._first_reports()
         return ConsistencyStatus(
             mode="raft",
             role=str(member.role),
@@ -254,9 +262,9 @@ class Replicated(Local):
             digest=digest,
             state_digest=state_digest,
             durability=self._durability,
-            reads_ready=ready,
+            reads_ready=ready and not first_reports,
             writes_ready=ready,
-            waiting_for="" if ready else self.reader.why_not(),
+            waiting_for=first_reports if ready else self.reader.why_not(),
             unwritten_files=self._unwritten_files(),
         )
 
@@ -397,8 +405,10 @@ class Replicated(Local):
             if in_steps and verdicts:
                 yield
             self._observer.applying(command)
-            steps = self._table.applying(command)
-            verdict = (yield from steps) if in_steps else finish(steps)
+            verdict = self._table.apply_at_once(command)
+            if verdict is None:
+                steps = self._table.applying(command)
+                verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
         # No step ends between the last command and the end of the entry: the table is that of the index then.

@@ -70,6 +70,7 @@ class PendingProposal(msgspec.Struct, kw_only=True):
     """One proposal of this process that has no outcome yet.
 
     Attributes:
+        entered: When it was made.
         deadline: When its request must be answered.
         on_outcome: Waits for its outcome; None if nobody does.
         registrant: Registers by it; None if it is no registration.
@@ -80,6 +81,7 @@ class PendingProposal(msgspec.Struct, kw_only=True):
     """
 
     proposal: Proposal
+    entered: float
     deadline: float
     on_outcome: OnOutcome | None = None
     registrant: Registrant | None = None
@@ -131,6 +133,7 @@ class ProposalBook:
         command: bytes,
         *,
         deadline: float,
+        now: float = 0.0,
         on_outcome: OnOutcome | None = None,
         registrant: Registrant | None = None,
     ) -> int:
@@ -138,7 +141,7 @@ class ProposalBook:
         sequence = self.next_sequence()
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
         self._waiting[sequence] = self._fresh[sequence] = PendingProposal(
-            proposal=proposal, deadline=deadline, on_outcome=on_outcome, registrant=registrant
+            proposal=proposal, entered=now, deadline=deadline, on_outcome=on_outcome, registrant=registrant
         )
         self._bytes += len(command)
         return sequence

@@ -42,6 +42,7 @@ from routekeeper.nameserver.registration import Registration, decoding_registrat
 from routekeeper.nameserver.routes.registrations import excess_of_registration
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
+from routekeeper.remoting.histogram import Histogram
 from routekeeper.remoting.steps import STEP, Steps, finish
 
 from .leader import Leader
@@ -95,6 +96,7 @@ class Proposer(Component):
         book: Proposals of this process that have no outcome yet.
         refused: Changes answered "not applied".
         unknown: Changes answered "may apply yet".
+        commit_times: From the entry of a change into the book to its verdict, applied here.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Proposer(Component):
         self._settings = given.settings
         self.book = book
         self.refused = self.unknown = 0
+        self.commit_times = Histogram()
         self._leader = leader
         self._reports = reports
         self._reporter = reports.reporter
@@ -143,7 +146,7 @@ class Proposer(Component):
                 return renewed
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         on = _Registering(request, origin, deadline, answered, host)
-        answer = self._line.run(self._begin(on), on.decided)
+        answer = self._line.run(self._begin(on), on.decided, sender=origin)
         return None if answer is PROPOSED else answer
 
     def _begin(self, on: _Registering) -> Steps[Answer]:
@@ -151,9 +154,10 @@ class Proposer(Component):
         decoded = yield from decoding_registration(on.request)
         if isinstance(decoded, Answer):
             return decoded
-        answer = yield from self._no_room(decoded, on.host)
-        if answer is not None:
-            return answer
+        if decoded.broker not in self._table.brokers.records:
+            answer = yield from self._no_room(decoded, on.host)
+            if answer is not None:
+                return answer
         on.broker = decoded.broker
         self._reports.note_registration(decoded.broker, on.origin, lease_s=decoded.lease_ms / 1000)
         answer = yield from self._decide(on, decoded)
@@ -235,8 +239,6 @@ class Proposer(Component):
         """
         settings = self._settings.current
         limits = table_limits(settings, host)
-        if self._table.present("record", decoded.broker) is not None:
-            return None
         if self._table.has_ample_room(decoded, limits):
             return None
         command = yield from deciding_registration(self._table.view, decoded, settings, limits=limits)
@@ -248,7 +250,7 @@ class Proposer(Component):
         """Answer a registration by the outcome of its command, or decide it again."""
         if isinstance(outcome, Moved):
             done = partial(self._answer, on)
-            answer = self._line.run(self._decide_again(on), done)
+            answer = self._line.run(self._decide_again(on), done, sender=on.origin)
             if answer is not None:
                 done(answer)
             return
@@ -321,9 +323,9 @@ class Proposer(Component):
             NoQuorum, NoRoom, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
         if (
-            isinstance(command, Limited)
+            self._reporter.understood < LIMITS_FORMAT
+            and isinstance(command, Limited)
             and command.limits is not None
-            and self._reporter.understood < LIMITS_FORMAT
         ):
             # No member may apply what another would reject: this one judges alone, before it proposes.
             rejected = self._table.excess(command)
@@ -341,7 +343,10 @@ class Proposer(Component):
             )
         if not self.book.has_room(data):
             raise NoQuorum("not applied: too many changes are under way here")
-        sequence = self.book.add(data, deadline=deadline, on_outcome=on_outcome, registrant=registrant)
+        now = self._loop.time()
+        sequence = self.book.add(
+            data, deadline=deadline, now=now, on_outcome=on_outcome, registrant=registrant
+        )
         if deadline - ANSWER_MARGIN_S < self._timer_at:
             self._give_up_at(deadline - ANSWER_MARGIN_S)
         proposal = Proposal(boot_id=self.book.boot_id, sequence=sequence, command=data)
@@ -406,6 +411,8 @@ class Proposer(Component):
     def settle(self, sequence: int, verdict: Verdict) -> None:
         """Take the verdict on a proposal of this process; :meth:`answer_settled` follows."""
         pending = self.book.remove(sequence)
+        if pending is not None:
+            self.commit_times.observe(self._loop.time() - pending.entered)
         registrant = self._late.pop(sequence, None) if pending is None else pending.registrant
         reply = verdict.reply if isinstance(verdict, Applied | NoChange) else None
         if registrant is not None and isinstance(reply, RegisterReply) and reply.revision is not None:

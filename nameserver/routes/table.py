@@ -46,7 +46,7 @@ from .room import Held, excess
 from .store import RouteStore
 from .tombstones import TOMBSTONES_MAX
 from .topics import Draft
-from .updates import apply_update, excess_of_update, shortened, topic_dropped
+from .updates import apply_few, apply_update, excess_of_update, shortened, topic_dropped
 from .view import RouteView
 
 
@@ -91,6 +91,13 @@ class RouteTable(RouteStore):
     def apply(self, command: Command) -> Verdict:
         """Apply a command at once, wholly or not at all; never raises."""
         return finish(self.applying(command))
+
+    def apply_at_once(self, command: Command) -> Verdict | None:
+        """Apply a command as nearly all are, which needs no steps; None, with nothing done, if it is another.
+
+        Steps would take 2 us more, of the 35 us of a lone registration.
+        """
+        return apply_few(self, command) if isinstance(command, Update) else None
 
     def applying(self, command: Command) -> Steps[Verdict]:
         """Apply a command in steps, wholly or not at all; never raises.

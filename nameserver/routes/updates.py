@@ -11,7 +11,7 @@ from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
 from routekeeper.remoting.steps import STEP, Steps, in_steps
 
-from .entries import Share
+from .entries import NameEntry, Record, Share
 from .registrations import (
     brings_all_perms,
     excess_of,
@@ -42,6 +42,47 @@ def shortened(
     Args:
         delete_absent, limits: As of :class:`RegisterBroker`. Most differences need no limits.
     """
+    if len(said.table) <= STEP:
+        return shorten_few(store, said, delete_absent=delete_absent, limits=limits)
+    made_of = _to_compare(store, said, delete_absent=delete_absent)
+    if made_of is None:
+        return None
+    record, name, mask = made_of
+    topic_count = len(store.topics.of_name(said.broker_name))  # as it is before anybody else may change it
+    difference = Difference()
+    if mask is not None:
+        table = with_set_perms(store, said).table if name.perms_set else said.table
+        yield from in_steps(store.topics.find_differing, table.items(), difference, said.broker_name, mask)
+    return _update(record, name, said, difference, topic_count, limits)
+
+
+def shorten_few(
+    store: RouteStore,
+    said: Registration,
+    *,
+    delete_absent: bool,
+    limits: Callable[[], TableLimits | None],
+) -> Update | None:
+    """Return the difference that a registration of few topics makes, see :func:`shortened`."""
+    made_of = _to_compare(store, said, delete_absent=delete_absent)
+    if made_of is None:
+        return None
+    record, name, mask = made_of
+    difference = Difference()
+    if mask is not None:
+        table = with_set_perms(store, said).table if name.perms_set else said.table
+        store.topics.find_differing(table.items(), difference, said.broker_name, mask)
+    return _update(record, name, said, difference, len(store.topics.of_name(said.broker_name)), limits)
+
+
+def _to_compare(
+    store: RouteStore, said: Registration, *, delete_absent: bool
+) -> tuple[Record, NameEntry, int | None] | None:
+    """Return with which record and name a registration is compared, and which permissions count.
+
+    None if it makes no difference, or more than one of topics, whatever is listed of them. The last one is
+    None if its topics do not count.
+    """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
     incremental = len(said.table) == 1
@@ -54,22 +95,33 @@ def shortened(
         or is_contained(record, said.data_version, incremental=incremental)
     ):
         return None
-    version, mask = said.data_version, perm_mask(said, name.addrs)
-    news = version != record.data_version or record.complete == incremental
-    if not news and (record.complete or mask is None):
+    mask = perm_mask(said, name.addrs)
+    if (record.complete or mask is None) and not _has_news(record, said, incremental=incremental):
         return None
-    topic_count = len(store.topics.of_name(name_key))  # as it is before anybody else may change it
-    difference = Difference()
-    if mask is not None:
-        table = with_set_perms(store, said).table if name.perms_set else said.table
-        yield from in_steps(store.topics.find_differing, table.items(), difference, name_key, mask)
-    if not news and not difference.topics:
+    return record, name, mask
+
+
+def _has_news(record: Record, said: Registration, *, incremental: bool) -> bool:
+    """Return whether a registration changes its record, whatever it says of topics."""
+    return said.data_version != record.data_version or record.complete == incremental
+
+
+def _update(
+    record: Record,
+    name: NameEntry,
+    said: Registration,
+    difference: Difference,
+    topic_count: int,
+    limits: Callable[[], TableLimits | None],
+) -> Update | None:
+    incremental, broker = len(said.table) == 1, said.broker
+    if not difference.topics and not _has_news(record, said, incremental=incremental):
         return None
     return Update(
         cluster_name=broker.cluster_name,
-        broker_name=name_key,
+        broker_name=said.broker_name,
         broker_addr=broker.broker_addr,
-        data_version=version,
+        data_version=said.data_version,
         topics=tuple(difference.topics),
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
@@ -81,10 +133,59 @@ def shortened(
     )
 
 
+def apply_few(store: RouteStore, command: Update) -> Verdict | None:
+    """Apply a difference of few topics, all of them known, as most are; None if it is another one."""
+    topics, kept = command.topics, store.topics
+    names = tuple(map(TOPIC, topics))
+    if command.limits is not None or len(topics) > STEP or not all(map(kept.entries.__contains__, names)):
+        return None
+    made_of = _made_of(store, command)
+    if made_of is None:
+        return Moved(revision=store.revision)
+    record, name = made_of
+    revision = store.revision = store.revision + 1
+    if topics:
+        kept.put_known(command.broker_name, topics, revision)
+        store.brokers.renew_name(command.broker_name, name, revision)
+    return _note(store, command, record, name, names)
+
+
 def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
     """Apply what :func:`shortened` made, to just what it was made of."""
-    name_key = command.broker_name
-    brokers, kept = store.brokers, store.topics
+    verdict = apply_few(store, command)
+    if verdict is not None:
+        return verdict
+    made_of = _made_of(store, command)
+    if made_of is None:
+        return Moved(revision=store.revision)
+    record, name = made_of
+    name_key, brokers, kept = command.broker_name, store.brokers, store.topics
+    limits, host = command.limits, None
+    if limits is not None:
+        rejected = yield from excess_of_update(store, command)
+        if rejected is not None:
+            return rejected
+        if name.host != limits.host and new_topics(store, name_key, map(TOPIC, command.topics)):
+            host = limits.host
+    taken: dict[str, Share] = {}
+    yield from in_steps(kept.find_shares, command.topics, taken, {}, name_key)
+    draft = Draft(kept, name_key, store.revision + 1, host=host)
+    yield from draft.put(taken)
+    store.limited = store.limited or limits is not None
+    if host is not None:
+        kept.charge(name_key, host)
+        name = replace(name, host=host)
+        brokers.put_name(name_key, name, store.revision)
+    revision = store.revision = store.revision + 1
+    if command.topics:
+        draft.commit()
+        brokers.renew_name(name_key, name, revision)
+    return _note(store, command, record, name, tuple(map(TOPIC, command.topics)))
+
+
+def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | None:
+    """Return the record and the broker name of which a difference was made, None if these are others now."""
+    name_key, brokers = command.broker_name, store.brokers
     record = brokers.records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
     name = brokers.names.get(name_key)
     if (
@@ -95,43 +196,25 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
         or record.broker_name != name_key
         or name.enable_acting_master != command.enable_acting_master
         or name.zone_name != command.zone_name
-        or len(kept.of_name(name_key)) != command.topic_count
+        or len(store.topics.of_name(name_key)) != command.topic_count
     ):
-        return Moved(revision=store.revision)
-    limits, host = command.limits, None
-    if limits is not None:
-        rejected = yield from excess_of_update(store, command)
-        if rejected is not None:
-            return rejected
-        if name.host != limits.host and new_topics(store, name_key, map(TOPIC, command.topics)):
-            host = limits.host
-    topics, draft = command.topics, None
-    names = tuple(map(TOPIC, topics))
-    # Mostly they are few, and known.
-    if len(topics) > STEP or not all(map(kept.entries.__contains__, names)):
-        taken: dict[str, Share] = {}
-        yield from in_steps(kept.find_shares, topics, taken, {}, name_key)
-        draft = Draft(kept, name_key, store.revision + 1, host=host)
-        yield from draft.put(taken)
-    store.limited = store.limited or limits is not None
-    if host is not None:
-        kept.charge(name_key, host)
-        name = replace(name, host=host)
-        brokers.put_name(name_key, name, store.revision)
-    revision = store.revision = store.revision + 1
-    if topics:
-        if draft is not None:
-            draft.commit()
-        else:
-            kept.put_known(name_key, topics, revision)
-        brokers.renew_name(name_key, name, revision)
+        return None
+    return record, name
+
+
+def _note(
+    store: RouteStore, command: Update, record: Record, name: NameEntry, topics: tuple[str, ...]
+) -> Applied:
+    """Note in its record that a difference was applied at the present revision."""
+    brokers, revision = store.brokers, store.revision
     if name.perms_set and brings_all_perms(command, record.broker_id, record.data_version):
-        brokers.put_name(name_key, replace(brokers.names[name_key], perms_set=False), revision)
+        name_after = replace(brokers.names[command.broker_name], perms_set=False)
+        brokers.put_name(command.broker_name, name_after, revision)
     record = replace(
         record, data_version=command.data_version, complete=not command.incremental, revision=revision
     )
     brokers.put_record(record.broker, record, revision)
-    return Applied(revision=revision, reply=register_reply(store, record), topics=names)
+    return Applied(revision=revision, reply=register_reply(store, record), topics=topics)
 
 
 def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:

@@ -78,6 +78,8 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
         names = [f"--{name}" for name in dict.fromkeys((flag_of(declared) or key, key))]
         if declared.name == "force_new_cluster":
             group.add_argument(*names, dest=key, action="store_const", const="true", help=meta["help"])
+        elif declared.name == "rpc_hook":
+            group.add_argument(*names, dest=key, action="append", metavar="MODULE:CLASS", help=help_)
         else:
             group.add_argument(*names, dest=key, metavar=metavar_of(key, declared), help=help_)
     for key in INERT:
@@ -86,6 +88,8 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     if any(word.startswith("-") for word in words):
         parser.error(f"unrecognized arguments: {' '.join(words)}")
     given = vars(arguments)
+    if given["rpcHook"] is not None:
+        given["rpcHook"] = ",".join(given["rpcHook"])
     flags = {key: text for key, text in given.items() if (key in BY_KEY or key in INERT) and text is not None}
     if given["listen"] is not None:
         host, port = read_address("--listen", given["listen"])

@@ -12,6 +12,8 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, Literal
 
+from routekeeper.remoting.acl.addresses import AddressError, parse_networks
+from routekeeper.remoting.acl.rules import MODES as ACL_MODES
 from routekeeper.remoting.addresses import (
     address_fault,
     is_loopback,
@@ -29,7 +31,6 @@ FIRST_SCAN_S: Final = 5.0
 
 INERT: Final[Mapping[str, str]] = {
     "rocketmqHome": "",
-    "clusterTest": "false",
     "clientRequestThreadPoolNums": "8",
     "clientRequestThreadPoolQueueCapacity": "50000",
     "defaultThreadPoolNums": "16",
@@ -125,7 +126,7 @@ class NamesrvSettings:
         16_777_216, "largest frame, length word included", key="frameMaxLength", unit="bytes"
     )
     table_topics_max: int = _setting(250_000, "topics that the table holds")
-    table_pairs_max: int = _setting(2_500_000, "pairs of a topic and a broker name that the table holds")
+    table_pairs_max: int = _setting(3_500_000, "pairs of a topic and a broker name that the table holds")
     table_brokers_max: int = _setting(1_000, "brokers that the table holds")
     table_bytes_max: int = _setting(
         67_108_864, "bytes of names, addresses and static mappings that the table holds", unit="bytes"
@@ -193,6 +194,32 @@ class NamesrvSettings:
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
     )
+    acl: str = _flagged(
+        "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
+    )
+    acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
+    admin_networks: str = _flagged(
+        "", "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any"
+    )
+    rpc_hook: str = _flagged(
+        "", "MODULE:CLASS of a hook that sees requests and their answers, and may refuse; may be repeated"
+    )
+    cluster_test: bool = _setting(
+        False, "this is a test environment: route queries for unknown topics are asked of productEnvName"
+    )
+    cluster_test_nameservers: str = _flagged(
+        "", "nameservers of production for clusterTest, by semicolon; empty asks the address server"
+    )
+    namesrv_domain: str = _setting(
+        "jmenv.tbsite.net",
+        "HOST or HOST:PORT of the address server for clusterTest",
+        key="rocketmq.namesrv.domain",
+    )
+    namesrv_domain_subgroup: str = _setting(
+        "nsaddr",
+        "first part of the name in the address server's path",
+        key="rocketmq.namesrv.domain.subgroup",
+    )
     log_level: str = _setting("INFO", "least severe log line written to stderr", flag=True, runtime=True)
     log_format: str = _flagged("text", "lines of text, or one JSON object a line; UTC")
     inert: Mapping[str, str] = field(default_factory=dict)
@@ -245,6 +272,11 @@ class NamesrvSettings:
     def members(self) -> tuple[str, ...]:
         """Raft addresses of all members as written; the text is the identity."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
+
+    @property
+    def rpc_hooks(self) -> tuple[str, ...]:
+        """Names of the hooks of the wire, in their order."""
+        return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def kv_path(self) -> str:
@@ -355,7 +387,7 @@ def read_address(what: str, text: str, *, separator: str = "") -> tuple[str, int
     return host, port
 
 
-_RANGES: Final = {
+RANGES: Final = {
     "listenPort": (0, 65_535),
     "scanNotActiveBrokerInterval": (50, 3_600_000),
     "serverChannelMaxIdleTimeSeconds": (1, 86_400),
@@ -375,6 +407,7 @@ CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
     "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+    "acl": ACL_MODES,
     "logLevel": LEVELS,
     "logFormat": STYLES,
 }
@@ -386,7 +419,7 @@ def validate(settings: NamesrvSettings) -> None:
     Raises:
         ConfigError: On the first that does not hold; it names value and what is allowed.
     """
-    for key, (least, most) in _RANGES.items():
+    for key, (least, most) in RANGES.items():
         number = getattr(settings, BY_KEY[key].name)
         if not least <= number <= most:
             raise ConfigError(f"{key}={number} is outside {least} to {most}")
@@ -403,6 +436,17 @@ def validate(settings: NamesrvSettings) -> None:
         settings.http_tls()
     except TlsSettingError as error:
         raise ConfigError(str(error)) from None
+    if bool(settings.acl_file) != (settings.acl != "off"):
+        raise ConfigError(
+            f"--acl {settings.acl} needs --acl-file FILE"
+            if settings.acl != "off"
+            else f"--acl-file {settings.acl_file} needs --acl admin or --acl all"
+        )
+    if settings.admin_networks:
+        try:
+            parse_networks(settings.admin_networks)
+        except AddressError as error:
+            raise ConfigError(f"--admin-networks {error}") from None
     if settings.mode == "independent":
         refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":

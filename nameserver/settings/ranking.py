@@ -20,7 +20,6 @@ from .declared import (
     validate,
 )
 
-_NO_EFFECT: Final = "clusterTest"
 _CONTROLLER: Final = "enableControllerInNamesrv"
 
 
@@ -58,6 +57,8 @@ def load_settings(
     for key, text in file.items():
         value = text.strip().lower()
         reason = closed_door(key, value)
+        if key == "aclEnable" and value.partition("#")[0].strip() == "true":
+            reason = "is a broker's setting; a nameserver has acl=admin or acl=all, with aclFile"
         if reason is not None:
             raise ConfigError(f"{key}={value}: {reason}")
     unknown = [key for key in file if key not in BY_KEY and key not in INERT]
@@ -71,10 +72,10 @@ def load_settings(
             f"{_CONTROLLER}=true: there is no controller, so nobody would replace a master that died,"
             " allowed is false"
         )
-    if inert.get(_NO_EFFECT, "").lower() == "true":
-        warnings.append(f"{_NO_EFFECT}=true has no effect here")
     settings = NamesrvSettings(**parse_values(merged), inert=MappingProxyType(inert))
     validate(settings)
+    if settings.cluster_test_nameservers and not settings.cluster_test:
+        warnings.append("clusterTestNameservers has no effect with clusterTest=false")
     if settings.http_token_file and settings.http_listen is None:
         warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -42,6 +42,7 @@ from routekeeper.remoting.codes import (
 from routekeeper.remoting.errors import FieldError, RemoteProtocolError
 from routekeeper.remoting.fields import GetRouteFields
 from routekeeper.remoting.header import Header, decode_header, encode_header
+from routekeeper.remoting.histogram import Histogram
 from routekeeper.remoting.route import RouteDialect, dialect_for, encode_route
 
 #: Answers after which a batch is handed back to the connection, which then looks whether its peer reads.
@@ -54,10 +55,14 @@ BATCH_BYTES: Final = 256 * 1024
 _LEARNING: Final = 16
 #: Answers above this many bytes go the full way. That of a topic on 5,000 broker names is 1 MB.
 TAIL_MAX: Final = 1024 * 1024
+#: Bytes of received data that may be one request; real ones take 110 to 250.
+_ALONE_MAX: Final = 512
 #: Requests known. Learning one costs some 30 us; with fewer than this none is ever learnt twice.
 REQUESTS_MAX: Final = 100_000
 #: Requests for topics that nobody has, whose names strangers can make up. The oldest is forgotten first.
 MISSES_MAX: Final = 4096
+#: Answers from the cache after which one is timed. It stands for all since the last one: they are alike.
+TIMED_EVERY: Final = 64
 #: Bytes held in all: answers, and what is known of requests.
 BYTES_MAX: Final = 128 * 1024 * 1024
 
@@ -109,6 +114,7 @@ class _Known:
     """The pieces of one answer, brought up to date in place.
 
     Attributes:
+        size: Bytes of the whole request.
         rest_at: Where the bytes behind the opaque begin; counted as :class:`RouteReader` does.
         shared: None: the answer is that nobody has the topic.
         topic_revision: That of the topic which they show.
@@ -116,6 +122,7 @@ class _Known:
     """
 
     asked: _Asked
+    size: int
     cost: int
     rest_at: int
     shared: _Shared | None = None
@@ -132,6 +139,28 @@ class _Known:
         return True
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Missing(_Known):
+    """The answer that nobody has a topic.
+
+    Its revision stays behind that of every table, so that :meth:`holds` is asked, and counts, each time.
+
+    Attributes:
+        looked_at: Revision of the table at which it was last found to be right.
+    """
+
+    cache: RouteCache
+    looked_at: int = -1
+
+    def holds(self, view: RouteView) -> bool:
+        if self.looked_at != (revision := view.revision):
+            if view.topic_revision(self.asked.topic) != self.topic_revision:
+                return False
+            self.looked_at = revision
+        self.cache.misses += 1
+        return True
+
+
 class RouteReader:
     """Answers the route queries of one connection from a cache; remembers how its client writes them."""
 
@@ -142,8 +171,9 @@ class RouteReader:
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
-        # The place of the last request's opaque: in a binary one from its start, else from its end.
-        self._opaque_at, self._rest_at = _BINARY_OPAQUE, _BINARY_REST
+        # The place of the last request's opaque: in a binary one from its start, else from its end. At first
+        # nowhere, so that nothing is found.
+        self._opaque_at = self._rest_at = 0
 
     def whole(self, data: bytes) -> bytes | int | None:
         """Return the answers to ``data`` if it is known route queries of one kind and nothing else.
@@ -153,14 +183,31 @@ class RouteReader:
         A number is that of the barrier that ``data``, which begins with a route query, must wait for.
         """
         cache = self._cache
+        if cache.hits >= cache.timed_at:
+            return cache.time(self.whole, data)
         view = cache.view()
         if view is None:
             return self.waits(data, 0) or None
-        known_of, revision = cache.requests.get, view.revision
+        missed = cache.misses
+        known_of, revision, end = cache.requests.get, view.revision, len(data)
         from_opaque, from_rest = self._opaque_at, self._rest_at
         is_binary = from_opaque > 0
+        if end <= _ALONE_MAX:
+            # One alone takes 2,900 instructions less than by the loop below, of 16,500 in all.
+            known, opaque = known_of(data[:from_opaque] + data[from_rest:]), data[from_opaque:from_rest]
+            if (
+                known is not None
+                and known.size == end
+                and known.rest_at == from_rest
+                # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+                and (is_binary or (opaque.isdigit() and opaque >= b"1"))
+                and (cache.longest <= BATCH_BYTES or len(known.tail) <= BATCH_BYTES)
+                and (known.revision == revision or known.holds(view))  # the last one: it counts
+            ):
+                cache.hits += 1
+                return known.head + opaque + known.tail
         pieces: list[bytes] = []
-        position, end = 0, len(data)
+        position = 0
         while position + _BINARY_REST < end:
             # The two lower bytes of the length word are all of it in a known request. The whole word is part
             # of the key, so a wrong end finds nothing.
@@ -172,9 +219,9 @@ class RouteReader:
                 known is None
                 or known.rest_at != from_rest
                 or not (known.revision == revision or known.holds(view))
-                # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
                 or not (is_binary or (opaque.isdigit() and opaque >= b"1"))
             ):
+                cache.misses = missed  # all are looked up again
                 return None
             pieces += (known.head, opaque, known.tail)
             position = stop
@@ -185,6 +232,7 @@ class RouteReader:
             or count > BATCH_MAX
             or (count * cache.longest > BATCH_BYTES and sum(map(len, pieces[2::3])) > BATCH_BYTES)
         ):
+            cache.misses = missed
             return None
         cache.hits += count
         return b"".join(pieces)
@@ -283,11 +331,18 @@ class RouteCache:
         settings: Returns the settings in force.
         gate: Returns the number of the barrier that a route query which ``view`` lets wait must wait for; 0
             if it is to go the full way.
+        admits: Says by the arguments and the release of a request whether it may be answered from here, from
+            wherever it comes; None: all may. A request that is known is not asked about again.
+        knows_misses: Answers for topics that nobody has are held, too; else those queries go the full way.
+        clock: Seconds.
     """
 
     view: Callable[[], RouteView | None]
     settings: Callable[[], NamesrvSettings]
     gate: Callable[[], int]
+    clock: Callable[[], float]
+    admits: Callable[[Mapping[str, str], int], bool] | None = None
+    knows_misses: bool = True
     requests_max: int = REQUESTS_MAX
     misses_max: int = MISSES_MAX
     bytes_max: int = BYTES_MAX
@@ -305,6 +360,13 @@ class RouteCache:
         self.longest = 0
         #: Route queries answered from here.
         self.hits = 0
+        #: Those of them that said that nobody has the topic.
+        self.misses = 0
+        #: How long the answers from here took; one in :data:`TIMED_EVERY` is timed, for all of them.
+        self.times = Histogram()
+        #: Hits from which on the next answer is timed. For readers.
+        self.timed_at = 1
+        self._timed = 0  # hits that the times count
         #: Requests that had to be parsed to be learnt.
         self.learnt = 0
 
@@ -316,6 +378,18 @@ class RouteCache:
     def reader(self) -> RouteReader:
         """Return what answers the queries of a new connection."""
         return RouteReader(self)
+
+    def time(self, whole: Callable[[bytes], bytes | int | None], data: bytes) -> bytes | int | None:
+        """Return what a reader answers to ``data``, and note how long that took."""
+        self.timed_at = self.hits + TIMED_EVERY
+        before, begun = self.hits, self.clock()
+        answers = whole(data)
+        if self.hits > before:
+            self.times.observe(self.clock() - begun, self.hits - self._timed)
+            self._timed = self.hits
+        else:
+            self.timed_at = before
+        return answers
 
     def clear(self) -> None:
         """Forget everything."""
@@ -336,13 +410,18 @@ class RouteCache:
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
             return None
-        asked = _read(frame[8:], word >> 24, opaque_at - 8, opaque_size)
+        asked = _read(frame[8:], word >> 24, opaque_at - 8, opaque_size, self.admits)
         if asked is None:
+            return None
+        is_missing = view.topic(asked.topic) is None
+        if is_missing and not self.knows_misses:
             return None
         if len(self.requests) >= self.requests_max or self.held_bytes > self.bytes_max:
             self.clear()
-        known = _Known(asked, _KNOWN_COST + len(frame), rest_at)
-        if view.topic(asked.topic) is None:
+        cost = _KNOWN_COST + len(frame)
+        known = _Known(asked, len(frame), cost, rest_at)
+        if is_missing:
+            known = _Missing(asked, len(frame), cost, rest_at, cache=self)
             self._miss(known, view, opaque_size)
         elif not self.refresh(known, view, opaque_size):
             return None
@@ -364,15 +443,15 @@ class RouteCache:
         known.head = _LENGTHS.pack(4 + header_size, asked.codec << 24 | header_size) + before
         known.cost += len(known.head) + len(known.tail)
         known.topic_revision = view.topic_revision(asked.topic)
-        known.revision = view.revision
+        self.misses += 1
 
     def refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
         """Make an answer what the table now says; False if it is to be learnt anew, or takes the full way."""
+        if isinstance(known, _Missing):
+            return known.holds(view)
         asked = known.asked
         topic_revision = view.topic_revision(asked.topic)
         if known.topic_revision != topic_revision:
-            if known.shared is None and known.tail:
-                return False  # the topic came
             shared = self._share(asked, view)
             if shared is None:
                 return False
@@ -433,7 +512,13 @@ class RouteCache:
         self._release(known)
 
 
-def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> _Asked | None:
+def _read(
+    header_bytes: bytes,
+    codec: int,
+    opaque_at: int,
+    opaque_size: int,
+    admits: Callable[[Mapping[str, str], int], bool] | None,
+) -> _Asked | None:
     """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
@@ -443,6 +528,8 @@ def _read(header_bytes: bytes, codec: int, opaque_at: int, opaque_size: int) -> 
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None
     if fields.topic is None or fields.zone_mode:
+        return None
+    if admits is not None and not admits(header.ext_fields or {}, header.version):
         return None
     if codec == HeaderCodec.JSON and not _is_opaque(header_bytes, header, opaque_at, opaque_at + opaque_size):
         return None

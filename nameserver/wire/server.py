@@ -8,38 +8,81 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from routekeeper.nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from routekeeper.nameserver.handlers import (
+    DONE,
+    READS,
+    SERVED,
+    broker_of_farewell,
+    decide,
+    must_wait,
+    route_answer,
+)
+from routekeeper.nameserver.liveness import Ownership
 from routekeeper.nameserver.modes.interface import (
+    DEFAULT,
+    LINEARIZABLE,
     NO_QUORUM_TAG,
     Consistency,
     Freshness,
     FreshnessNotOffered,
     NoQuorum,
 )
+from routekeeper.nameserver.production.kept import MARK
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
-from routekeeper.nameserver.settings.declared import NamesrvSettings
+from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId
+from routekeeper.remoting.acl.accounts import Accounts, AclFileError
+from routekeeper.remoting.acl.loading import shared_with_others
 from routekeeper.remoting.addresses import charged_host
+from routekeeper.remoting.audit_log import AuditLog as Refusals
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import SUCCESS, RemotingCommand
-from routekeeper.remoting.transport.port_context import watched_port
+from routekeeper.remoting.errors import FieldError
+from routekeeper.remoting.fields import GetRouteFields
+from routekeeper.remoting.transport.connection import Handler
+from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
 from routekeeper.remoting.watched_files import WatchedFiles
 
+from . import audit_log
+from .access import AccessControl
 from .audit_log import AuditLog
+from .kv_print import KvPrint
 from .notices import Notices
 from .route_cache import RouteCache
 
+if TYPE_CHECKING:
+    from routekeeper.nameserver.production.asking import Production
+
 log = logging.getLogger(__name__)
 
+#: Bytes of large registrations that a member of a group works on at once. It refuses those that it has read
+#: and not answered within :data:`ANSWER_WITHIN_S`; those not read yet just wait. A few keep all members busy.
+RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5
+
+
+#: Code to the group in which a request is timed.
+GROUPS: Final[Mapping[int, str]] = {
+    **dict.fromkeys(SERVED, "admin"),
+    **dict.fromkeys(READS, "list"),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: "route",
+    RequestCode.REGISTER_BROKER: "register",
+    RequestCode.QUERY_DATA_VERSION: "register",
+    RequestCode.BROKER_HEARTBEAT: "register",
+    RequestCode.UNREGISTER_BROKER: "unregister",
+}
 
 
 class NameServer:
@@ -56,6 +99,7 @@ class NameServer:
 
     Raises:
         TlsSettingError: If those cannot be used.
+        ConfigError: If a hook, or the production environment, cannot be used as it is set.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -64,8 +108,9 @@ class NameServer:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
+        self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
-        self._freshness = Freshness.DEFAULT
+        self._freshness = DEFAULT
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
         self._barrier_view: RouteView | None = None
         self._view_seen: RouteView | None = None
@@ -75,32 +120,70 @@ class NameServer:
         self.notify_min_broker = self._notices.send
         self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
         self.audit = AuditLog()
-        self.cache = RouteCache(
-            view=self._readable_view, settings=lambda: settings.current, gate=self._barrier_to_wait_for
-        )
+        self.production: Production | None = None
+        if settings.current.cluster_test:
+            from routekeeper.nameserver.production.asking import Production  # aiohttp takes 0.15 s to load
+
+            self.production = Production(settings, group)
+        #: For each port with a certificate (raft, wire, http): returns the seconds until that ends.
+        self.expirations: dict[str, Callable[[], float]] = {}
         current = settings.current
+        self._access = AccessControl(current)
+        # A log of its own: strangers who are refused must not use up the lines about changes.
+        self._refusals = Refusals(audit_log.log)
+        #: Files that are read again when they change.
+        self.reloads: list[WatchedFiles[Any]] = []
+        self.cache = RouteCache(
+            view=self._readable_view,
+            settings=lambda: settings.current,
+            gate=self._barrier_to_wait_for,
+            clock=time.perf_counter,
+            admits=self._access.is_signed if self._access.guards_reads else None,
+            knows_misses=self.production is None,
+        )
+        self._access_files = None if self._access.file is None else self._watch_accounts(self._access.file)
+        if self._access_files is not None:
+            self.reloads.append(self._access_files)
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
-        self.reloads: list[WatchedFiles[Any]] = []
+        if current.mode == "raft":
+            limits = replace(limits, large_frames_max=RAFT_LARGE_FRAMES_MAX)
         self.tls_files = watched_port(current.tls, self._take_tls)
         if self.tls_files is not None:
-            self.reloads.append(self.tls_files.files)
+            self.add_certificate("wire", self.tls_files)
+        handlers: dict[int, Handler] = {
+            code: self._read if code in READS else self._execute for code in SERVED
+        } | {RequestCode.REGISTER_BROKER: self._register}
+        try:
+            hooks = load_hooks(current.rpc_hooks)
+        except HookError as error:
+            raise ConfigError(f"--rpc-hook {error}") from error
+        self.hooks = ServerHooks(hooks, time.perf_counter)
+        self._hooked = bool(hooks)
+        handlers = self.hooks.wrap(handlers)
+        if self._access.is_needed:  # before hooks: strangers must not use up their time
+            handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
         self.wire = RemotingServer(
-            handlers={code: self._read if code in READS else self._execute for code in SERVED}
-            | {RequestCode.REGISTER_BROKER: self._register},
+            handlers=handlers,
             group=group,
             limits=limits,
             closed=self._closed,
-            fast_path=self.cache.reader,
+            fast_path=None if hooks else self.cache.reader,  # hooks see route queries, too
             backlog=current.socket_backlog,
             tls=self.tls_files.value if self.tls_files is not None else None,
+            groups=GROUPS,
         )
 
     @property
     def uptime_s(self) -> float:
         """Seconds since this process began to serve."""
         return self._loop.time() - self._started_at
+
+    def add_certificate(self, port: str, files: PortFiles) -> None:
+        """Take the files of a port's certificate into :attr:`expirations` and :attr:`reloads`."""
+        self.expirations[port] = lambda: files.left_s
+        self.reloads.append(files.files)
 
     async def start(self, consistency: Consistency) -> str:
         """Bind and serve; return the bound ``host:port``.
@@ -109,6 +192,9 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._mode = consistency
+        if self._access_files is not None:
+            self._access_files.watch()
+        self._kv_print = KvPrint(lambda: consistency.view(Freshness.STALE), self._loop.call_later)
         host, port = self._settings.current.listen
         if self.tls_files is not None:
             self.tls_files.watch()
@@ -119,8 +205,15 @@ class NameServer:
         if self.tls_files is not None:
             self.tls_files.close()
         await self.wire.close(drain_s=drain_s)
+        if self._kv_print is not None:
+            self._kv_print.close()
         await self._notices.close()
+        if self._access_files is not None:
+            self._access_files.close()
+        if self.production is not None:
+            await self.production.close()
         self.audit.close()
+        self._refusals.close()
 
     # -- effects of a mode ---------------------------------------------------------------------------
 
@@ -145,6 +238,46 @@ class NameServer:
         self._notices.closed(ConnectionId(connection.id))
         self._mode.closed(ConnectionId(connection.id), by_us=by_us)
 
+    # -- access --------------------------------------------------------------------------------------
+
+    def _watch_accounts(self, file: Path) -> WatchedFiles[Accounts]:
+        """Read the access file, and again when it changes.
+
+        Raises:
+            ConfigError: If it cannot be used.
+        """
+        try:
+            files = WatchedFiles("access file", [file], self._access.read, self._take_accounts)
+        except AclFileError as error:
+            raise ConfigError(f"--acl-file {error}") from None
+        for warning in shared_with_others([file]):
+            log.warning("access file warning=%s", warning)
+        self._access.accounts = files.value
+        return files
+
+    def _take_accounts(self, accounts: Accounts) -> None:
+        self._access.accounts = accounts
+        self.cache.clear()  # a signature that it has seen may be worth nothing now
+
+    def _checked(
+        self, handler: Handler, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        """Serve a request if accounts and networks allow it."""
+        is_stranger = command.code != RequestCode.UNREGISTER_BROKER or self._is_stranger(connection, command)
+        denied = self._access.denied(command, connection.host, is_stranger=is_stranger)
+        if denied is None:
+            return handler(connection, command)
+        self._refusals.refusal(connection.peer, command.code, denied)
+        return command.reply(denied.code, remark=denied.remark)
+
+    def _is_stranger(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Say whether the broker that says farewell never registered over this connection."""
+        try:
+            broker = broker_of_farewell(command)
+        except FieldError:
+            return True
+        return self._mode.ownership(broker, ConnectionId(connection.id)) is Ownership.STRANGER
+
     # -- requests ------------------------------------------------------------------------------------
 
     def _readable_view(self) -> RouteView | None:
@@ -157,7 +290,7 @@ class NameServer:
         if settings.need_wait_for_service and must_wait(settings, self.uptime_s):
             return None
         view = self._barrier_view
-        if self._freshness is not Freshness.LINEARIZABLE:
+        if self._freshness is not LINEARIZABLE:
             try:
                 view = self._mode.view(self._freshness)
             except (NoQuorum, FreshnessNotOffered):
@@ -173,7 +306,7 @@ class NameServer:
         Everything that arrives before the barrier is sent, on any connection, joins the same one.
         """
         if (
-            self._freshness is not Freshness.LINEARIZABLE
+            self._freshness is not LINEARIZABLE
             or self._barrier_view is not None
             or self._refused is not None
             or must_wait(self._settings.current, self.uptime_s)
@@ -204,7 +337,25 @@ class NameServer:
             return self._execute(connection, command)
         decision = decide(view, command, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
+        if self.production is not None and _may_be_asked(command, decision):
+            deadline = self._loop.time() + ANSWER_WITHIN_S
+            return self._ask_production(connection, command, decision, deadline=deadline)
         return _reply(command, decision)
+
+    async def _ask_production(
+        self, connection: Connection, command: RemotingCommand, unknown: Answer, *, deadline: float
+    ) -> RemotingCommand:
+        """Answer a query for a topic that is unknown here as production does; else as it would be here."""
+        assert self.production is not None
+        fields = GetRouteFields.parse(command.ext_fields)
+        topic = fields.topic or ""
+        kept = self.production.kept(topic)
+        if kept is not None:
+            route = kept.route
+        else:
+            host = charged_host(connection.host)
+            route = await self.production.ask(topic, host=host, deadline=deadline)
+        return _reply(command, unknown if route is None else route_answer(route, command, fields))
 
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
@@ -215,6 +366,8 @@ class NameServer:
             host=charged_host(connection.host),
         )
         self.audit.request(connection.peer, command, answer)
+        if self.production is not None and _may_be_asked(command, answer):
+            return await self._ask_production(connection, command, answer, deadline=deadline)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
 
@@ -226,16 +379,17 @@ class NameServer:
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
-        later = DeferredReply(connection, command)
+        # Hooks see what a reply object sends; without hooks it is needed only if the answer comes later.
+        later = DeferredReply(connection, command) if self._hooked else None
         answer = self._mode.register(
             command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
-            answered=lambda answer: later.send(None if answer is DONE else _reply(command, answer)),
+            answered=partial(_send_later, later or connection, command, connection.begun),
             host=charged_host(connection.host),
         )
         if answer is None:
-            return later
+            return later or DeferredReply(connection, command)
         return SUCCESS if answer is DONE else _reply(command, answer)
 
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
@@ -249,6 +403,26 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
+
+
+def _send_later(
+    way: Connection | DeferredReply, command: RemotingCommand, begun: float, answer: Answer
+) -> None:
+    reply = None if answer is DONE else _reply(command, answer)
+    if isinstance(way, DeferredReply):
+        way.send(reply)
+    else:
+        way.send_deferred(command, reply, begun=begun)
+
+
+def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
+    """Say whether this answers a route query of a client for a topic that is unknown here."""
+    return (
+        command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        and answer.code == ResponseCode.TOPIC_NOT_EXIST
+        and MARK not in command.ext_fields
+        and bool(command.ext_fields.get("topic"))
+    )
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

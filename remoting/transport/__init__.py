@@ -8,10 +8,10 @@ from typing import Protocol
 
 from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import LocalProtocolError, RemotingError, Withdrawn
+from routekeeper.remoting.errors import LocalProtocolError, RemotingError, RequestRefused, Withdrawn
 from routekeeper.remoting.line_limit import LimitedLog
 
-__all__ = ["Hook", "Hooks", "check_holds", "split_address"]
+__all__ = ["Hooks", "RPCHook", "check_holds", "split_address"]
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +26,28 @@ def check_holds(addr: str, unless: Callable[[], bool] | None) -> None:
         raise Withdrawn(f"not sent to {addr}: it holds no more")
 
 
-class Hook(Protocol):
-    """Sees each request before it is sent and each answer before its caller does."""
+class RPCHook(Protocol):
+    """Sees requests and their answers: those that a client sends, or those that a server gets.
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the request to send in its place."""
+    In a client, ``before_request`` is called right before a request is sent, and ``after_response`` before
+    its caller has the answer. In a server, they are called around what serves the request.
+    """
+
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
+        """Return the request that takes its place: itself, or a changed copy.
+
+        A client's hook may change everything but the opaque, a server's only ``ext_fields``.
+
+        Args:
+            remote: ``host:port`` of the other side.
+
+        Raises:
+            RequestRefused: If the request is not to be sent, or not to be served.
+        """
         ...
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Look at an answer; it cannot be changed."""
 
 
 class Hooks:
@@ -43,40 +57,49 @@ class Hooks:
         clock: Seconds, for the bound on log lines.
     """
 
-    def __init__(self, hooks: tuple[Hook, ...], clock: Callable[[], float]) -> None:
+    def __init__(self, hooks: tuple[RPCHook, ...], clock: Callable[[], float]) -> None:
         self._hooks = hooks
         self._log = LimitedLog(log, clock)
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
         """Return the request to send.
 
         Raises:
-            LocalProtocolError: If a hook failed or returned something else; nothing was sent.
+            LocalProtocolError: If a hook refused, failed or returned something else; nothing was sent.
         """
         for hook in self._hooks:
             try:
-                changed = hook.before(addr, request)
+                changed = hook.before_request(remote, request)
+            except RequestRefused as refusal:
+                raise LocalProtocolError(
+                    f"hook {type(hook).__name__} refused the request: {refusal}"
+                ) from refusal
             except RemotingError:
                 raise
             except Exception as error:  # the user's code, in the middle of whatever sends the request
                 raise LocalProtocolError(f"hook {type(hook).__name__} failed: {error!r}") from error
             if not isinstance(changed, RemotingCommand):
-                if isinstance(changed, Coroutine):
-                    changed.close()
                 raise LocalProtocolError(
-                    f"before of hook {type(hook).__name__} returned {type(changed).__name__},"
+                    f"before_request of hook {type(hook).__name__} returned {describe_and_close(changed)},"
                     " allowed a RemotingCommand"
                 )
             request = changed
         return request
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Show an answer; an exception is logged: the answer says what became of the request."""
         for hook in self._hooks:
             name = type(hook).__name__
             try:
-                hook.after(addr, request, answer)
+                hook.after_response(remote, request, response)
             except Exception as error:  # the user's code
                 self._log.write(
                     logging.WARNING, name, "hook failed after an answer hook=%s error=%r", name, error
                 )
+
+
+def describe_and_close(returned: object) -> str:
+    """Return the kind of what a hook returned in place of a request; close it if it is a coroutine."""
+    if isinstance(returned, Coroutine):
+        returned.close()
+    return type(returned).__name__

@@ -14,7 +14,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
-from routekeeper.remoting.transport import Hook, Hooks, check_holds, split_address
+from routekeeper.remoting.transport import Hooks, RPCHook, check_holds, split_address
 from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RemotingClient:
         outstanding_max: int = OUTSTANDING_MAX,
         close_on_timeout: bool = True,
         idle_s: float = 120.0,
-        hooks: tuple[Hook, ...] = (),
+        hooks: tuple[RPCHook, ...] = (),
         on_connected: Callable[[str], None] | None = None,
         on_lost: Callable[[str], None] | None = None,
         tls: Tls | None = None,
@@ -108,7 +108,7 @@ class RemotingClient:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
-        request = self._hooks.before(addr, request)
+        request = self._hooks.before_request(addr, request)
         check_holds(addr, unless)
         opaque, future = connection.begin(request, deadline)
         try:
@@ -116,7 +116,7 @@ class RemotingClient:
         except asyncio.CancelledError:
             connection.forget(opaque)
             raise
-        self._hooks.after(addr, request, answer)
+        self._hooks.after_response(addr, request, answer)
         return answer
 
     async def invoke_oneway(
@@ -140,7 +140,7 @@ class RemotingClient:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
-        request = self._hooks.before(addr, request)
+        request = self._hooks.before_request(addr, request)
         check_holds(addr, unless)
         connection.oneway(request)
 
@@ -276,7 +276,7 @@ async def _reach(
                 make,
                 address,
                 port,
-                ssl=None if tls is None else tls.context,
+                ssl=None if tls is None else tls.context(),
                 server_hostname=None if tls is None else host,
             )
         except OSError as error:

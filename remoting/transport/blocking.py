@@ -18,7 +18,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
-from routekeeper.remoting.transport import Hook, Hooks, check_holds, split_address
+from routekeeper.remoting.transport import Hooks, RPCHook, check_holds, split_address
 from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class BlockingClient:
         connect_timeout_s: float = 3.0,
         outstanding_max: int = OUTSTANDING_MAX,
         close_on_timeout: bool = True,
-        hooks: tuple[Hook, ...] = (),
+        hooks: tuple[RPCHook, ...] = (),
         tls: Tls | None = None,
     ) -> None:
         self._tls = tls
@@ -99,7 +99,7 @@ class BlockingClient:
         """
         deadline = time.monotonic() + timeout_s
         connection = self._connection(addr, deadline)
-        request = self._hooks.before(addr, request)
+        request = self._hooks.before_request(addr, request)
         try:
             answer = connection.invoke(request, deadline, unless)
         except RequestTimeout:
@@ -109,7 +109,7 @@ class BlockingClient:
         except ConnectionLost:
             self._drop(connection, "the connection was lost")
             raise
-        self._hooks.after(addr, request, answer)
+        self._hooks.after_response(addr, request, answer)
         return answer
 
     def invoke_oneway(
@@ -132,7 +132,7 @@ class BlockingClient:
         """
         deadline = time.monotonic() + timeout_s
         connection = self._connection(addr, deadline)
-        request = self._hooks.before(addr, request)
+        request = self._hooks.before_request(addr, request)
         try:
             connection.oneway(request, deadline, unless)
         except ConnectionLost:
@@ -244,7 +244,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     """
     from routekeeper.remoting.transport.tls import Pipe, TlsError
 
-    pipe = Pipe(tls.context, host)
+    pipe = Pipe(tls.context(), host)
     done = pipe.shake(b"")
     while True:
         left = deadline - time.monotonic()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol, cast
 
@@ -118,13 +119,18 @@ class DeferredReply:
     A handler that returns one must not have sent it yet, and must send it, also when the connection is gone
     by then: a server that closes waits for it. A handler looks first whether its connection has
     :attr:`ServerLimits.unanswered_max` requests unanswered.
+
+    Attributes:
+        seen_by: Called with the answer before it is sent.
     """
 
-    __slots__ = ("connection", "request")
+    __slots__ = ("_begun", "connection", "request", "seen_by")
 
     def __init__(self, connection: Connection, request: RemotingCommand) -> None:
         self.connection = connection
         self.request = request
+        self.seen_by: Callable[[RemotingCommand | None], None] | None = None
+        self._begun = connection.begun
 
     def send(self, answer: RemotingCommand | None) -> None:
         """Send the answer; dropped if the connection is gone, or the request wanted none.
@@ -132,7 +138,9 @@ class DeferredReply:
         Args:
             answer: None: success and nothing else.
         """
-        self.connection.send_deferred(self.request, answer)
+        if self.seen_by is not None:
+            self.seen_by(answer)
+        self.connection.send_deferred(self.request, answer, begun=self._begun)
 
 
 class Connection(Inner):
@@ -143,12 +151,14 @@ class Connection(Inner):
         peer: ``host:port`` of the other side.
         host: The host of it; of an IPv4 peer without the wrapping of a listener for both families.
         cost_s: Seconds for which its requests have held the loop, see :class:`Turns`.
+        begun: Instant at which the request that is dispatched has come, or began to wait for its turn.
     """
 
     __slots__ = (
         "_backed_up",
         "_closing_by_us",
         "_counted",
+        "_dispatched",
         "_finishing",
         "_full",
         "_held_back",
@@ -160,8 +170,10 @@ class Connection(Inner):
         "_queued",
         "_straight",
         "_transport",
+        "_waits_since",
         "_whole",
         "active",
+        "begun",
         "host",
         "id",
         "idle_ticks",
@@ -195,6 +207,9 @@ class Connection(Inner):
         self._held_back = False  # it waits for one
         self._large_unanswered = 0  # requests with large bodies whose answers come later
         self._queued = False  # waits for a turn
+        self._waits_since = 0.0  # the instant at which it began to; 0: it does not
+        self.begun = 0.0
+        self._dispatched = False  # a request was, whatever became of it
         self._backed_up = False  # the peer has left bytes unread that are counted
         self._paused = False  # so many that nothing more is done for it
         self._closing_by_us = False
@@ -237,6 +252,7 @@ class Connection(Inner):
                 self._break(str(error))
                 return
             if request is not None:
+                self.begun = self.server.turns.began
                 answer = self._dispatch(request)
                 if answer is not None:
                     self.send_bytes(answer)
@@ -324,12 +340,23 @@ class Connection(Inner):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
+    def has_asked(self) -> bool:
+        """Return whether any request has come over it."""
+        return self._dispatched or self._inbox.answered
+
+    @property
     def writable(self) -> bool:
         """False while the peer does not read what it was sent, or is gone."""
         return self.open and not self._paused
 
-    def send_deferred(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
-        """Send an answer that was put off, see :class:`DeferredReply`; None: success and nothing else."""
+    def send_deferred(
+        self, request: RemotingCommand, answer: RemotingCommand | None, *, begun: float
+    ) -> None:
+        """Send an answer that was put off, see :class:`DeferredReply`; None: success and nothing else.
+
+        Args:
+            begun: As the attribute, when the request was dispatched.
+        """
         self.unanswered -= 1
         server = self.server
         server.deferred -= 1
@@ -338,12 +365,10 @@ class Connection(Inner):
             self._place()
         if server.all_sent is not None:
             server.deferred_sent()
-        if answer is not None:
-            frame = self._encode(request, answer)
-            if frame is not None:
-                self.send_bytes(frame)
-        elif not request.flag & FLAG_ONEWAY:
-            self.send_bytes(encode_done(request))
+        frame = self._encode(request, SUCCESS if answer is None else answer)
+        if frame is not None:
+            self.send_bytes(frame)
+        server.stats.took(request.code, time.perf_counter() - begun)
         if self._finishing:
             self._finish()
 
@@ -466,6 +491,7 @@ class Connection(Inner):
         elif not turns.begin():
             self._wait_for_turn()
             return
+        self.begun, self._waits_since = self._waits_since or turns.began, 0.0
         answers: list[bytes] = []
         dispatched_bytes = 0
         try:
@@ -509,6 +535,7 @@ class Connection(Inner):
         self._straight = False
         if not self._queued:
             self._queued = True
+            self._waits_since = time.perf_counter()
             self.server.turns.wait(self)
         self._kept()
 
@@ -596,6 +623,7 @@ class Connection(Inner):
                 future.set_result(request)
             return None
         server = self.server
+        self._dispatched = True
         handler = server.handlers.get(request.code)
         answer: RemotingCommand | None
         if handler is None:
@@ -626,12 +654,16 @@ class Connection(Inner):
                     )
                 else:
                     self.unanswered += 1
-                    server.spawn(self, self._answer_later(request, result), len(request.body))
+                    later = self._answer_later(request, result, begun=self.begun)
+                    server.spawn(self, later, len(request.body))
                     return None
-        return self._encode(request, answer)
+        frame = self._encode(request, answer)
+        if answer is not None:
+            server.stats.took(request.code, time.perf_counter() - self.begun)
+        return frame
 
     async def _answer_later(
-        self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+        self, request: RemotingCommand, result: Awaitable[RemotingCommand | None], *, begun: float
     ) -> None:
         try:
             answer = await result
@@ -642,6 +674,7 @@ class Connection(Inner):
         frame = self._encode(request, answer)
         if frame is not None:
             self.send_bytes(frame)
+        self.server.stats.took(request.code, time.perf_counter() - begun)
         if self._finishing:
             self._finish()
 
@@ -662,6 +695,7 @@ class Connection(Inner):
     def _encode(self, request: RemotingCommand, answer: RemotingCommand | None) -> bytes | None:
         if answer is None or request.flag & FLAG_ONEWAY:
             return None
+        self.server.stats.answered(answer.code)
         if answer is SUCCESS:
             return encode_done(request)
         try:

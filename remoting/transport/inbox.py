@@ -97,6 +97,7 @@ class Inbox:
         "_starts",
         "_unfinished",
         "_waiting",
+        "answered",
     )
 
     def __init__(
@@ -117,6 +118,8 @@ class Inbox:
         self._missing = 0  # bytes until it is worth looking at the unfinished frame again
         self._data = b""  # looked at from the position on; empty once all of it was
         self._position = 0
+        #: The fast path has answered something, by :meth:`next`.
+        self.answered = False
         self._parked_for = 0
         self._parked = b""
         self._behind: deque[tuple[int, bytes]] = deque()
@@ -189,8 +192,10 @@ class Inbox:
             self._is_asked = False
         else:
             self._is_asked = True
+            before = position
             position, enough = self._fast_path.leading(data, position, answers)
             self._position = position
+            self.answered = self.answered or position > before
             if position == end:
                 self._all_seen()
                 return None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.frame import FRAME_SIZE_MAX
+from routekeeper.remoting.histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +47,60 @@ class ServerStats:
     Attributes:
         requests: By code; only codes that are served, as strangers choose the others.
         requests_unknown: All others.
+        answers: By code, of those that our programs send.
+        answers_other: All others: what a client answered to a request that was handed on to it.
+        times: Of requests, from their arrival or the turn that they waited for to their answer, by group.
+        late: By how much the loop was late.
         connections_shed: Cut off because all together held too much.
         lines_suppressed: Log lines about peers that were not written.
     """
 
     __slots__ = (
+        "_time_of",
+        "answers",
+        "answers_other",
         "bad_frames",
         "connections_accepted",
         "connections_refused",
         "connections_shed",
+        "late",
         "lines_suppressed",
         "requests",
         "requests_unknown",
         "tasks_abandoned",
+        "times",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Mapping[int, str] | None = None) -> None:
+        """Count from now on.
+
+        Args:
+            groups: Request code to the group in which its requests are timed; others are not timed.
+        """
         self.requests: Counter[int] = Counter()
         self.requests_unknown = 0
+        self.answers = dict.fromkeys(map(int, ResponseCode), 0)
+        self.answers_other = 0
+        groups = groups or {}
+        self.times = {group: Histogram() for group in groups.values()}
+        self._time_of = {int(code): self.times[group] for code, group in groups.items()}
+        self.late = Histogram()
         self.bad_frames = 0
         self.connections_accepted = 0
         self.connections_refused = 0
         self.connections_shed = 0
         self.lines_suppressed = 0
         self.tasks_abandoned = 0
+
+    def answered(self, code: int) -> None:
+        """Count an answer."""
+        if code in self.answers:
+            self.answers[code] += 1
+        else:
+            self.answers_other += 1
+
+    def took(self, code: int, seconds: float) -> None:
+        """Note how long a request with this code has waited for its answer."""
+        histogram = self._time_of.get(code)
+        if histogram is not None:
+            histogram.observe(seconds)

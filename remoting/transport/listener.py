@@ -19,6 +19,7 @@ from routekeeper.remoting.transport.holdings import Holdings
 from routekeeper.remoting.transport.inbox import FastPath
 from routekeeper.remoting.transport.intake import Intake
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.lookups import hosts_to_listen_on
 from routekeeper.remoting.transport.secured import Entrance, PortContext, Secured, TlsPort
 from routekeeper.remoting.transport.turns import TURN_S, Turns
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: One sweep over all connections per this part of the idle time: a close is at most one part late.
 _IDLE_TICKS: Final = 24
+#: How often it is looked how late the loop is.
+LATENESS_PERIOD_S: Final = 0.1
 #: Time that answers have to leave which are sent when the time of a drain is over.
 FLUSH_S: Final = 1.0
 
@@ -40,6 +43,7 @@ class RemotingServer:
         fast_path: Makes the fast path of a connection.
         turn_s: Seconds that requests may hold the loop before others are served.
         tls: None: the port is plain. :attr:`TlsPort.current` of :attr:`tls` may be replaced while serving.
+        groups: Request code to the group in which its requests are timed.
     """
 
     def __init__(
@@ -54,11 +58,12 @@ class RemotingServer:
         backlog: int = 1024,
         turn_s: float = TURN_S,
         tls: PortContext | None = None,
+        groups: Mapping[int, str] | None = None,
     ) -> None:
         self.handlers = handlers
         self.limits = limits or ServerLimits()
         self.fast_path = fast_path
-        self.stats = ServerStats()
+        self.stats = ServerStats(groups)
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.turns = Turns(
@@ -83,6 +88,7 @@ class RemotingServer:
         self._backlog = backlog
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
+        self._lateness: asyncio.TimerHandle | None = None
         self._next_id = 1
         self._next_opaque = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,7 +119,7 @@ class RemotingServer:
         self.limits = fit_descriptors(self.limits)
         self._server = await self._loop.create_server(
             self._accepted,
-            host,
+            await hosts_to_listen_on(host),
             port,
             backlog=self._backlog,
             reuse_address=True,
@@ -130,6 +136,7 @@ class RemotingServer:
         assert self._server is not None
         await self._server.start_serving()
         self._schedule_sweep(self._loop)
+        self._look_how_late(self._loop.time())
 
     async def close(self, *, drain_s: float = 5.0, farewell: Callable[[], None] | None = None) -> None:
         """Stop accepting, answer what is being worked on for at most ``drain_s`` seconds, close the rest.
@@ -142,6 +149,8 @@ class RemotingServer:
         self._stopping = True
         if self._sweep is not None:
             self._sweep.cancel()
+        if self._lateness is not None:
+            self._lateness.cancel()
         if self._intake_look is not None:
             self._intake_look.cancel()
         if self._server is not None:
@@ -339,6 +348,13 @@ class RemotingServer:
     def _all_looked_at(self) -> None:
         if self._looked_at is not None:
             self._looked_at.set()
+
+    def _look_how_late(self, due: float) -> None:
+        """Note by how much the loop is late for this call, again and again."""
+        now = self._loop.time()
+        self.stats.late.observe(max(0.0, now - due))
+        due = now + LATENESS_PERIOD_S
+        self._lateness = self._loop.call_at(due, self._look_how_late, due)
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweep = loop.call_later(self.limits.idle_s / _IDLE_TICKS, self._sweep_idle, loop)

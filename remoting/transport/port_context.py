@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from routekeeper.remoting.tls_settings import (
 )
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.tls import no_password, reason
+
+logger = logging.getLogger(__name__)
 
 _VERIFY = dict(zip(CLIENT_AUTH, (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED), strict=True))
 
@@ -98,12 +101,13 @@ class PortFiles(CertificateFiles[PortContext]):
         config: str = "",
     ) -> None:
         self._what, self._settle = what, settle
-        self._config = (Path(config),) if config else ()
+        self._config: tuple[Path, ...] = (Path(config),) if config else ()
         self._settings = settle()
         self._take_context = take
         super().__init__(
             what, self._paths(), self._read, self._take_newest, ends_at=lambda context: context.ends_at
         )
+        self._warn_of_settings()
 
     def _paths(self) -> tuple[Path, ...]:
         return (*paths_of(self._settings), *self._config)
@@ -115,6 +119,11 @@ class PortFiles(CertificateFiles[PortContext]):
     def _take_newest(self, context: PortContext) -> None:
         self.files.paths = self._paths()
         self._take_context(context)
+        self._warn_of_settings()
+
+    def _warn_of_settings(self) -> None:
+        for warning in self._settings.warnings:
+            logger.warning("tls setting ignored file=%s reason=%s", self._config[0], warning)
 
 
 def watched_port(flags: TlsFlags, take: Callable[[PortContext], None]) -> PortFiles | None:

@@ -19,7 +19,8 @@ from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 #: such an authority made it, or nothing.
 Check = Literal["host", "authority", "nothing"]
 
-_READ: Final = 256 * 1024
+#: Bytes that are read at once: a record has no more. Room for many would be claimed for each small one.
+_READ: Final = 16 * 1024
 #: Bytes that are handed to the library at once. Its buffers keep the size that they had to grow to, for as
 #: long as the connection lives.
 _PIECE: Final = 16 * 1024
@@ -36,10 +37,11 @@ class Tls:
     """Security of connections.
 
     Attributes:
-        covers: Says of an address whether connections to it are.
+        context: Returns what the next connection uses.
+        covers: Says of an address whether connections to it are secured.
     """
 
-    context: ssl.SSLContext
+    context: Callable[[], ssl.SSLContext]
     covers: Callable[[str], bool]
 
     def reason(self, error: Exception) -> str:
@@ -47,12 +49,15 @@ class Tls:
         return str(error) if isinstance(error, ConnectionRefusedError) else reason(error)
 
 
-def load(*, ca_file: str, cert_file: str, key_file: str, check: Check) -> ssl.SSLContext:
+def load(
+    *, ca_file: str, cert_file: str, key_file: str, check: Check, key_password: str = ""
+) -> ssl.SSLContext:
     """Read the authorities that servers are judged by and the certificate that we show to them, if any.
 
     Args:
         ca_file: PEM; empty for those that the system trusts.
         key_file: Of ``cert_file``; empty if that holds the key, too.
+        key_password: Of an encrypted key; ignored for a plain one.
 
     Raises:
         TlsError: If a file cannot be used; names it.
@@ -73,7 +78,14 @@ def load(*, ca_file: str, cert_file: str, key_file: str, check: Check) -> ssl.SS
         try:
             for file in filter(None, (cert_file, key_file)):
                 read_regular(file, size_max=CERTIFICATES_SIZE_MAX)
-            context.load_cert_chain(cert_file, key_file or None, password=no_password)
+            context.load_cert_chain(
+                cert_file, key_file or None, password=(lambda: key_password) if key_password else no_password
+            )
+        except ssl.SSLError as error:
+            # OpenSSL gives no reason for a wrong password.
+            unknown = error.reason is None and key_password
+            words = "wrong password of the key, or no PEM" if unknown else reason(error)
+            raise TlsError(f"cert_file {cert_file!r} with key_file {key_file!r}: {words}") from None
         except (OSError, ValueError) as error:
             raise TlsError(f"cert_file {cert_file!r} with key_file {key_file!r}: {reason(error)}") from None
     return context
@@ -177,11 +189,13 @@ class Pipe:
             return None if self.closed else b""
 
     def _open_piece(self, data: bytes, parts: list[bytes]) -> None:
-        self._incoming.write(data)
-        read = self._tls.read
+        incoming, tls = self._incoming, self._tls
+        incoming.write(data)
         try:
-            while part := read(_READ):
+            while part := tls.read(_READ):
                 parts.append(part)
+                if not incoming.pending and not tls.pending():  # reading on would raise
+                    return
             self.closed = True
         except ssl.SSLWantReadError:
             pass

@@ -129,6 +129,11 @@ class Turns:
         self._gone: dict[str, float] = {}  # by host: what those that are gone had cost, if above that
 
     @property
+    def began(self) -> float:
+        """Instant of the last :meth:`begin`."""
+        return self._began
+
+    @property
     def waiting(self) -> int:
         """Workers that wait for their turn."""
         return len(self._small) + len(self._large)

@@ -99,7 +99,7 @@ def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> 
     assert (equal.name, equal.blocks, equal.scenarios) == ("equal", 10, [])
     assert {series.name for series in described} == {
         *TIMER_SERIES,
-        "equal-watches",
+        "equal-polling",
         "equal-journal",
         "defaults",
     } - {"equal"}
@@ -120,7 +120,7 @@ def test_full_profile_predicts_recoveries_by_two_divisors_and_checks_them_by_und
         "nameserver-restarts": ["one-empty", "all"],
     }
     equal = series["equal"]
-    assert not any(each.watches for each in series.values())
+    assert all(each.watches for each in series.values())
     for each in series.values():  # nothing else differs, and windows grow as timers do
         assert each.stretch == equal.timers.divisor / each.timers.divisor
         assert msgspec.structs.replace(each.timers, divisor=60.0) == equal.timers
@@ -146,7 +146,7 @@ def test_some_scenarios_are_made_in_the_series_that_have_a_case_of_them() -> Non
     }
     with pytest.raises(PlanError, match="scenarios='coffee' is unknown, known are: broker-dies, "):
         only_scenarios(load_plan("full"), ["quiet", "coffee"])
-    watches = only_series(load_plan("full"), ["equal-watches", "defaults"])
+    watches = only_series(load_plan("full"), ["equal-polling", "defaults"])
     with pytest.raises(PlanError, match="scenarios=leader-fails,quiet: no series that is chosen has a case"):
         only_scenarios(watches, ["leader-fails", "quiet"])
 
@@ -282,6 +282,10 @@ def test_at_most_eight_lines_with_arms_and_scenarios_of_the_plan() -> None:
         (a_line(arms=["raft", "apache"]), "lines.x.arms='apache' is unknown"),
         (a_line(scenario="partition"), "lines.x.scenario='partition' is unknown"),
         (a_line(margin=0), "lines.x.margin=0 must be above 0"),
+        (
+            a_line(margin=0.2),
+            "lines.x.margin=0.2 s is finer than right_again_s can tell, allowed from 0.25 s on",
+        ),
         (a_line() + a_line(), "lines has one value twice"),
     ):
         with pytest.raises(PlanError, match=re.escape(said)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 from routekeeper.bench.events import ProcessSample
-from routekeeper.bench.processes import Process
+from routekeeper.bench.processes import Process, sample_process
 
 BURN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 
@@ -68,3 +69,25 @@ def test_death_after_a_restart_is_noticed(tmp_path: Path) -> None:
     process.kill()
     process.launch()
     assert wait_for_death(process) == "nameserver-0 ended with 7"
+
+
+def test_cpu_counts_every_thread_and_is_finer_than_the_kernel_s_ticks() -> None:
+    burn = (
+        "import threading, time\n"
+        "def burn():\n"
+        "    end = time.thread_time() + 0.1\n"
+        "    while time.thread_time() < end: pass\n"
+        "thread = threading.Thread(target=burn); thread.start(); thread.join()\n"
+        "print(time.process_time_ns(), flush=True)\n"
+        "input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        own_ns = int(child.stdout.readline())
+        sample = sample_process(child.pid, role="nameserver", index=0)
+        child.communicate("\n")
+    assert sample is not None
+    assert own_ns <= sample.cpu_ns < own_ns + 9_000_000
+    assert sample.cpu_ns % 10_000_000 != 0

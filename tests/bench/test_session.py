@@ -199,6 +199,20 @@ def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[
     assert [(row.role, row.index, row.cpu_ns) for row in starts] == [("nameserver", 2, 0)]
 
 
+def test_nobody_reads_the_servers_while_their_cost_is_measured(life: list[Path]) -> None:
+    """Reading 300 idle brokers cost a server more than the brokers did."""
+    quiet, leader_fails, _ = life
+    begin_ns = read_manifest(quiet).measure_begin_ns  # what was read in the warm-up lies there, too
+    read = [row for row in rows(quiet, View) if row.observer == "nameserver" and row.seen_ns >= begin_ns]
+    assert read == []
+    before = [
+        row
+        for row in rows(leader_fails, View)
+        if row.observer == "nameserver" and row.seen_ns < the_fault(leader_fails).begin_ns
+    ]
+    assert {row.index for row in before if row.state == "routed"} == {0, 1, 2}
+
+
 def test_manifest_lists_the_events_as_they_were_recorded(life: list[Path]) -> None:
     for folder in life:
         listed = read_manifest(folder).files

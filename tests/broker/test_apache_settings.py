@@ -68,7 +68,7 @@ def test_values_that_cannot_be_honoured_are_named(start: Start) -> None:
 
 
 REFUSED = [
-    *("authenticationEnabled=true", "authorizationEnabled=TRUE", "tls.server.mode=enforcing", "useTLS=true"),
+    *("authenticationEnabled=true", "authorizationEnabled=TRUE", "tls.server.mode=enforcing"),
     *("enableDLegerCommitLog=true", "enableControllerMode=true"),
 ]
 

@@ -118,13 +118,15 @@ def test_put_refuses_a_callback_that_nobody_would_await(name: str, call: Any) ->
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("method", ["before", "after"])
+@pytest.mark.parametrize("method", ["before_request", "after_response"])
 def test_hooks_that_nobody_would_await_are_refused(method: str) -> None:
     class Hook:
-        def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
             return request
 
-        def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
+        def after_response(
+            self, remote: str, request: RemotingCommand, response: RemotingCommand
+        ) -> None: ...
 
     hook = Hook()
     setattr(hook, method, coroutine)
@@ -257,15 +259,17 @@ def test_a_delivery_callback_that_returns_a_coroutine_is_named_in_the_log(
 
 def test_a_hook_that_returns_no_request_is_named(new_peer: Callable[..., Any]) -> None:
     class Forgets:
-        def before(self, addr: str, request: RemotingCommand) -> Any: ...
+        def before_request(self, remote: str, request: RemotingCommand) -> Any: ...
 
-        def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
+        def after_response(
+            self, remote: str, request: RemotingCommand, response: RemotingCommand
+        ) -> None: ...
 
     started = routekeeper.client.blocking.Client(
         ClientConfig(nameservers=(new_peer().addr,)), hooks=(Forgets(),)
     )
     try:
-        with pytest.raises(NoNameserver, match="before of hook Forgets returned NoneType"):
+        with pytest.raises(NoNameserver, match="before_request of hook Forgets returned NoneType"):
             started.route("T")
     finally:
         started.close()
@@ -276,10 +280,10 @@ def test_a_hook_that_fails_after_the_answer_hides_no_result(
     kind: str, new_peer: Callable[..., Any], answers: Any, route_body: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fails:
-        def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
             return request
 
-        def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+        def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
             raise KeyError("the user's own")
 
     peer = new_peer()

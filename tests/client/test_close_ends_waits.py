@@ -100,10 +100,10 @@ def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_ou
     let_go = threading.Event()
 
     class Hangs:
-        def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
             return request
 
-        def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+        def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
             if request.code in SENDS:
                 let_go.wait(60)
 

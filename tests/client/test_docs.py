@@ -44,7 +44,7 @@ def run(program: str, nameserver: Any) -> str:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

@@ -313,9 +313,9 @@ from routekeeper.client.producer import Message
 
 class Timing:
     count = 0
-    def before(self, addr, request):
+    def before_request(self, remote, request):
         return request
-    def after(self, addr, request, answer):
+    def after_response(self, remote, request, response):
         Timing.count += 1
 
 addr, topic = sys.argv[1:]

@@ -97,7 +97,14 @@ def test_overview_lists_subcommands_in_apaches_layout() -> None:
     theirs = recorded("no-arguments").splitlines()
     ours = out.splitlines()
     assert code == 0
-    own = [line for line in ours if line not in theirs]
+    of_4 = (
+        "updateAclConfig",
+        "deleteAclConfig",
+        "updateGlobalWhiteAddr",
+        "clusterAclConfigVersion",
+        "getAclConfig",
+    )
+    own = [line for line in ours if line not in theirs and not line.strip().startswith(of_4)]
     assert len(own) == 8
     assert all(line.endswith("(RouteKeeper, over HTTP).") for line in own)
     assert (

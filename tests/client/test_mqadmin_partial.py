@@ -65,6 +65,8 @@ class Brokers:
                 return request.reply(body=ConsumerConnection(connections=(member,)).encode())
             case RequestCode.GET_CONSUMER_CONNECTION_LIST if not fails:
                 return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark="no members")
+            case RequestCode.GET_CONSUMER_RUNNING_INFO if name == "broker-c":
+                return request.reply(body=b'{"mqTable":{},"subscriptionSet":[]}')
         return request.reply(ResponseCode.NO_PERMISSION, remark="not today")
 
     def run(self, *argv: str) -> tuple[int, str, str]:
@@ -121,3 +123,24 @@ def test_a_group_that_no_broker_tells_of_fails_with_the_reason(brokers: Brokers)
         )
     code, _, err = brokers.run("consumerConnection", "-g", "G")
     assert (code, "not today" in err) == (1, True)
+
+
+def test_the_state_of_members_that_another_broker_knows_is_shown(brokers: Brokers) -> None:
+    brokers.failing = "broker-a"
+    code, out, err = brokers.run("consumerStatus", "-g", "G")
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"broker {brokers.peers['broker-a'].addr}: CODE: 16 DESC: not today" in err
+    assert "somebody" in out
+    assert "Rebalance OK" in out
+
+
+def test_a_group_whose_brokers_all_refuse_is_not_said_to_have_no_members(brokers: Brokers) -> None:
+    for peer in brokers.peers.values():
+        peer.answer = lambda request: (
+            brokers.answer("", request)
+            if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+            else request.reply(ResponseCode.NO_PERMISSION, remark="not today")
+        )
+    code, _, err = brokers.run("consumerStatus", "-g", "G")
+    assert (code, err.count("not today")) == (1, 3)
+    assert "online" not in err

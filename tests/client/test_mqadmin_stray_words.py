@@ -15,6 +15,9 @@ CHANGING = {
     *("updateSubGroup", "deleteSubGroup", "resetOffsetByTime", "skipAccumulatedMessage", "cloneGroupOffset"),
     *("updateBrokerConfig", "cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"),
     *("updateKvConfig", "deleteKvConfig", "updateNamesrvConfig", "wipeWritePerm", "addWritePerm"),
+    *("sendMsgStatus", "checkMsgSendRT", "clusterRT", "updateTopicList", "updateSubGroupList"),
+    *("exportConfigs", "exportMetadata", "exportMetrics"),
+    *("updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr"),
     *("sendMessage", "addMember", "removeMember", "transferLeader", "snapshotSave", "snapshotRestore"),
 }
 """Subcommands that change something, or write a file."""

@@ -113,10 +113,17 @@ def test_leader_whose_address_is_not_given_is_asked_where_the_members_say() -> N
         servers.run(group(A).add_member("d:9878"))
 
 
+@pytest.mark.parametrize("named", ["z:9880", "http://z:9880", "https://z:9880"])
+def test_token_that_was_sent_encrypted_is_sent_encrypted_to_the_leader(named: str) -> None:
+    servers = Servers(reply(421, leader="z:9878", leader_http=named), reply(200))
+    servers.run(group(f"https://{A}").transfer_leadership(None))
+    posted = [fetch.url.partition("?")[0] for fetch in servers.asked if fetch.method == "POST"]
+    assert posted[1] == "https://z:9880/v1/raft/transfer"
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        pytest.param(f"https://{A}", "z:9880", id="in-the-clear-although-the-first-was-not"),
         pytest.param(A, "z:9880/x", id="path"),
         pytest.param(A, "ftp://z:9880", id="scheme"),
         pytest.param(A, "z", id="no-port"),

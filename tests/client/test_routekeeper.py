@@ -103,7 +103,7 @@ def test_nameservers_are_given_as_text_as_addresses_or_by_the_environment(
 def test_a_signature_covers_every_field_and_the_body() -> None:
     keys = Credentials(access_key="ak", secret_key="12345678", security_token="st")
     fields = {"topic": "T", "a": "é", "B": "2"}
-    signed = keys.before("addr", RemotingCommand.request(310, fields, b"body"))
+    signed = keys.before_request("addr", RemotingCommand.request(310, fields, b"body"))
     # names in the order of their code points: AccessKey, B, SecurityToken, a, topic
     content = "ak" + "2" + "st" + "é" + "T"
     expected = hmac.new(b"12345678", content.encode() + b"body", hashlib.sha1).digest()
@@ -113,7 +113,9 @@ def test_a_signature_covers_every_field_and_the_body() -> None:
         "SecurityToken": "st",
         "Signature": base64.b64encode(expected).decode(),
     }
-    assert keys.before("addr", signed).ext_fields == signed.ext_fields, "signing again changes nothing"
+    assert keys.before_request("addr", signed).ext_fields == signed.ext_fields, (
+        "signing again changes nothing"
+    )
     assert "12345678" not in repr(keys)
 
 
@@ -148,7 +150,7 @@ def test_signatures_are_those_of_javas_client(
 ) -> None:
     """Signatures that AclClientRPCHook of RocketMQ's Java client 5.3.3 made for these requests."""
     keys = Credentials(access_key="RocketMQ", secret_key="12345678", security_token=token)
-    signed = keys.before("addr", RemotingCommand.request(code, fields, body))
+    signed = keys.before_request("addr", RemotingCommand.request(code, fields, body))
     assert signed.ext_fields["Signature"] == signature
 
 

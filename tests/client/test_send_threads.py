@@ -29,10 +29,10 @@ class Hangs:
         self.let_go = threading.Event()
         self.held = threading.Semaphore(0)
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
         return request
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         if request.code == RequestCode.SEND_MESSAGE_V2:
             self.held.release()
             self.let_go.wait(60)
@@ -79,10 +79,10 @@ from routekeeper.remoting.codes import RequestCode
 held = threading.Event()
 
 class Hangs:
-    def before(self, addr, request):
+    def before_request(self, remote, request):
         return request
 
-    def after(self, addr, request, answer):
+    def after_response(self, remote, request, response):
         if request.code == RequestCode.SEND_MESSAGE_V2:
             held.set()
             threading.Event().wait()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import Member, make_members, running, wait_until
+from tests.waiting import wait_until
+
+from .cluster import Member, make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -37,6 +37,7 @@ class Running:
     listen: str
     log: Path
     http: str
+    pid: int
 
     def connect(self, context: ssl.SSLContext | None = None) -> socket.socket:
         host, _, port = self.listen.rpartition(":")
@@ -91,7 +92,7 @@ def server(kind: str, tmp_path: Path, *flags: str, http: bool = False) -> Iterat
             ready = process.stdout.readline().split()
             assert "ready" in ready, log.read_text()
             found = dict(word.partition("=")[::2] for word in ready if "=" in word)
-            yield Running(kind, found["listen"], log, found.get("http", ""))
+            yield Running(kind, found["listen"], log, found.get("http", ""), process.pid)
             process.terminate()
             assert process.wait(WITHIN_S) == 0
         finally:
@@ -293,3 +294,75 @@ def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_witho
         wait_until(lambda: not running.works(), "enforcing", every_s=0.2)
         assert running.works(client_context())
         assert running.ask(stays).code == 0
+
+
+@pytest.mark.one_core
+def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_waiting(tmp_path: Path) -> None:
+    """The memory that half handshakes hold is bounded as well: each costs the library 45 KiB."""
+    first = hello()
+    with (
+        server("nameserver", tmp_path, *member()) as running,
+        running.connect(client_context()) as bystander,
+    ):
+        assert running.ask(bystander).code == 0
+        before = resident(running)
+        longest, halves = 0.0, []
+        try:
+            for number in range(2_000):
+                halves.append(running.connect())
+                halves[-1].sendall(first)
+                if number % 50 == 0:
+                    began = time.monotonic()
+                    assert running.ask(bystander).code == 0
+                    longest = max(longest, time.monotonic() - began)
+                if number % 500 == 499:
+                    assert running.works(client_context()), running.log.read_text()[-1500:]
+            assert longest < 2.0, "seconds; alone it waits for some ms"
+            assert resident(running) - before < 100 << 20
+            # Those that are still there are closed in time.
+            wait_until(lambda: all(map(is_closed, halves)), "half handshakes are closed", every_s=0.2)
+        finally:
+            for half in halves:
+                half.close()
+        running.says("too many TLS handshakes wait for their peers")
+        assert running.works(client_context())
+
+
+def hello() -> bytes:
+    """Return the first flight of a client."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def resident(running: Running) -> int:
+    """Return the bytes that a server has in memory."""
+    return int(Path(f"/proc/{running.pid}/statm").read_text().split()[1]) * 4096
+
+
+def is_closed(link: socket.socket) -> bool:
+    """Return whether the server has closed a connection; reads what it sent before."""
+    link.settimeout(0.001)
+    try:
+        while link.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@SERVERS
+def test_a_setting_of_the_file_that_is_not_taken_over_is_said(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text(
+        f"tls.server.certPath={pem('member')}\ntls.server.keyPath={key('member')}\ntls.sever.mode=enforcing\n"
+        f"tls.server.need.client.auth=optional\ntls.server.authClient=false\n"
+        f"tls.server.trustCertPath={pem('authority')}\n"
+    )
+    with server(kind, tmp_path, "--tls-config", str(file)) as running:
+        running.says("reason=tls.server.authClient=false is not taken over")
+        running.says("reason=tls.sever.mode: unknown")

@@ -43,6 +43,8 @@ SEEDS: Final[tuple[bytes, ...]] = (
         consumer_group="g", client_id="c", queues=(MessageQueue(topic="T", broker_name="b", queue_id=1),)
     ).encode(),
     b'{"counter":3,"stateVersion":0,"timestamp":1700000000000}',
+    b"globalWhiteRemoteAddresses: [10.0.0.*]\naccounts:\n- accessKey: writers\n  secretKey: '12345678'\n"
+    b"  topicPerms:\n  - T=PUB|SUB\n",
     b'{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"b","cluster":"c"}],"queueDatas":[{"brokerName":"b"}]}',
     b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":5}}}',
     b'{"offsetTable":{"t@g":{0:5,1:6}}}',

@@ -20,10 +20,13 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, Request
 from routekeeper.remoting import bodies
-from routekeeper.remoting.codes import HeaderCodec
+from routekeeper.remoting.acl.access import denied_by_rule
+from routekeeper.remoting.acl.accounts import AclFileError, merge_files, parse_acl_file
+from routekeeper.remoting.acl.rules import broker_rule
+from routekeeper.remoting.codes import HeaderCodec, RequestCode
 from routekeeper.remoting.command import decode_command, read_command
 from routekeeper.remoting.errors import FieldError, RemoteProtocolError
-from routekeeper.remoting.frame import FrameDecoder, encode_frame
+from routekeeper.remoting.frame import Frame, FrameDecoder, encode_frame
 from routekeeper.remoting.lenient import REQUEST, loads
 from routekeeper.remoting.message import decode_batch, decode_messages, decode_properties, decompress_body
 from routekeeper.remoting.route import decode_cluster_info, decode_route
@@ -40,6 +43,7 @@ REFUSALS: Final = (
     CommandFormatError,
     ImageError,
     StopMember,
+    AclFileError,
 )
 MESSAGE_MAX: Final = 4096
 _UPTIME_S: Final = 1000.0
@@ -80,6 +84,25 @@ def _header(codec: HeaderCodec) -> Callable[[bytes], object]:
 
 def _stream(data: bytes) -> object:
     return [decode_command(frame) for frame in FrameDecoder().feed(data)]
+
+
+_ACCOUNTS: Final = merge_files(
+    {"f": parse_acl_file(b"accounts:\n- accessKey: writers\n  secretKey: secret-of-writers\n", "f")}
+)
+
+
+def _access(header: bytes) -> object:
+    """Decide on a request before its code is looked at, and find out which topics and groups it needs."""
+    request = decode_command(Frame(HeaderCodec.JSON, header, b""))
+    rule = broker_rule(request.code)
+    needs = None if rule.needs is None else list(rule.needs(request))
+    return denied_by_rule(_ACCOUNTS, request, "192.0.2.1", rule), needs
+
+
+def _heartbeat_needs(body: bytes) -> object:
+    needs = broker_rule(RequestCode.HEART_BEAT).needs
+    assert needs is not None
+    return list(needs(Request(code=RequestCode.HEART_BEAT, ext_fields={}, body=body)))
 
 
 _BODIES: Final = (
@@ -125,6 +148,9 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "http": STACK.http,
     "raft-stranger": STACK.stranger,
     "raft-member": STACK.member,
+    "access-file": lambda data: parse_acl_file(data, "f"),
+    "access-header": _access,
+    "access-heartbeat": _heartbeat_needs,
     "peer-message": messages.decode,
     "peer-exchange": peer_messages.decode,
     "peer-commands": decode_commands,

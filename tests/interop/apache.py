@@ -622,8 +622,17 @@ class Apache:
             host.popen.stdin.flush()
         return Job(host, output)
 
-    def admin(self, *args: str, namesrvs: Sequence[str], session: str = "all") -> AdminResult:
+    def admin(
+        self,
+        *args: str,
+        namesrvs: Sequence[str],
+        session: str = "all",
+        properties: Mapping[str, str] | None = None,
+    ) -> AdminResult:
         """Run ``mqadmin SUBCOMMAND...`` in the JVM that all runs of a session share, one after the other.
+
+        Args:
+            properties: JVM system properties of a session that begins.
 
         Raises:
             ApacheFailure: If it gave no answer; a wrong command line ends the JVM.
@@ -632,7 +641,8 @@ class Apache:
             admin = self._admins.get(session)
             if admin is None:
                 home = self._home("admin-session")
-                admin = self._admins[session] = AdminSession(*self.command("AdminSession", [], home), home)
+                command = self.command("AdminSession", [], home, properties=properties)
+                admin = self._admins[session] = AdminSession(*command, home)
         return admin.run(*args, namesrvs=namesrvs)
 
     def produce(

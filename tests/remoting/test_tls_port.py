@@ -151,6 +151,20 @@ def test_certificates_of_clients_are_checked(
     assert says in "".join(lines)
 
 
+def test_a_client_with_an_expired_certificate_is_told_so() -> None:
+    async def test() -> None:
+        async with serving(port_context(client_auth="require")) as (_, listen):
+            peer = await Peer.connect(listen)
+            client = Records(client_context("expired"))
+            peer.writer.write(await client.shake(peer))
+            while data := await peer.reader.read(1 << 16):
+                client.incoming.write(data)
+            with pytest.raises(ssl.SSLError, match="ALERT_CERTIFICATE_EXPIRED"):
+                client.tls.read(1)
+
+    run(test())
+
+
 @pytest.mark.parametrize(
     ("says_so", "line"),
     [
@@ -331,6 +345,7 @@ def test_the_handshake_that_was_silent_for_longest_goes_when_there_are_too_many(
     async def test() -> None:
         async with serving(port_context()) as (server, listen):
             server.tls.handshakes._host_max = 3
+            server.tls.handshake_s = 600.0  # nobody goes because of the time
             peers = []
             for number in range(5):
                 peer = await Peer.connect(listen)
@@ -380,6 +395,30 @@ def test_a_storm_of_handshakes_delays_a_bystander_by_turns_only() -> None:
                 most = max(most, begun - before)
             # Half a millisecond each at least on the fastest machine would be ten a turn.
             assert most <= 150, "handshakes that one request of a bystander waited for"
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_records_of_one_byte_delay_a_bystander_by_turns_only() -> None:
+    async def test() -> None:
+        async with serving(port_context()) as (server, listen):
+            bystander = await Peer.connect(listen, client_context())
+            await works(bystander)
+            hostile = []
+            for _ in range(60):
+                peer, client = await Peer.connect(listen), Records(client_context())
+                peer.writer.write(await client.shake(peer))
+                hostile.append((peer, client))
+            await until(lambda: server.tls.done == 61)
+            # The start of a frame that never ends: nothing of it is dispatched.
+            start = (60_000).to_bytes(4) + bytes(640)
+            sent = [b"".join(client.seal(bytes([byte])) for byte in start) for _, client in hostile]
+            for (peer, _), records in zip(hostile, sent, strict=True):
+                peer.writer.write(records)
+            await works(bystander)
+            assert server.received.total < 50 * len(start), "bytes that were opened before its answer"
+            await until(lambda: server.received.total == 60 * len(start))
 
     run(test())
 

@@ -684,11 +684,11 @@ class Signing:
     def __init__(self) -> None:
         self.answers: list[int] = []
 
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.request(request.code, {**request.ext_fields, "Signature": "s"}, request.body)
 
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
-        self.answers.append(answer.code)
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        self.answers.append(response.code)
 
 
 def test_hooks_see_requests_before_and_answers_after() -> None:

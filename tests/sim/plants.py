@@ -64,7 +64,7 @@ def an_update_does_not_notice_that_a_topic_was_dropped(patch: pytest.MonkeyPatch
     def unaware(store: RouteStore, command: Update) -> Update:
         return msgspec.structs.replace(command, topic_count=len(store.topics.of_name(command.broker_name)))
 
-    for name in ("apply_update", "topic_dropped"):
+    for name in ("apply_few", "apply_update", "topic_dropped"):
         real = getattr(updates, name)
         patch.setattr(table, name, lambda store, c, real=real: real(store, unaware(store, c)))
 

@@ -26,6 +26,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 OURS = {f"routekeeper:{VERSION}", f"routekeeper-bench:{VERSION}"}
 SECRETS = "/run/secrets/"
 PROMETHEUS = ROOT / "compose" / "prometheus"
+GRAFANA = ROOT / "compose" / "grafana"
 SERVERS = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}
 
 
@@ -116,8 +117,8 @@ def test_every_mount_and_dependency_is_declared() -> None:
                 assert name in document["secrets"]
             for config in service.get("configs", []):
                 assert config["source"] in document["configs"]
-            used = [word for word in service["command"] if word.startswith(SECRETS)]
-            assert sorted(used) == sorted(SECRETS + name for name in service.get("secrets", []))
+            used = [word for word in service.get("command", ()) if word.startswith(SECRETS)]
+            assert set(used) == {SECRETS + name for name in service.get("secrets", [])}
 
 
 def test_every_file_that_is_mounted_exists_and_no_secret_is_kept_here() -> None:
@@ -149,10 +150,10 @@ def test_our_images_have_the_version_of_the_package_everywhere() -> None:
 def test_foreign_images_are_of_a_certain_version() -> None:
     images = {s["image"] for path in FILES for s in load(path)["services"].values()} - OURS
     assert images
-    assert [image for image in images if not re.fullmatch(r"[\w/-]+:v\d+\.\d+\.\d+", image)] == []
+    assert [image for image in images if not re.fullmatch(r"[\w/-]+:v?\d+\.\d+\.\d+", image)] == []
 
 
-def test_prometheus_scrapes_every_nameserver_and_loads_the_rules() -> None:
+def test_prometheus_scrapes_every_server_and_loads_the_rules() -> None:
     (service,) = load(ROOT / "compose" / "prometheus.yaml")["services"].values()
     mounted = {Path(config["target"]) for config in service["configs"]}
     (named,) = (word for word in service["command"] if word.startswith("--config.file="))
@@ -160,16 +161,33 @@ def test_prometheus_scrapes_every_nameserver_and_loads_the_rules() -> None:
     assert file in mounted
     config = load(PROMETHEUS / file.name)
     assert {file.parent / rules for rules in config["rule_files"]} == mounted - {file}
-    (job,) = config["scrape_configs"]
-    (targets,) = (group["targets"] for group in job["static_configs"])
-    for cluster in ("independent", "raft"):
-        namesrvs = {
-            f"{name}:{other['command'][other['command'].index('--http') + 1].rpartition(':')[2]}"
-            for name, other in load(ROOT / "compose" / f"{cluster}.yaml")["services"].items()
-            if other["command"][0] == "mqnamesrv"
-        }
-        assert sorted(targets) == sorted(namesrvs)
-    assert set(re.findall(r'job="(\w+)"', (PROMETHEUS / "alerts.yml").read_text())) == {job["job_name"]}
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    assert set(jobs) == set(SERVERS)
+    for program, job in jobs.items():
+        (targets,) = (group["targets"] for group in job["static_configs"])
+        for cluster in ("independent", "raft"):
+            servers = {
+                f"{name}:{other['command'][other['command'].index('--http') + 1].rpartition(':')[2]}"
+                for name, other in load(ROOT / "compose" / f"{cluster}.yaml")["services"].items()
+                if other["command"][0] == program
+            }
+            assert sorted(targets) == sorted(servers)
+    for rules, program in (("alerts.yml", "mqnamesrv"), ("broker-alerts.yml", "mqbroker")):
+        assert set(re.findall(r'job="(\w+)"', (PROMETHEUS / rules).read_text())) == {program}
+
+
+def test_grafana_is_given_prometheus_and_each_dashboard() -> None:
+    (service,) = load(ROOT / "compose" / "grafana.yaml")["services"].values()
+    mounted = {config["source"]: Path(config["target"]) for config in service["configs"]}
+    (source,) = load(GRAFANA / "datasources.yml")["datasources"]
+    (prometheus,) = load(ROOT / "compose" / "prometheus.yaml")["services"]
+    assert source["url"] == f"http://{prometheus}:9090"
+    (provider,) = load(GRAFANA / "dashboards.yml")["providers"]
+    shown = {path for path in mounted.values() if path.parent == Path(provider["options"]["path"])}
+    assert {path.name for path in shown} == {path.name for path in GRAFANA.glob("*.json")}
+    for path in GRAFANA.glob("*.json"):
+        board = json.loads(path.read_text())
+        assert {panel["datasource"]["uid"] for panel in board["panels"]} == {source["uid"]}
 
 
 def services() -> list[Any]:
@@ -177,7 +195,7 @@ def services() -> list[Any]:
         pytest.param(service, id=f"{path.stem}-{name}")
         for path in FILES
         for name, service in load(path)["services"].items()
-        if service["command"][0] in SERVERS
+        if service.get("command", [""])[0] in SERVERS
     ]
 
 

@@ -40,6 +40,7 @@ IO_MODULES = {
     "remoting/transport/secured.py",
     "remoting/transport/tls.py",
     "nameserver/__main__.py",
+    "nameserver/production/asking.py",
     "nameserver/wire/notices.py",
     "nameserver/wire/server.py",
     "nameserver/http/app.py",
@@ -66,6 +67,7 @@ IO_MODULES = {
     "nameserver/raft/links/transport.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",
+    "broker/server/access.py",
     "broker/server/announcements.py",
     "broker/server/http.py",
     "broker/server/process.py",
@@ -84,8 +86,12 @@ IO_MODULES = {
     "client/blocking_parts.py",
     "client/fetch.py",
     "client/mqadmin/cluster.py",
+    "client/mqadmin/ha.py",
+    "client/mqadmin/measure.py",
+    "client/mqadmin/monitoring.py",
     "client/resolving.py",
     "client/send_threads.py",
+    "client/tls.py",
     "client/mqshutdown/__main__.py",
     "bench/__main__.py",
     "bench/arms/apache.py",
@@ -119,6 +125,7 @@ IO_MODULES = {
     "bench/report/start.py",
     "bench/micro/beside.py",
     "bench/micro/echo.py",
+    "bench/micro/handshakes.py",
     "bench/micro/load.py",
     "bench/micro/messages.py",
     "bench/micro/route_query.py",
@@ -146,7 +153,7 @@ IO_MODULES = {
 ROOMS = (
     *("types", "commands", "verdicts", "liveness", "registration", "routes", "disk", "settings", "handlers"),
     *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
-    *("raft/node", "raft", "modes", "replicated", "wire", "http", "__main__"),
+    *("raft/node", "raft", "modes", "replicated", "production", "wire", "http", "__main__"),
 )
 #: Rooms of the broker in the same way.
 BROKER_ROOMS = (

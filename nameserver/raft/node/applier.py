@@ -8,6 +8,7 @@ from typing import Final
 
 from routekeeper.nameserver.raft.consensus.effects import Committed
 from routekeeper.nameserver.raft.types import StateMachine, StopMember
+from routekeeper.remoting.histogram import Histogram
 from routekeeper.remoting.steps import Steps
 
 logger = logging.getLogger(__name__)
@@ -21,14 +22,22 @@ APPLY_S: Final = 0.005
 class Applier:
     """Feeds the state machine of one member with what its engine says is committed.
 
+    Args:
+        times: Takes how long each entry took from its first step to its last one, other work in between
+            included.
+
     Attributes:
         failure: Why an entry could not be applied; empty as long as all could. Nothing more is applied then.
     """
 
-    def __init__(self, machine: StateMachine, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, machine: StateMachine, clock: Callable[[], float], times: Histogram | None = None
+    ) -> None:
         self._machine = machine
         self._clock = clock
         self._steps: Steps[None] | None = None
+        self._begun = 0.0
+        self._times = Histogram() if times is None else times
         self.failure = ""
 
     @property
@@ -41,21 +50,27 @@ class Applier:
 
         The first one may have begun before. Look at :attr:`failure` afterwards.
         """
-        until, done = self._clock() + APPLY_S, 0
+        now, done = self._clock(), 0
+        until = now + APPLY_S
         for _ in range(APPLY_STEPS):
             if done == len(entries):
                 break
             if self._steps is None:
-                self._steps = self._applying(entries[done])
+                self._steps, self._begun = self._applying(entries[done]), now
+            whole = False
             try:
                 next(self._steps)
             except StopIteration:
                 self._steps = None
                 done += 1
+                whole = True
             except StopMember as error:
                 self.failure = str(error)
                 break
-            if self._clock() >= until:
+            now = self._clock()
+            if whole:
+                self._times.observe(now - self._begun)
+            if now >= until:
                 break
         return done
 

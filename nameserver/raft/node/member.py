@@ -35,6 +35,7 @@ from routekeeper.nameserver.raft.types import (
     needed_to_start,
 )
 from routekeeper.remoting.disk_threads import DiskThreads
+from routekeeper.remoting.histogram import Histogram
 from routekeeper.remoting.watched_files import WatchedFiles
 
 from .applier import Applier
@@ -96,6 +97,7 @@ class RaftMember:
         check_library()
         self.config = config
         self.bound = ""
+        self.times: Final = {"fsync": Histogram(), "apply": Histogram()}
         self.changes = Changes(self, me=config.me)
         self.on_fatal = on_fatal or _end_process
         self.on_removed = on_removed or self.on_fatal
@@ -240,6 +242,11 @@ class RaftMember:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
         return self._engine is not None and self._engine.in_contact()
 
+    @property
+    def within_entry(self) -> bool:
+        """Return whether an entry is half applied; until it is whole no contact counts that knows of it."""
+        return self._applier.within
+
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
         return math.inf if self._engine is None else self._engine.member_age(member)
@@ -299,7 +306,7 @@ class RaftMember:
         self._storage = storage = Storage(self.config, self._machine, DISK)
         self._promises = Promises(storage.directory, self._in_background, self._keep_going, self.fatal)
         self.images = ImageFiles(storage, self._machine, self._in_background, self.wake)
-        self._applier = Applier(self._machine, boot_clock)
+        self._applier = Applier(self._machine, boot_clock, self.times["apply"])
         try:
             self._engine = self._open()
         except BaseException:
@@ -377,6 +384,7 @@ class RaftMember:
                 self._storage.journal,
                 done=partial(self._on_loop, self._durable),
                 failed=partial(self._on_loop, self.fatal),
+                times=self.times["fsync"],
             )
         bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False

@@ -14,11 +14,13 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import Final, TypeAlias
 
 from routekeeper.nameserver.disk.files import StorageFull
 from routekeeper.nameserver.raft.consensus.log import Op
+from routekeeper.remoting.histogram import Histogram
 
 from .journal import Journal
 
@@ -68,6 +70,7 @@ class Writer:
     Args:
         done: Called on the thread with the position up to which all is durable, unless the write is silent.
         failed: Called on the thread, which ends: the process must end.
+        times: Takes how long each write took, its sync included.
 
     Attributes:
         handed: The last position that was handed over.
@@ -75,11 +78,17 @@ class Writer:
     """
 
     def __init__(
-        self, journal: Journal, *, done: Callable[[int], None], failed: Callable[[str], None]
+        self,
+        journal: Journal,
+        *,
+        done: Callable[[int], None],
+        failed: Callable[[str], None],
+        times: Histogram | None = None,
     ) -> None:
         self._journal = journal
         self._done = done
         self._failed = failed
+        self._times = Histogram() if times is None else times
         self._thread = WriterThread()
         self._lock = threading.Lock()
         self.handed = self._written = 0
@@ -173,7 +182,9 @@ class Writer:
         said = False
         while True:
             try:
+                begun = time.perf_counter()
                 self._journal.append(ops)
+                self._times.observe(time.perf_counter() - begun)
                 yield DISK
                 if said:
                     logger.info("journal has room again")

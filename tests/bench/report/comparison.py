@@ -27,7 +27,7 @@ LINES: Final = [
         measure="announce_again_s",
         arms=("raft", "independent"),
         unit="s",
-        margin=0.2,
+        margin=0.25,
     ),
     Line(
         name="Nameservers disagree in a partition",

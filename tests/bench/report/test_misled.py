@@ -152,6 +152,53 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
     assert answers.answer(judged, table, "equal", lines).holds == "not shown"
 
 
+@pytest.mark.parametrize(
+    ("times", "marked"),
+    [
+        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.03], True),  # the fault lasted 2 s
+        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.2], False),  # one round says something else
+        ([19.3] * 6, True),  # the scenario
+        ([0.0203] * 6, True),  # between two readings
+        ([0.6, 0.5, 0.7, 0.4, 0.6, 0.5], False),
+        ([0.0] * 6, False),
+    ],
+)
+def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
+    tmp_path: Path, times: list[float], marked: bool
+) -> None:
+    """Brokers that could not register for as long as the cable was cut say how long somebody cut it."""
+    gold = gold_of(tmp_path, {"independent": 1, "raft": 1})
+    gold = dataclasses.replace(
+        gold, faults=[dataclasses.replace(row, healed_ns=3 * 10**9) for row in gold.faults]
+    )
+    place = Place("equal", "leader-fails", "kill", "announce_again_s")
+    values = values_of(place, independent=[0.5, 0.1, 0.3, 0.4, 0.2, 0.6], raft=times)
+    planned = measures.set_by_plan(gold, values)
+    assert planned == ({(place, "raft")} if marked else set())
+    (row,) = answers.rows(values, planned=planned)
+    assert row.set_by_plan == (("raft",) if marked else ())
+    assert (row.pairs == []) == marked
+    named = [a_line("leader-fails", "kill", "announce_again_s", 0.25)]
+    (line,) = answers.primaries(named, "equal", values, planned=planned)
+    said = "no verdict: the times of raft are a length that the plan set"
+    assert (words.verdict(line) == said) == marked
+    if marked:
+        assert line.winner is None
+        assert "set by the plan" in page(gold, values)
+
+
+def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None:
+    """Recoveries below 250 ms are not told from none: a margin of 200 ms lies within what is not seen."""
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+    values = values_of(place, independent=[0.0] * 10, raft=[0.21] * 10)
+    for margin, said in ((0.2, "no verdict: differences below 0.25 s do not show"), (0.25, "equivalent")):
+        (line,) = answers.primaries(
+            [a_line("leader-fails", "kill", "right_again_s", margin)], "equal", values
+        )
+        assert words.verdict(line).startswith(said)
+        assert line.winner is None
+
+
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
     """Of claim (b) two figures favour one side by a hair, one the other by a lot: hairs count nothing."""
     values: Values = {}

@@ -69,7 +69,7 @@ def primary(first: list[float], second: list[float]) -> answers.Primary:
     found = differences(dict(enumerate(first)), dict(enumerate(second)))
     told = estimate(found)
     verdict = judge(
-        told, Line(measure="right_again_s", arms=("raft", "independent"), series="equal", margin=0.2)
+        told, Line(measure="right_again_s", arms=("raft", "independent"), series="equal", margin=0.25)
     )
     pair = answers.Pair(
         arms=("raft", "independent"), found=found, estimate=told, material=0.2, verdict=verdict
@@ -80,7 +80,7 @@ def primary(first: list[float], second: list[float]) -> answers.Primary:
         measure="right_again_s",
         arms=("raft", "independent"),
         unit="s",
-        margin=0.2,
+        margin=0.25,
     )
     return answers.Primary(named=named, series="equal", pair=pair)
 
@@ -307,7 +307,7 @@ A_LINE: Final = NamedLine(
     measure="right_again_s",
     arms=("raft", "independent"),
     unit="s",
-    margin=0.2,
+    margin=0.25,
 )
 
 
@@ -441,7 +441,7 @@ def test_advice_leaves_out_an_arm_whose_own_runs_filled_the_machine(tmp_path: Pa
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     found = values_of(place, independent=[0.0] * 6, raft=[0.0] * 6, zookeeper=[5.0] * 6)
-    line = a_line("leader-fails", "kill", "announce_again_s", 0.2, "zookeeper", "independent")
+    line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "zookeeper", "independent")
     write_lines(spark, str(tmp_path), [line])
     for runs, said in (
         (1, "independent rather than ZooKeeper in 6 of 6 blocks: no verdict"),

@@ -18,6 +18,7 @@ from routekeeper.bench.plan import load_plan
 from routekeeper.bench.report import answers, words
 from routekeeper.bench.report.answers import ARMS, CLAIMS, NEEDS
 from routekeeper.bench.report.measures import Place, Values
+from routekeeper.bench.resolution import RESOLUTION_S
 from routekeeper.bench.runfolder import Line
 from tests.bench.report.test_blocks import DISTRIBUTIONS
 from tests.bench.report.test_misled import a_line, values_of
@@ -26,8 +27,11 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 REPORTS: Final = 500
 LINES: Final = load_plan("compare").lines
-#: The hardest of all: anything that differs would matter.
-STRICT: Final = [msgspec.structs.replace(line, margin=1e-12) for line in LINES]
+#: The hardest of all: anything that differs would matter, and what is drawn is large beside it.
+STRICT: Final = [
+    msgspec.structs.replace(line, margin=RESOLUTION_S.get(line.measure, 1e-12)) for line in LINES
+]
+LARGE: Final = 1e9
 PLACES: Final = sorted(
     {
         *(Place("equal", line.scenario, line.case, line.measure) for line in LINES),
@@ -46,7 +50,7 @@ def alike(draw: Draw, blocks: int) -> list[Values]:
     """Draw reports whose arms do not differ: what befell the machine in a block is common, else nothing."""
     rng = np.random.default_rng(23)
     machine = draw(rng, (REPORTS, len(PLACES), 1, blocks))
-    drawn = machine + draw(rng, (REPORTS, len(PLACES), len(ARMS), blocks))
+    drawn = LARGE * (machine + draw(rng, (REPORTS, len(PLACES), len(ARMS), blocks)))
     return [
         {
             place: {
@@ -136,7 +140,7 @@ def test_line_claim_and_choice_say_the_same_by_the_same_rule(
 ) -> None:
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     values = values_of(place, independent=[1.0] * len(raft), raft=raft)
-    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.2)], "equal", values)
+    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], "equal", values)
     table = {row.place: row for row in answers.rows(values)}
     (chosen,) = answers.choices(table, "equal", lines)
     assert words.verdict(lines[0]) == verdict

@@ -17,7 +17,7 @@ def test_few_blocks_are_not_taken_for_no_difference(blocks: int, few: bool) -> N
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     values = values_of(place, independent=[1.0] * blocks, raft=[1.0] * blocks)
     table = {row.place: row for row in answers.rows(values)}
-    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.2)], "equal", values)
+    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], "equal", values)
     answer = answers.answer(answers.CLAIMS[0], table, "equal", lines)
     (chosen,) = answers.choices(table, "equal", lines)
     (undecided,) = answers.choices(table, "equal", [])

@@ -50,7 +50,13 @@ def test_announcer_hears_of_start_topics_and_end(tmp_path: Path) -> None:
     addrs: list[str] = []
 
     def announcer(
-        state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+        state: BrokerState,
+        /,
+        *,
+        broker_addr: str,
+        ha_addr: str,
+        changed: Callable[[], object],
+        tls: object = None,
     ) -> Announcer:
         return Listed(state, broker_addr, said)
 

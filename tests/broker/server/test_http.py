@@ -7,6 +7,7 @@ import errno
 import http.client
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
 from routekeeper.remoting.codes import VERSION
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.route import TopicConfig
+from routekeeper.remoting.transport.server_hooks import ServerHooks
 from tests.broker.conftest import StartBroker
 from tests.broker.server.test_sync_flush import Broker, settings, with_broker
 from tests.ports import free_addresses
@@ -125,7 +127,9 @@ def gathered(state: BrokerState) -> Figures:
             next(work)
     except StopIteration as end:
         samples: Samples = end.value
-    return figures(encode(samples, disk=(100, 75), requests={}, connections=0, lines_suppressed=0).decode())
+    hooks = ServerHooks({}, time.monotonic)
+    exposition = encode(samples, disk=(100, 75), requests={}, connections=0, lines_suppressed=0, hooks=hooks)
+    return figures(exposition.decode())
 
 
 def test_rates_are_those_of_the_last_minute(state: BrokerState) -> None:

@@ -63,8 +63,8 @@ def pull(number: int) -> Pull:
 def parked(state: BrokerState, sent: list[tuple[int, RemotingCommand]]) -> WaitingPulls:
     """Return pulls 1 and 2 of a queue that has got a message."""
 
-    def send(connection: int, answer: RemotingCommand) -> None:
-        sent.append((connection, answer))
+    def send(of: Pull, answer: RemotingCommand) -> None:
+        sent.append((of.connection, answer))
 
     pulls = WaitingPulls(state, delay=DelayService(state, delivered=lambda: None), send=send)
     deadline = asyncio.get_running_loop().time() + 3600

@@ -1,5 +1,8 @@
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Arguments of a program: those in fixed places, and behind them NAME=VALUE in any order. */
 final class Options {
@@ -43,6 +46,12 @@ final class Options {
 
     String get(String name, String otherwise) {
         return named.getOrDefault(name, otherwise);
+    }
+
+    /** Signs requests as accessKey and secretKey say; null without them. */
+    RPCHook hook() {
+        String key = get("accessKey", "");
+        return key.isEmpty() ? null : new AclClientRPCHook(new SessionCredentials(key, get("secretKey", "")));
     }
 
     int get(String name, int otherwise) {

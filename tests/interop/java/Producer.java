@@ -22,7 +22,8 @@ import org.apache.rocketmq.common.message.Message;
  * and ends once that file is there, or after COUNT; it then counts as a success if nothing failed.
  *
  * Named: namespace; ordered=N sends message i to queue i modulo N; tags=A,B gives them in turn (TagI by default);
- * delay is a level; compress=LZ4|ZSTD|ZLIB is how 5.x's producer compresses bodies of more than 4 KB.
+ * delay is a level; trace is the topic into which it writes message traces; compress=LZ4|ZSTD|ZLIB is how 5.x's producer
+ * compresses bodies of more than 4 KB; accessKey and secretKey sign every request.
  *
  * Output: "status NAME N" per status of a request, "failed N" and the first failure as "error TEXT", the first and last offset
  * message id as "first ID" and "last ID", and as the final line "sent N ms M". Exit code 0 when all were SEND_OK.
@@ -35,7 +36,8 @@ public final class Producer {
     }
 
     static int run(String[] args, PrintStream out) throws Exception {
-        Options options = new Options(args, "namespace", "ordered", "tags", "delay", "compress");
+        Options options = new Options(
+            args, "namespace", "ordered", "tags", "delay", "compress", "accessKey", "secretKey", "trace");
         String namesrv = options.at(0);
         String topic = options.at(1);
         int count = options.number(2);
@@ -48,7 +50,9 @@ public final class Producer {
         int delay = options.get("delay", 0);
 
         String name = ProcessHandle.current().pid() + "_" + SERIAL.incrementAndGet();
-        DefaultMQProducer producer = new DefaultMQProducer("interop_producer_" + name);
+        String trace = options.get("trace", "");
+        DefaultMQProducer producer = new DefaultMQProducer(
+            "interop_producer_" + name, options.hook(), !trace.isEmpty(), trace);
         producer.setInstanceName(name);
         producer.setNamesrvAddr(namesrv);
         if (!options.get("namespace", "").isEmpty()) {
@@ -104,7 +108,8 @@ public final class Producer {
             } catch (Exception e) {
                 failed += messages.size();
                 if (error == null) {
-                    error = String.valueOf(e).replace('\n', ' ');
+                    String cause = e.getCause() == null ? "" : " because of " + e.getCause();
+                    error = (e + cause).replace('\n', ' ');
                 }
             }
             if (stop != null) {
@@ -125,6 +130,9 @@ public final class Producer {
         out.println("first " + first);
         out.println("last " + last);
         out.println("sent " + ok + " ms " + ms);
+        if (!trace.isEmpty()) {
+            Thread.sleep(2_000); // traces go out each half second, and those that wait are lost with the producer
+        }
         producer.shutdown();
         return stop == null && ok < count || failed > 0 ? 1 : 0;
     }

@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -25,7 +26,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * will hold once it is there; until then the consumer goes on, and asks the nameservers for routes every second.
  *
  * Named: namespace; ordered=1 consumes queue by queue; broadcast=1; tags is the expression (TagI by default);
- * dead=N always refuses every n-th number, retries bounds how often it comes back.
+ * trace is the topic into which it writes message traces; dead=N always refuses every n-th number, retries bounds how
+ * often it comes back; accessKey and secretKey sign every request.
  *
  * Output: "ready" once the client has started, then "distinct N", "duplicates N", "redelivered N" (messages that came
  * with a reconsume count), "disorder N" (messages that came for the first time behind a later one of their queue) and as
@@ -49,7 +51,9 @@ public final class PushConsumer {
 
     static int run(String[] args, PrintStream out) throws Exception {
         return new PushConsumer().consume(
-            new Options(args, "namespace", "ordered", "broadcast", "tags", "dead", "retries"), out);
+            new Options(
+                args, "namespace", "ordered", "broadcast", "tags", "dead", "retries", "accessKey", "secretKey", "trace"),
+            out);
     }
 
     private int consume(Options options, PrintStream out) throws Exception {
@@ -59,7 +63,9 @@ public final class PushConsumer {
         retryEvery = Integer.parseInt(options.at(5, "0"));
         dead = options.get("dead", 0);
 
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.at(2));
+        String trace = options.get("trace", "");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.at(2), options.hook(), new AllocateMessageQueueAveragely(), !trace.isEmpty(), trace);
         consumer.setNamesrvAddr(options.at(0));
         if (!options.get("namespace", "").isEmpty()) {
             consumer.setNamespace(options.get("namespace", ""));

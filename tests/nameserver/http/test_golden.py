@@ -65,7 +65,7 @@ UNTOLD: Final = frozenset({"Date", "Content-Length", "Transfer-Encoding"})
 #: Members of JSON bodies whose numbers differ from run to run.
 VOLATILE: Final = re.compile(
     r'"(uptime_ms|at_ms|last_contact_ms|snapshot_age_s|journal_bytes|log_bytes|term|elections|leader_changes'
-    r"|commit_index|applied_index|last_index|durable_index|configuration_index|snapshot_index|barrier_rounds"
+    r"|commit_index|applied_index|last_index|durable_index|configuration_index|snapshot_index|barrier_rounds|last_seen_ms"
     r'|barriers_confirmed|barriers|storage_stalls|refused_writes|refused_reads|apply_lag|size|snapshot_bytes)":'
     r"[0-9.e+-]+"
 )
@@ -76,12 +76,16 @@ VOLATILE_NAME: Final = re.compile(r'(?<=/snapshot-)\d+|(?<="cluster":")[0-9a-f]{
 VOLATILE_TAG: Final = re.compile(r'(?<=Etag: ")\d+|(?<=Etag: W/")\d+')
 #: Metrics of which the same is true.
 VOLATILE_METRICS: Final = re.compile(
-    r"(process_|mqnamesrv_http_request_seconds_(bucket|sum)|mqnamesrv_connections"
+    r"(process_|mqnamesrv_http_request_seconds_(bucket|sum)|mqnamesrv_connections|mqnamesrv_request_seconds"
+    r"|mqnamesrv_loop_late|mqnamesrv_answers|mqnamesrv_broker_last_seen|mqnamesrv_raft_(commit|fsync|apply)_s"
     r"|mqnamesrv_route_cache_bytes|mqnamesrv_raft_(last_contact|snapshot_age|apply_lag|leader_changes|elections"
     r"|storage_stalls|journal_bytes|log_bytes|snapshot_bytes|term|barrier|refused|\w+_index))"
 )
-#: Buckets of one path are enough.
-ALIKE: Final = re.compile(r'mqnamesrv_http_request_seconds_bucket\{.*path="(?!/healthz")')
+#: Buckets of one path, of one group of requests and of one step are enough.
+ALIKE: Final = re.compile(
+    r'mqnamesrv_http_request_seconds_bucket\{.*path="(?!/healthz")|mqnamesrv_raft_(fsync|apply)_seconds_bucket'
+    r'|mqnamesrv_loop_late_seconds_bucket|mqnamesrv_request_seconds_bucket\{group="(?!route)'
+)
 
 
 @dataclass

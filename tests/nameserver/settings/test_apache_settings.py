@@ -33,7 +33,7 @@ def test_a_few_unknown_keys_have_a_line_each() -> None:
     "setting",
     [
         *("tls.server.mode=enforcing", "authenticationEnabled=true", "authorizationEnabled=True"),
-        *("aclEnable=true", "useTLS=true"),
+        *("aclEnable=true", "aclEnable=true # yes", "useTLS=true"),
     ],
 )
 def test_settings_whose_loss_opens_a_door_refuse_the_start(setting: str) -> None:

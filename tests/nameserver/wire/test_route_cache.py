@@ -67,7 +67,9 @@ def table_of(*topics: str) -> RouteTable:
 
 
 def cache_of(table: RouteTable, **changes: Any) -> RouteCache:
-    return RouteCache(view=lambda: table.view, settings=lambda: SETTINGS, gate=lambda: 0, **changes)
+    return RouteCache(
+        view=lambda: table.view, settings=lambda: SETTINGS, gate=lambda: 0, clock=lambda: 0.0, **changes
+    )
 
 
 def request(
@@ -406,6 +408,17 @@ def test_header_with_digits_in_the_place_of_another_ones_opaque_is_left_to_the_p
     assert lead(reader, data, []) == 0
 
 
+def test_bytes_that_are_fewer_than_their_length_word_says_are_not_answered() -> None:
+    """Bytes of a known request without one digit of its opaque: more of that frame is to come."""
+    table = table_of("T")
+    cache = cache_of(table)
+    of_two_digits = cache.reader()
+    assert lead(of_two_digits, request("T", 77), []) > 0
+    data = request("T", 777)
+    assert lead(cache.reader(), data, []) == len(data)
+    assert of_two_digits.whole(data.replace(b"777", b"77")) is None
+
+
 def test_answer_follows_every_change_of_the_topic() -> None:
     table = table_of("T", "U")
     cache = cache_of(table)
@@ -427,7 +440,7 @@ def test_answer_follows_every_change_of_the_topic() -> None:
 def test_nothing_is_answered_while_a_read_must_wait() -> None:
     table = table_of("T")
     views: list[RouteView | None] = [table.view, None]
-    cache = RouteCache(view=lambda: views[0], settings=lambda: SETTINGS, gate=lambda: 0)
+    cache = RouteCache(view=lambda: views[0], settings=lambda: SETTINGS, gate=lambda: 0, clock=lambda: 0.0)
     assert lead(cache.reader(), request(), []) > 0
     views.reverse()
     assert lead(cache.reader(), request(), []) == 0
@@ -436,7 +449,9 @@ def test_nothing_is_answered_while_a_read_must_wait() -> None:
 def test_settings_show_after_clear() -> None:
     table = table_of("T")
     current = [SETTINGS]
-    cache = RouteCache(view=lambda: table.view, settings=lambda: current[0], gate=lambda: 0)
+    cache = RouteCache(
+        view=lambda: table.view, settings=lambda: current[0], gate=lambda: 0, clock=lambda: 0.0
+    )
     check(cache, table, [request()])
     current[0] = replace(SETTINGS, order_message_enable=True)
     reader = cache.reader()

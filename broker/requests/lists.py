@@ -1,0 +1,146 @@
+"""Requests 18 and 225: lists of topics and of groups, taken over wholly or not at all, in turns.
+
+Pure but for the store. Source: AdminBrokerProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from routekeeper.broker.errors import Refusal
+from routekeeper.broker.requests.admin import checked_topic, note_topics
+from routekeeper.broker.requests.client_requests import checked_group, note_groups
+from routekeeper.broker.store.steps import no_work
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
+from routekeeper.broker.tables.topics import TopicChange
+from routekeeper.remoting.bodies import SubscriptionGroupConfig
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.lenient import Limits, loads
+from routekeeper.remoting.route import DataVersion, TopicConfig
+
+T = TypeVar("T")
+#: Topics or groups of one request.
+LIST_MAX: Final = 10_000
+#: Those that are looked at, or taken over, before others have their turn.
+TURN: Final = 100
+#: Bounds of a body: groups as RocketMQ spells them, with names of usual length, have 450 bytes each.
+_LIMITS: Final = Limits(size=8 << 20, containers=64 << 10, dialect_size=64 << 10, dialect_keys=1 << 10)
+
+
+def create_topics(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 18: as 17 for a list; nothing is changed if one is refused."""
+    return Stepwise(_answered(call, _create_topics(state, call, state.effects.about)), asked=call.request)
+
+
+def create_groups(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 225: as 200 for a list; nothing is changed if one is refused."""
+    return Stepwise(_answered(call, _create_groups(state, call, state.effects.about)), asked=call.request)
+
+
+def _answered(call: Call, work: Work) -> Work:
+    """Do work; a refusal becomes the answer."""
+    try:
+        return (yield from work)
+    except Refusal as refusal:
+        return call.request.reply(refusal.code, remark=refusal.remark)
+    except RemotingError as error:
+        return call.request.failed(error)
+
+
+def _create_topics(state: BrokerState, call: Call, about: dict[str, str]) -> Work:
+    changes = yield from _listed(
+        call.request,
+        "topics",
+        "topicConfigList",
+        lambda item: TopicChange.of(TopicConfig.from_json(item)),
+        lambda some: note_topics(state, about, some),
+    )
+    configs: list[TopicConfig] = []
+    for change in changes:
+        if len(configs) % TURN == TURN - 1:
+            yield no_work
+        configs.append(checked_topic(state, change))
+    changed: list[tuple[TopicConfig, DataVersion]] = []
+    new = {config.topic_name for config in configs if config.topic_name not in state.topics}
+    state.require_room_for_topics(*new)
+    state.topics_promised += len(new)
+    try:
+        for number, config in enumerate(configs):
+            if number % TURN == TURN - 1:
+                yield no_work
+            if config.topic_name in new:
+                new.discard(config.topic_name)
+                state.topics_promised -= 1
+            if state.topics.put(config, now_ms=call.now_ms):
+                state.topic_unsaved(config.topic_name)
+                changed.append((config, state.topics.data_version))
+    finally:  # also when the broker ends meanwhile: what is in the table is to be announced
+        state.topics_promised -= len(new)
+        state.effects.changed_topics += changed
+    return Later(reply=call.request.reply(), topics_saved=True, registered=bool(changed))
+
+
+def _create_groups(state: BrokerState, call: Call, about: dict[str, str]) -> Work:
+    configs = yield from _listed(
+        call.request,
+        "groups",
+        "groupConfigList",
+        SubscriptionGroupConfig.from_json,
+        lambda some: note_groups(state, about, some),
+    )
+    for number, config in enumerate(configs):
+        if number % TURN == TURN - 1:
+            yield no_work
+        checked_group(config)
+    new = {config.group_name for config in configs if state.groups.get(config.group_name) is None}
+    state.require_room_for_groups(*new)
+    state.groups_promised += len(new)
+    try:
+        for number, config in enumerate(configs):
+            if number % TURN == TURN - 1:
+                yield no_work
+            if config.group_name in new:
+                new.discard(config.group_name)
+                state.groups_promised -= 1
+            if state.groups.put(config, now_ms=call.now_ms):
+                state.effects.save_groups = True
+    finally:
+        state.groups_promised -= len(new)
+    return Later(reply=call.request.reply(), groups_saved=True)
+
+
+def _listed(
+    request: RemotingCommand,
+    kind: str,
+    member: str,
+    read: Callable[[Any], T],
+    note: Callable[[Sequence[T]], None],
+) -> Generator[Callable[[], Any], Any, list[T]]:
+    """Read the list of a body, which may stand alone or be a member.
+
+    Args:
+        note: Has the audit name some of them.
+
+    Raises:
+        Refusal: If there is none, or it is too long.
+        RemoteProtocolError: If it cannot be read.
+    """
+    document = (yield partial(loads, request.body, _LIMITS)) if request.body else {}
+    table = document.get(member) if type(document) is dict else document
+    if type(table) is not list:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"body holds no {member}")
+    if len(table) > LIST_MAX:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER, f"a list of {len(table)} {kind}, allowed are {LIST_MAX}"
+        )
+    found: list[T] = []
+    for item in table:
+        if len(found) % TURN == TURN - 1:
+            yield no_work
+        found.append(read(item))
+    note(found)
+    return found

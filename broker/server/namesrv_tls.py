@@ -1,0 +1,151 @@
+"""TLS of a broker's own connections to nameservers."""
+
+from __future__ import annotations
+
+import logging
+import math
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.errors import SettingError
+from routekeeper.remoting.certificates import CertificateFiles, ends_of
+from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
+from routekeeper.remoting.tls_settings import ENFORCING, TlsFile, TlsSettingError, read_tls_file
+from routekeeper.remoting.transport.tls import Tls, TlsError, load
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTls:
+    """Files of connections that this broker makes; empty for none.
+
+    Attributes:
+        checks: Nameservers must show a certificate of ``ca``, or of the system's authorities, for their host.
+    """
+
+    ca: str
+    cert: str
+    key: str
+    key_password: str = field(repr=False)
+    checks: bool
+
+
+def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls | None:
+    """Return TLS of this broker's own connections, None if they are plain; settings win over the file (pure).
+
+    RocketMQ checks no certificate by default; but an operator who names an authority expects that it counts.
+
+    Args:
+        file: Of ``--tls-config``.
+        enforcing: This broker's own port demands TLS; as in RocketMQ, its connections use it then.
+
+    Raises:
+        TlsSettingError: If settings do not fit together.
+    """
+    enabled = config.tls_enable == "true" if config.tls_enable else file.enable
+    if not (enforcing if enabled is None else enabled):
+        if config.tls_client_cert:
+            raise TlsSettingError("tls.client.certPath (--tls-client-cert) needs --namesrv-tls on")
+        return None
+    ca = config.tls_client_ca or config.tls_ca or file.client_ca
+    cert, key = config.tls_client_cert, config.tls_client_key
+    password = config.tls_client_key_password
+    if not cert:  # a pair comes from one place
+        cert, key, password = file.client_cert, file.client_key, file.client_key_password
+    if key and not cert:
+        raise TlsSettingError("tls.client.keyPath needs tls.client.certPath")
+    named = config.tls_client_auth_server
+    checks = named == "true" if named else file.client_checks_servers
+    return OwnTls(
+        ca=ca, cert=cert, key=key, key_password=password, checks=bool(ca) if checks is None else checks
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Files as read.
+
+    Attributes:
+        ends_at: When the certificate expires, or the last of the authorities if that is earlier; Unix s.
+    """
+
+    own: OwnTls
+    context: ssl.SSLContext
+    ends_at: float
+
+
+class NamesrvTls(CertificateFiles[_Loaded]):
+    """The files of TLS towards nameservers. Reads them at once; new connections use those read last.
+
+    Attributes:
+        tls: For the client that registers.
+    """
+
+    def __init__(self, first: OwnTls, settle: Callable[[], OwnTls | None], *, config: str) -> None:
+        self._config = config
+        self._settle = settle
+        super().__init__(
+            "nameserver tls",
+            self._paths(first),
+            self._load,
+            self._follow,
+            ends_at=lambda loaded: loaded.ends_at,
+        )
+        self.tls = Tls(lambda: self.value.context, lambda addr: True)
+
+    def _paths(self, own: OwnTls) -> tuple[Path, ...]:
+        return tuple(Path(path) for path in (own.cert, own.key, own.ca, self._config) if path)
+
+    def _follow(self, loaded: _Loaded) -> None:
+        self.files.paths = self._paths(loaded.own)
+
+    def _load(self) -> _Loaded:
+        own = self._settle()
+        if own is None:
+            raise TlsSettingError("TLS towards nameservers is switched off by a restart only")
+        context = load(
+            ca_file=own.ca if own.checks else "",
+            cert_file=own.cert,
+            key_file=own.key,
+            key_password=own.key_password,
+            check="host" if own.checks else "nothing",
+        )
+        ends_at = min(_ends(own.cert)[0], max(_ends(own.ca if own.checks else "")))
+        return _Loaded(own, context, ends_at)
+
+
+def _ends(file: str) -> list[float]:
+    """Return when the certificates in a file end; never without one."""
+    if not file:
+        return [math.inf]
+    return ends_of(read_regular(file, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1"))
+
+
+def namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
+    """Return TLS towards nameservers, None if those connections are plain. Blocking.
+
+    Raises:
+        SettingError: If settings do not fit together, or a file cannot be used.
+    """
+
+    def settle() -> OwnTls | None:
+        file = read_tls_file(config.tls_config) if config.tls_config else TlsFile()
+        return own_tls(config, file, enforcing=config.tls.settle().mode == ENFORCING)
+
+    try:
+        first = settle()
+        if first is None:
+            return None
+        made = NamesrvTls(first, settle, config=config.tls_config)
+    except (TlsError, TlsSettingError, OSError, ValueError) as error:
+        raise SettingError(f"TLS towards nameservers: {error}") from None
+    if not first.checks:
+        logger.warning(
+            "certificates of nameservers are not checked hint=--tls-ca FILE names the authority that made"
+            " them"
+        )
+    return made

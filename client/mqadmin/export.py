@@ -1,0 +1,406 @@
+"""exportConfigs, exportMetadata, exportMetrics: a document about a cluster, printed or written to a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from routekeeper.remoting import wall_clock
+from routekeeper.remoting.bodies import ConsumerConnection, KVTable, TopicList
+from routekeeper.remoting.codes import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.errors import RemoteProtocolError, ResponseError
+from routekeeper.remoting.lenient import ANSWER, INT64_MAX, as_object, get_int, loads
+from routekeeper.remoting.properties import split_properties
+
+from ..admin import masters
+from ..errors import NotApplied, PartlyNotApplied
+from ..operation import Operation, read_clock
+from . import java
+from .context import Context
+from .options import Arguments, Command, Option, UsageError
+from .targets import version_text
+from .together import NO_CLUSTER, ask_together, brokers_of
+
+T = TypeVar("T")
+_WITHIN_S: Final = 60.0
+#: Settings of a broker that are exported. Source: ExportConfigsCommand.needBrokerProprties.
+_SETTINGS: Final = (
+    *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums"),
+    *("flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable"),
+    *("traceOn", "traceTopicEnable", "useTLS", "autoCreateTopicEnable", "autoCreateSubscriptionGroup"),
+)
+#: Source: TopicValidator, and MixAll and DefaultMQAdminExtImpl for groups.
+_SYSTEM_TOPICS: Final = frozenset(
+    {
+        *("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "CHECKPOINT_TOPIC"),
+        *("RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"),
+        *("SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"),
+    }
+)
+_SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+_SYSTEM_GROUPS: Final = frozenset(
+    {
+        *(
+            "DEFAULT_CONSUMER",
+            "DEFAULT_PRODUCER",
+            "TOOLS_CONSUMER",
+            "SCHEDULE_CONSUMER",
+            "FILTERSRV_CONSUMER",
+        ),
+        *("__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP"),
+        *("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL"),
+    }
+)
+_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+_PERM_MAX: Final = 7
+
+Document = dict[str, Any]
+
+
+def _export(context: Context, args: Arguments, name: str, document: Document) -> int:
+    """Print a document, or write it below the folder that -f names."""
+    text = java.json_text(document)
+    if "f" not in args:
+        context.page(text)
+        return 0
+    path = Path(args.text("f")) / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, text)
+    except OSError as error:
+        return context.fail(f"{path} cannot be written: {error.strerror}")
+    context.line(f"export {path} success")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file as a whole: nobody reads half an export."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _of_all(
+    context: Context, addrs: Iterable[str], ask: Callable[[str, float], Operation[T]]
+) -> dict[str, T]:
+    """Ask all of some brokers; an export lacks none of them.
+
+    Raises:
+        PartlyNotApplied: If one gave no answer.
+    """
+    addrs = list(addrs)
+    found, failures = ask_together(context, addrs, ask, within_s=_WITHIN_S)
+    if failures:
+        raise PartlyNotApplied("nothing exported, because a broker gave no answer", failures, of=len(addrs))
+    return found
+
+
+def _call(context: Context, addr: str, code: RequestCode, left_s: float, **ext: str) -> Operation[bytes]:
+    # As Apache's tool, which waits 10 s for these.
+    return (yield from context.client.admin.call(addr, code, ext, timeout_s=min(left_s, 10.0))).body
+
+
+# Settings ------------------------------------------------------------------------------------------
+
+
+def _export_configs(context: Context, args: Arguments) -> int:
+    cluster = args.text("c")
+    info = context.run(context.client.admin.cluster_info())
+    addrs = masters(info, cluster)
+    if not addrs:
+        raise NotApplied(f"no master in cluster {cluster!r}. {NO_CLUSTER}")
+
+    def ask(addr: str, left_s: float) -> Operation[Mapping[str, str]]:
+        return split_properties((yield from _call(context, addr, RequestCode.GET_BROKER_CONFIG, left_s)))
+
+    settings = _of_all(context, addrs.values(), ask)
+    slaves = sum(
+        broker_id != MASTER_ID
+        for name in info.cluster_addr_table[cluster]
+        if name in info.broker_addr_table
+        for broker_id in info.broker_addr_table[name].broker_addrs
+    )
+    configs = {
+        name: {key: settings[addr][key] for key in _SETTINGS if key in settings[addr]}
+        for name, addr in addrs.items()
+    }
+    scale = {
+        "masterBrokerSize": len(addrs),
+        "namesrvSize": len(context.nameservers),
+        "slaveBrokerSize": slaves,
+    }
+    return _export(context, args, "configs.json", {"brokerConfigs": configs, "clusterScale": scale})
+
+
+# Topics and groups ---------------------------------------------------------------------------------
+
+
+def _topics(context: Context, addr: str, left_s: float, *, special: bool) -> Operation[Document]:
+    """Return a broker's answer to 21 without system topics and, unless they are wanted, those of groups."""
+    body = yield from _call(context, addr, RequestCode.GET_ALL_TOPIC_CONFIG, left_s)
+    found = as_object(loads(body, ANSWER), "topics")
+    body = yield from _call(context, addr, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, left_s)
+    system = _SYSTEM_TOPICS | set(TopicList.decode(body).topics)
+    table = as_object(found.get("topicConfigTable") or {}, "topicConfigTable")
+
+    def is_users(name: str, config: Document) -> bool:
+        return (
+            name not in system
+            and not name.startswith(_SYSTEM_TOPIC_PREFIX)
+            and (special or not name.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+            and 0 <= get_int(config, "perm", 6) <= _PERM_MAX
+        )
+
+    kept = {name: as_object(value, "topic") for name, value in sorted(table.items())}
+    return found | {"topicConfigTable": {name: one for name, one in kept.items() if is_users(name, one)}}
+
+
+def _groups(context: Context, addr: str, left_s: float) -> Operation[Document]:
+    """Return a broker's answer to 201 without the system's groups."""
+    body = yield from _call(context, addr, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, left_s)
+    found = as_object(loads(body, ANSWER), "groups")
+    table = as_object(found.get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
+    kept = {
+        name: as_object(value, "group")
+        for name, value in sorted(table.items())
+        if name not in _SYSTEM_GROUPS and not name.startswith(_SYSTEM_GROUP_PREFIX)
+    }
+    return found | {"subscriptionGroupTable": kept}
+
+
+def _export_metadata(context: Context, args: Arguments) -> int:
+    topics, groups, special = "t" in args, "g" in args, "s" in args
+    if topics and groups:
+        raise UsageError("-t exports only topics and -g only groups: give one of them, or none for both")
+    if special and groups:
+        raise UsageError("-s is about topics, of which -g exports none")
+    addrs = brokers_of(context, args)
+
+    def ask(addr: str, left_s: float) -> Operation[Document]:
+        found: Document = {}
+        if not groups:
+            found |= yield from _topics(context, addr, left_s, special=special)
+        if not topics:
+            found |= yield from _groups(context, addr, left_s)
+        return found
+
+    documents = _of_all(context, addrs, ask)
+    name = "topic.json" if topics else "subscriptionGroup.json" if groups else "metadata.json"
+    if "b" in args and (topics or groups):  # as the broker has it, with its version
+        return _export(context, args, name, documents[args.text("b")])
+    document: Document = {"exportTime": wall_clock.now_ms()}
+    if not groups:
+        document["topicConfigTable"] = _merged(
+            documents.values(), "topicConfigTable", ("readQueueNums", "writeQueueNums")
+        )
+    if not topics:
+        document["subscriptionGroupTable"] = _merged(
+            documents.values(), "subscriptionGroupTable", ("retryQueueNums",)
+        )
+    return _export(context, args, name, document)
+
+
+def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) -> Document:
+    """Return the tables of several brokers as one; numbers of queues are added up."""
+    merged: dict[str, Document] = {}
+    for document in documents:
+        for name, config in document[table].items():
+            former = merged.get(name)
+            if former is not None:
+                config = config | {key: get_int(former, key) + get_int(config, key) for key in summed}
+            merged[name] = config
+    return dict(sorted(merged.items()))
+
+
+# Figures -------------------------------------------------------------------------------------------
+
+
+def _export_metrics(context: Context, args: Arguments) -> int:
+    cluster = args.text("c")
+    addrs = masters(context.run(context.client.admin.cluster_info()), cluster)
+    if not addrs:
+        raise NotApplied(f"no master in cluster {cluster!r}. {NO_CLUSTER}")
+
+    def ask(addr: str, left_s: float) -> Operation[Document]:
+        return (yield from _figures(context, addr, left_s))
+
+    reports = _of_all(context, addrs.values(), ask)
+    total_tps = dict.fromkeys(("totalNormalInTps", "totalNormalOutTps", "totalTransInTps"), 0.0)
+    total_tps["totalScheduleInTps"] = 0.0
+    total_day = dict.fromkeys(_DAY, 0)
+    for report in reports.values():
+        quota = report["runtimeQuota"]
+        for name in _TPS:
+            total_tps[f"total{name[0].upper()}{name[1:]}"] += quota["tps"][name]
+        for name in _DAY:
+            total_day[name] += quota["oneDayNum"][name]
+    document = {
+        "evaluateReport": {name: reports[addr] for name, addr in addrs.items()},
+        "totalData": {"totalOneDayNum": total_day, "totalTps": total_tps},
+    }
+    return _export(context, args, "metrics.json", document)
+
+
+_TPS: Final = ("normalInTps", "normalOutTps", "transInTps", "scheduleInTps")
+_DAY: Final = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "scheduleOneDayInNum")
+
+
+def _figures(context: Context, addr: str, within_s: float) -> Operation[Document]:
+    """Return what is exported of one broker."""
+    deadline_s = (yield from read_clock()).now_s + within_s
+
+    def left_s() -> Operation[float]:
+        return max(deadline_s - (yield from read_clock()).now_s, 0.001)
+
+    body = yield from _call(context, addr, RequestCode.GET_BROKER_RUNTIME_INFO, (yield from left_s()))
+    runtime = KVTable.decode(body).table
+    body = yield from _call(context, addr, RequestCode.GET_BROKER_CONFIG, (yield from left_s()))
+    settings = split_properties(body)
+    topics = yield from _topics(context, addr, (yield from left_s()), special=False)
+    groups = (yield from _groups(context, addr, (yield from left_s())))["subscriptionGroupTable"]
+    clients: set[str] = set()
+    for group in groups:
+        try:
+            body = yield from _call(
+                context,
+                addr,
+                RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                (yield from left_s()),
+                consumerGroup=group,
+            )
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            continue
+        for client in ConsumerConnection.decode(body).connections:
+            language = "OTHER" if client.language is None else client.language.name
+            clients.add(f"{language}%{version_text(client.version)}")
+    trans = yield from _counted(context, addr, "RMQ_SYS_TRANS_HALF_TOPIC", (yield from left_s()))
+    delayed = yield from _counted(context, addr, "SCHEDULE_TOPIC_XXXX", (yield from left_s()))
+    return {
+        "runtimeEnv": {
+            "cpuNum": settings.get("clientCallbackExecutorThreads"),
+            "totalMemKBytes": runtime.get("totalMemKBytes"),
+        },
+        "runtimeQuota": {
+            "diskRatio": {
+                name: runtime.get(name) for name in ("commitLogDiskRatio", "consumeQueueDiskRatio")
+            },
+            "groupSize": len(groups),
+            "messageAverageSize": runtime.get("putMessageAverageSize"),
+            "oneDayNum": {
+                "normalOneDayInNum": _since_yesterday(runtime, "msgPutTotal"),
+                "normalOneDayOutNum": _since_yesterday(runtime, "msgGetTotal"),
+                "transOneDayInNum": trans[1],
+                "scheduleOneDayInNum": delayed[1],
+            },
+            "topicSize": len(topics["topicConfigTable"]),
+            "tps": {
+                "normalInTps": _rate(runtime, "putTps"),
+                # the first is how 4.9 spells it
+                "normalOutTps": _rate(runtime, "getTransferedTps", "getTransferredTps"),
+                "transInTps": trans[0],
+                "scheduleInTps": delayed[0],
+            },
+        },
+        "runtimeVersion": {
+            "clientInfo": tuple(sorted(clients)),
+            "rocketmqVersion": runtime.get("brokerVersionDesc"),
+        },
+    }
+
+
+def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operation[tuple[float, int]]:
+    """Return messages per second of the last minute that came to a topic, and those of a day."""
+    try:
+        body = yield from _call(
+            context,
+            addr,
+            RequestCode.VIEW_BROKER_STATS_DATA,
+            left_s,
+            statsName="TOPIC_PUT_NUMS",
+            statsKey=topic,
+        )
+    except ResponseError:
+        return 0.0, 0  # nothing was counted there yet
+    found = as_object(loads(body, ANSWER), "statistics")
+    tps = as_object(found.get("statsMinute") or {}, "statsMinute").get("tps")
+    sums = [
+        get_int(as_object(found.get(span) or {}, span), "sum", limit=INT64_MAX)
+        for span in ("statsDay", "statsHour", "statsMinute")
+    ]
+    return float(tps) if isinstance(tps, int | float) else 0.0, next(filter(None, sums), 0)
+
+
+def _rate(runtime: Mapping[str, str], *names: str) -> float:
+    """Return the first of a figure's three rates, of the last ten seconds."""
+    for name in names:
+        if name in runtime:
+            text = runtime[name].split(" ")[0] or "0"
+            try:
+                return float(text)
+            except ValueError:
+                raise RemoteProtocolError(f"{name} is {text[:40]!r}, no number") from None
+    return 0.0
+
+
+def _since_yesterday(runtime: Mapping[str, str], name: str) -> int:
+    """Return the count of yesterday."""
+    mornings = (f"{name}TodayMorning", f"{name}YesterdayMorning")
+    today, yesterday = (get_int(runtime, morning, limit=INT64_MAX) for morning in mornings)
+    return today - yesterday
+
+
+def _file_path(name: str) -> Option:
+    return Option(short="f", long="filePath", description=f"export {name}.json path | default: it is printed")
+
+
+COMMANDS: Final = (
+    Command(
+        name="exportConfigs",
+        description="Export configs.",
+        options=(
+            Option(short="c", long="clusterName", description="choose a cluster to export", required=True),
+            _file_path("configs"),
+        ),
+        run=_export_configs,
+    ),
+    Command(
+        name="exportMetadata",
+        description="Export metadata.",
+        options=(
+            Option(short="c", long="clusterName", description="choose a cluster to export"),
+            Option(short="b", long="brokerAddr", description="choose a broker to export"),
+            _file_path("metadata"),
+            Option(short="t", long="topic", description="only export topic metadata", value=False),
+            Option(
+                short="g",
+                long="subscriptionGroup",
+                description="only export subscriptionGroup metadata",
+                value=False,
+            ),
+            Option(short="s", long="specialTopic", description="need retryTopic and dlqTopic", value=False),
+        ),
+        run=_export_metadata,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="exportMetrics",
+        description="Export metrics.",
+        options=(
+            Option(short="c", long="clusterName", description="choose a cluster to export", required=True),
+            _file_path("metrics"),
+        ),
+        run=_export_metrics,
+    ),
+)

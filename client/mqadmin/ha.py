@@ -1,0 +1,125 @@
+"""haStatus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.lenient import INT64_MAX, as_object, get_bool, get_int, get_list, get_text
+from routekeeper.remoting.logs import printable
+
+from ..errors import describe
+from ..operation import Operation
+from . import java
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option
+from .targets import document
+from .together import ask_together, brokers_of
+
+_WITHIN_S: Final = 30.0
+_SLAVE_HEAD: Final = "{:<32}  {:<16} {:>16} {:>16} {:>16} {:>16}"
+
+
+def _ha_status(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    interval_s = args.number("i", "interval", 0, low=1, high=86_400)
+    while True:
+        code = _show(context, args, as_json=as_json)
+        if not interval_s:
+            return code
+        time.sleep(interval_s)
+
+
+def _show(context: Context, args: Arguments, *, as_json: bool) -> int:
+    def ask(addr: str, left_s: float) -> Operation[dict[str, Any]]:
+        timeout_s = min(left_s, context.client.core.config.call_timeout_s)
+        return document(
+            (
+                yield from context.client.admin.call(
+                    addr, RequestCode.GET_BROKER_HA_STATUS, timeout_s=timeout_s
+                )
+            )
+        )
+
+    found, failures = ask_together(context, brokers_of(context, args), ask, within_s=_WITHIN_S)
+    if as_json:
+        context.json(found)
+    code = 0
+    for addr, status in found.items() if not as_json else ():
+        try:
+            context.page(status_text(addr, status))
+        except RemotingError as error:
+            code = context.fail(f"broker {addr}: {describe(error)}")
+    for addr, failure in failures.items():
+        code = context.fail(f"broker {addr}: {describe(failure)}")
+    return code
+
+
+def status_text(addr: str, status: Mapping[str, Any]) -> str:
+    """Return the HA status of a broker as lines. Source: HAStatusSubCommand.printStatus, 5.3.
+
+    Raises:
+        RemoteProtocolError: If it lacks something.
+    """
+    if not get_bool(status, "master"):
+        return _slave_text(as_object(status.get("haClientRuntimeInfo") or {}, "haClientRuntimeInfo"))
+    slaves = [as_object(one, "slave") for one in get_list(status, "haConnectionInfo")]
+    lines = [
+        "",
+        f"#MasterAddr\t{printable(addr)}",
+        f"#MasterCommitLogMaxOffset\t{get_int(status, 'masterCommitLogMaxOffset', limit=INT64_MAX)}",
+        f"#SlaveNum\t{len(slaves)}",
+        f"#InSyncSlaveNum\t{get_int(status, 'inSyncSlaveNums')}",
+        _SLAVE_HEAD.format(
+            *("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status"),
+            "#TransferFromWhere",
+        ),
+    ]
+    for slave in slaves:
+        speed = get_int(slave, "transferredByteInSecond", limit=INT64_MAX) / 1024
+        lines.append(
+            _SLAVE_HEAD.format(
+                printable(get_text(slave, "addr") or "null"),
+                get_int(slave, "slaveAckOffset", limit=INT64_MAX),
+                get_int(slave, "diff", limit=INT64_MAX),
+                f"{speed:.2f}",
+                "OK" if get_bool(slave, "inSync") else "Fall Behind",
+                get_int(slave, "transferFromWhere", limit=INT64_MAX),
+            )
+        )
+    return "\n".join(lines)
+
+
+def _slave_text(client: Mapping[str, Any]) -> str:
+    speed = get_int(client, "transferredByteInSecond", limit=INT64_MAX) / 1024
+    return "\n".join(
+        (
+            "",
+            f"#MasterAddr\t{printable(get_text(client, 'masterAddr') or 'null')}",
+            f"#CommitLogMaxOffset\t{get_int(client, 'maxOffset', limit=INT64_MAX)}",
+            f"#TransferSpeed(KB/s)\t{speed:.2f}",
+            f"#LastReadTime\t{java.time_text(get_int(client, 'lastReadTimestamp', limit=INT64_MAX))}",
+            f"#LastWriteTime\t{java.time_text(get_int(client, 'lastWriteTimestamp', limit=INT64_MAX))}",
+            f"#MasterFlushOffset\t{get_int(client, 'masterFlushOffset', limit=INT64_MAX)}",
+        )
+    )
+
+
+COMMANDS: Final = (
+    Command(
+        name="haStatus",
+        description="Fetch ha runtime status data.",
+        options=(
+            Option(short="c", long="clusterName", description="which cluster"),
+            Option(short="b", long="brokerAddr", description="which broker to fetch"),
+            Option(short="i", long="interval", description="the interval(second) of get info"),
+            OUTPUT,
+        ),
+        run=_ha_status,
+        needs_nameserver=False,
+        only_reads=True,
+    ),
+)

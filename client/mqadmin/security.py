@@ -1,0 +1,83 @@
+"""How mqadmin proves itself, and what it demands of servers: from its options and its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
+
+from ..acl import Credentials
+from ..config import TlsConfig
+from .options import Arguments, UsageError
+
+#: Below ROCKETMQ_HOME. Source: MixAll.ACL_CONF_TOOLS_FILE.
+_TOOLS_FILE: Final = Path("conf", "tools.yml")
+_CHECKS: Final[Mapping[str, Literal["host", "authority", "nothing"]]] = {
+    "host": "host",
+    "authority": "authority",
+    "nothing": "nothing",
+}
+
+
+def tls_of(args: Arguments) -> TlsConfig | None:
+    """Return what the options demand of connections, None for plain ones.
+
+    Raises:
+        UsageError: If an option has a value that is not allowed, or lacks another one.
+    """
+    named = {name: args.get(f"tls-{name}") for name in ("ca", "check", "cert", "key", "key-password-file")}
+    if not any(named.values()):
+        return None
+    check = _CHECKS.get(named["check"] or "host")
+    if check is None:
+        raise UsageError(f"tls-check={named['check']!r}, allowed {'|'.join(_CHECKS)}")
+    if check == "nothing" and named["ca"]:
+        raise UsageError("--tls-check nothing looks at no authority: leave --tls-ca out")
+    for name in ("key", "key-password-file"):
+        if named[name] and not named["cert"]:
+            raise UsageError(f"--tls-{name} needs --tls-cert")
+    password_file = named["key-password-file"]
+    return TlsConfig(
+        ca_file=named["ca"] or "",
+        cert_file=named["cert"] or "",
+        key_file=named["key"] or "",
+        key_password="" if password_file is None else _text(Path(password_file)).strip(),
+        check=check,
+    )
+
+
+def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentials | None:
+    """Return the keys that requests are signed with; None if there are none.
+
+    Raises:
+        UsageError: If the file of ``--acl-file``, or the one below ROCKETMQ_HOME, cannot be used.
+    """
+    named, home = args.get("acl-file"), environment.get("ROCKETMQ_HOME")
+    if named is not None:
+        path = Path(named)
+    elif home and (Path(home) / _TOOLS_FILE).exists():
+        path = Path(home) / _TOOLS_FILE
+    else:
+        return None
+    # Most commands sign nothing.
+    from routekeeper.remoting.acl.accounts import AclFileError
+    from routekeeper.remoting.acl.loading import read_keys
+
+    try:
+        keys = read_keys(path)
+    except AclFileError as error:
+        raise UsageError(str(error)) from None
+    return Credentials(
+        access_key=keys.access_key, secret_key=keys.secret_key, security_token=keys.security_token
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path, size_max=SETTINGS_SIZE_MAX).decode()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except UnicodeError:
+        raise UsageError(f"{path}: is not UTF-8 text") from None

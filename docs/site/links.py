@@ -1,0 +1,23 @@
+"""A hook of mkdocs: links that leave ``docs/`` have no target on the site, so they become file names."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)")
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Return the page's text, in which a link that leaves ``docs/`` is its text and the file's path."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def outside(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, link[3]))
+        if target.startswith("docs/"):
+            return link[0]
+        name = f"`{target}`"
+        return link[2] if target in link[2] else f"{link[2]} ({name} in the repository)"
+
+    return _LINK.sub(outside, markdown)

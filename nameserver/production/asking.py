@@ -1,0 +1,291 @@
+"""Asks nameservers of the production environment for routes, on the event loop and within deadlines.
+
+A question is asked once for all who wait for it. Nobody waits longer than an answer may take here; a question
+goes on until its own deadline, and its answer is kept for those who ask next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from typing import Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import ConfigError
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.line_limit import LimitedLog
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.route import TopicRouteData, decode_route
+from routekeeper.remoting.transport.aio import RemotingClient
+from routekeeper.remoting.transport.lookups import look_up
+
+from .addresses import addresses_in, url_of, wrong_address
+from .kept import MARK, Kept, KeptAnswers, QuestionLimit
+
+log = logging.getLogger(__name__)
+
+#: Seconds of one question, the address server included.
+QUESTION_S: Final = 3.0
+#: Seconds that one nameserver has to answer while another can be asked.
+_TRY_S: Final = 1.4
+_CONNECT_S: Final = 1.0
+_TRIES_MAX: Final = 3
+#: Seconds after which the address server is asked again; source: MQClientInstance, RocketMQ 4.9 and 5.3.
+ADDRESSES_EVERY_S: Final = 120.0
+#: The same after it gave no answer.
+ADDRESSES_AGAIN_S: Final = 10.0
+#: Bytes of an address server's answer, and of a route, that are accepted.
+ADDRESSES_SIZE_MAX: Final = 64 * 1024
+ROUTE_SIZE_MAX: Final = 4 * 1024 * 1024
+#: A larger route is decoded in a thread.
+_DECODED_HERE_MAX: Final = 16 * 1024
+
+
+class _Unanswered(Exception):
+    """Production gave no answer; the message says why."""
+
+
+class _Resolver(AbstractResolver):
+    """Looks names up where they do not hold threads that others need."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        lookup = look_up(host)
+        addresses = lookup.result() if lookup.done() else await asyncio.wrap_future(lookup)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in addresses
+        ]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class Production:
+    """The production environment, as one nameserver of a test environment sees it.
+
+    Args:
+        group: Owns the tasks that ask.
+
+    Attributes:
+        questions: How many were answered with a route (``found``), with none (``absent``), not at all
+            (``unanswered``), or not asked because there were too many (``refused``).
+        kept_answers: Requests answered by what was kept.
+
+    Raises:
+        ConfigError: If a setting is none that can be asked by.
+    """
+
+    def __init__(self, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
+        self._settings = settings
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._client = RemotingClient(connect_timeout_s=_CONNECT_S)
+        self._http: aiohttp.ClientSession | None = None
+        self._kept = KeptAnswers()
+        self._limit = QuestionLimit()
+        self._asking: dict[str, asyncio.Task[Kept | None]] = {}
+        self._environment = settings.current.product_env_name
+        self._addrs: tuple[str, ...] = ()
+        self._ask_addrs_at = 0.0
+        self._fetching: asyncio.Task[None] | None = None
+        self._first = 0  # which of the addresses is asked first: the one that answered last
+        self._log = LimitedLog(log, self._loop.time)
+        self.questions = Counter(found=0, absent=0, unanswered=0, refused=0)
+        self.kept_answers = 0
+        current = settings.current
+        wrong = wrong_address(current.cluster_test_nameservers)
+        if wrong:
+            raise ConfigError(f"--cluster-test-nameservers: {wrong}")
+        try:
+            self._url()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        log.info(
+            "unknown topics are asked of production env=%s from=%s",
+            self._environment,
+            current.cluster_test_nameservers or self._url(),
+        )
+
+    def kept(self, topic: str) -> Kept | None:
+        """Return what is kept of a topic; None if it has to be asked."""
+        if self._environment != self._settings.current.product_env_name:  # request 318 changed it
+            self._environment = self._settings.current.product_env_name
+            self._kept.clear()
+            self._addrs, self._ask_addrs_at = (), 0.0
+        kept = self._kept.find(topic, self._loop.time())
+        if kept is not None:
+            self.kept_answers += 1
+        return kept
+
+    async def ask(self, topic: str, *, host: str, deadline: float) -> TopicRouteData | None:
+        """Return the route of a topic that nothing is kept of; None if production has or says none in time.
+
+        Args:
+            host: Who wants to know.
+            deadline: Instant of the loop's clock.
+        """
+        task = self._asking.get(topic)
+        if task is None:
+            now = self._loop.time()
+            if not self._limit.allow(host, now, asking=len(self._asking)):
+                self.questions["refused"] += 1
+                return None
+            task = self._asking[topic] = self._group.create_task(self._question(topic))
+            task.add_done_callback(lambda _: self._asking.pop(topic, None))
+        await asyncio.wait({task}, timeout=max(0.0, deadline - self._loop.time()))
+        if not task.done() or task.cancelled():
+            return None
+        kept = task.result()
+        return None if kept is None else kept.route
+
+    def figures(self) -> list[tuple[str, str, list[tuple[dict[str, str], float]]]]:
+        """Return name, help text and samples by labels of each metric."""
+        questions = [({"result": result}, float(count)) for result, count in self.questions.items()]
+        kept = "Route queries answered by what production said before."
+        return [
+            ("cluster_test_questions_total", "Questions to the production environment by result.", questions),
+            ("cluster_test_kept_answers_total", kept, [({}, float(self.kept_answers))]),
+        ]
+
+    async def close(self) -> None:
+        """End all questions."""
+        pending = [*self._asking.values(), *filter(None, (self._fetching,))]
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+        await self._client.close()
+        if self._http is not None:
+            await self._http.close()
+
+    async def _question(self, topic: str) -> Kept | None:
+        route, size, result = None, 0, "unanswered"
+        environment = self._environment
+        try:
+            async with asyncio.timeout(QUESTION_S):
+                route, size = await self._route(topic)
+            result = "absent" if route is None else "found"
+        except (TimeoutError, _Unanswered) as error:
+            why = str(error) or f"no answer within {QUESTION_S:g} s"
+            self._log.write(
+                logging.INFO, "question", "production gave no route env=%s reason=%s", environment, why
+            )
+        except Exception:  # the boundary of one question; others are served
+            log.exception("question to production failed env=%s", environment)
+        self.questions[result] += 1
+        if environment == self._environment:
+            self._kept.keep(topic, route, self._loop.time(), size=size)
+        return Kept(route, 0.0, size)
+
+    async def _route(self, topic: str) -> tuple[TopicRouteData | None, int]:
+        """Ask one nameserver after the other; return the route, None if there is none, and its bytes."""
+        request = RemotingCommand.request(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            {"topic": topic, "acceptStandardJsonOnly": "true", MARK: "true"},
+        )
+        addrs = await self._nameservers()
+        why = "no nameserver of it is known"
+        for count in range(min(len(addrs), _TRIES_MAX)):
+            index = (self._first + count) % len(addrs)
+            try:
+                answer = await self._client.invoke(addrs[index], request, timeout_s=_TRY_S)
+                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                    self._first = index
+                    return None, 0
+                if answer.code == ResponseCode.SUCCESS:
+                    route = await _decode(answer.body)
+                    self._first = index
+                    return route, len(answer.body)
+                why = f"{addrs[index]} answered code {answer.code} {shortened(answer.remark or '')}"
+            except RemotingError as error:
+                why = shortened(str(error))
+        self._first += 1
+        raise _Unanswered(why)
+
+    # -- the address server --------------------------------------------------------------------------
+
+    async def _nameservers(self) -> tuple[str, ...]:
+        """Return the addresses of production's nameservers; waits only while none is known."""
+        named = addresses_in(self._settings.current.cluster_test_nameservers)
+        if named:
+            return named
+        if self._fetching is None and self._loop.time() >= self._ask_addrs_at:
+            self._fetching = self._group.create_task(self._fetch())
+        if not self._addrs and self._fetching is not None:
+            await asyncio.wait({self._fetching})
+        return self._addrs
+
+    async def _fetch(self) -> None:
+        """Ask the address server; what was known before stays if it gives none."""
+        url, again_s = self._url(), ADDRESSES_AGAIN_S
+        environment = self._environment
+        try:
+            addrs = addresses_in(await self._get(url))
+            if not addrs:
+                raise _Unanswered("it names no address")
+            if environment == self._environment:
+                if addrs != self._addrs:
+                    log.info("nameservers of production env=%s addrs=%s", environment, ";".join(addrs))
+                self._addrs, again_s = addrs, ADDRESSES_EVERY_S
+        except (TimeoutError, OSError, ValueError, aiohttp.ClientError, _Unanswered) as error:
+            why = shortened(str(error) or type(error).__name__)
+            self._log.write(logging.WARNING, "addresses", "address server failed url=%s reason=%s", url, why)
+        except Exception:  # the boundary of one fetch; the nameserver goes on
+            log.exception("address server failed url=%s", url)
+        finally:
+            self._ask_addrs_at = self._loop.time() + again_s
+            self._fetching = None
+
+    async def _get(self, url: str) -> str:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(resolver=_Resolver(), limit=4, force_close=True),
+                timeout=aiohttp.ClientTimeout(total=QUESTION_S),
+            )
+        async with self._http.get(url, allow_redirects=False) as reply:
+            if reply.status != 200:
+                raise _Unanswered(f"status {reply.status}")
+            content = b""
+            while part := await reply.content.read(ADDRESSES_SIZE_MAX):
+                content += part
+                if len(content) > ADDRESSES_SIZE_MAX:
+                    raise _Unanswered(f"its answer is above {ADDRESSES_SIZE_MAX} bytes")
+            return content.decode("utf-8", "replace")
+
+    def _url(self) -> str:
+        current = self._settings.current
+        return url_of(
+            domain=current.namesrv_domain,
+            subgroup=current.namesrv_domain_subgroup,
+            environment=current.product_env_name,
+        )
+
+
+async def _decode(body: bytes) -> TopicRouteData:
+    """Decode a route.
+
+    Raises:
+        RemoteProtocolError: If it is none.
+        _Unanswered: If it is too large.
+    """
+    if len(body) > ROUTE_SIZE_MAX:
+        raise _Unanswered(f"a route of {len(body)} bytes, allowed are {ROUTE_SIZE_MAX}")
+    if len(body) <= _DECODED_HERE_MAX:
+        return decode_route(body)
+    return await asyncio.to_thread(decode_route, body)

@@ -1,0 +1,111 @@
+"""Answers of the production environment that are kept for a while, and limits of the questions. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from routekeeper.remoting.route import TopicRouteData
+
+MARK: Final = "askedByNameserver"
+"""Argument of a question: a nameserver that gets it answers from its own table, so no two ask each other."""
+#: Seconds for which an answer, or its absence, is kept: the time after which a client asks again.
+KEPT_S: Final = 30.0
+#: Answers kept; the oldest makes room.
+ENTRIES_MAX: Final = 8192
+#: Bytes kept: of answers, as they came, and of names.
+BYTES_MAX: Final = 32 * 1024 * 1024
+#: Questions under way at once.
+ASKING_MAX: Final = 16
+#: Questions begun in a second, for all hosts.
+QUESTIONS_PER_S: Final = 200
+#: Questions begun in a second because of one host; loopback has all of them.
+QUESTIONS_PER_HOST_S: Final = 50
+_ENTRY_BYTES: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The answer to one question.
+
+    Attributes:
+        route: None if the topic is unknown there, or nobody answered.
+        until: Instant in seconds up to which it holds.
+        size: Bytes that it counts.
+    """
+
+    route: TopicRouteData | None
+    until: float
+    size: int
+
+
+class KeptAnswers:
+    """Answers by topic, the oldest first."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Kept] = {}
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def find(self, topic: str, now: float) -> Kept | None:
+        """Return what is kept of a topic and still holds."""
+        kept = self._answers.get(topic)
+        return kept if kept is not None and now < kept.until else None
+
+    def keep(self, topic: str, route: TopicRouteData | None, now: float, *, size: int = 0) -> None:
+        """Keep an answer, and drop what does not hold any more or is too much.
+
+        Args:
+            size: Bytes of the answer.
+        """
+        self._drop(topic)
+        kept = Kept(route, now + KEPT_S, size + len(topic) + _ENTRY_BYTES)
+        self._answers[topic] = kept
+        self.held_bytes += kept.size
+        while self._answers:
+            oldest = next(iter(self._answers))
+            holds = now < self._answers[oldest].until
+            if holds and len(self._answers) <= ENTRIES_MAX and self.held_bytes <= BYTES_MAX:
+                return
+            self._drop(oldest)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._answers.clear()
+        self.held_bytes = 0
+
+    def _drop(self, topic: str) -> None:
+        kept = self._answers.pop(topic, None)
+        if kept is not None:
+            self.held_bytes -= kept.size
+
+
+class QuestionLimit:
+    """Says whether one more question may be asked: by those under way, and by those begun in this second."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._begun: Counter[str] = Counter()
+
+    def allow(self, host: str, now: float, *, asking: int) -> bool:
+        """Count a question in unless there are too many.
+
+        Args:
+            host: Who makes us ask, as :func:`routekeeper.remoting.addresses.charged_host` has it.
+            now: Seconds.
+            asking: Questions under way.
+        """
+        if now >= self._until:
+            self._until = now + 1.0
+            self._begun.clear()
+        if (
+            asking >= ASKING_MAX
+            or self._begun.total() >= QUESTIONS_PER_S
+            or (host and self._begun[host] >= QUESTIONS_PER_HOST_S)
+        ):
+            return False
+        self._begun[host] += 1
+        return True

@@ -1,0 +1,180 @@
+"""Requests 50, 51, 53 and 54 of RocketMQ 4.9, which change or show the accounts of a broker.
+
+Source: PlainPermissionManager and AdminBrokerProcessor, RocketMQ 4.9. Two differences: no answer holds a
+secret, and no path of the caller's choice is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from routekeeper.remoting.acl.accounts import (
+    KEY_LENGTH_MIN,
+    PERMISSIONS,
+    Account,
+    Accounts,
+    AclFile,
+    AclFileError,
+    Permission,
+    encode_acl_file,
+    group_resource,
+    merge_files,
+    parse_acl_file,
+    spell_permission,
+)
+from routekeeper.remoting.acl.addresses import AddressError, parse_addresses
+
+#: Stands for a secret in answers. Shorter than a secret may be, so that nobody can write it back.
+MASK: Final = "******"
+_COMMA: Final = re.compile(r",(?![^{]*\})")
+
+
+class ChangeFailed(Exception):
+    """A change that is not made; the text is the answer's remark."""
+
+
+def put_account(
+    accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
+) -> tuple[str, bytes]:
+    """Return which file gets which text if an account is created or changed (50).
+
+    Arguments that are absent leave an account that is there as it is, but for ``admin``.
+
+    Raises:
+        ChangeFailed: If the account could not be used then.
+    """
+    access_key, secret_key = fields.get("accessKey", ""), fields.get("secretKey", "")
+    if len(access_key) < KEY_LENGTH_MIN or len(secret_key) < KEY_LENGTH_MIN:
+        raise ChangeFailed(
+            f"The accessKey={access_key} and secretKey={MASK} cannot be null and length should longer than 6"
+        )
+    name = _file_of(accounts, access_key) or default_file
+    account = accounts.by_key.get(access_key) or Account(access_key=access_key, secret_key=secret_key)
+    account = replace(account, secret_key=secret_key, admin=fields.get("admin", "").lower() == "true")
+    if (text := fields.get("whiteRemoteAddress")) is not None:
+        try:
+            account = replace(account, white=parse_addresses(text) if text.strip() else None)
+        except AddressError as error:
+            raise ChangeFailed(str(error)) from None
+    if text := fields.get("defaultTopicPerm"):
+        account = replace(account, default_topic_perm=_permission(text, text))
+    if text := fields.get("defaultGroupPerm"):
+        account = replace(account, default_group_perm=_permission(text, text))
+    if text := fields.get("topicPerms"):
+        account = replace(account, topic_perms=_perms(text))
+    if text := fields.get("groupPerms"):
+        account = replace(account, group_perms=_perms(text))
+    others = [one for one in _content(accounts, name).accounts if one.access_key != access_key]
+    return _changed(accounts, name, replace(_content(accounts, name), accounts=(*others, account)), now_ms)
+
+
+def delete_account(accounts: Accounts, fields: Mapping[str, str], *, now_ms: int) -> tuple[str, bytes]:
+    """Return which file gets which text if an account is deleted (51).
+
+    Raises:
+        ChangeFailed: If it is not there.
+    """
+    access_key = fields.get("accessKey", "")
+    name = _file_of(accounts, access_key)
+    if name is None:
+        raise ChangeFailed(
+            f"The accesskey[{access_key}] corresponding to accessConfig has been deleted failed."
+        )
+    rest = tuple(one for one in _content(accounts, name).accounts if one.access_key != access_key)
+    return _changed(accounts, name, replace(_content(accounts, name), accounts=rest), now_ms)
+
+
+def put_white(
+    accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
+) -> tuple[str, bytes]:
+    """Return which file gets which text if its white list is replaced (53).
+
+    Raises:
+        ChangeFailed: If an entry names no addresses, or the file is none of the access files.
+    """
+    listed = fields.get("globalWhiteAddrs")
+    name = fields.get("aclFileFullPath") or default_file
+    if listed is None or (name != default_file and name not in accounts.files):
+        raise ChangeFailed(f"The globalWhiteAddresses[{listed}] has been updated failed.")
+    try:
+        white = tuple(parse_addresses(text) for text in _COMMA.split(listed) if text.strip())
+    except AddressError as error:
+        raise ChangeFailed(str(error)) from None
+    return _changed(accounts, name, replace(_content(accounts, name), white=white), now_ms)
+
+
+def encode_versions(accounts: Accounts) -> str:
+    """Return the versions of all access files as JSON (52)."""
+    return orjson.dumps({name: file.data_version.to_json() for name, file in accounts.files.items()}).decode()
+
+
+def encode_accounts(accounts: Accounts) -> bytes:
+    """Return all white lists and accounts as JSON, the secrets masked (54)."""
+    return orjson.dumps(
+        {
+            "globalWhiteAddrs": [entry.text for entry in accounts.white],
+            "plainAccessConfigs": [_shown(account) for account in accounts.by_key.values()],
+        }
+    )
+
+
+def _shown(account: Account) -> dict[str, Any]:
+    return {
+        "accessKey": account.access_key,
+        "admin": account.admin,
+        "defaultGroupPerm": spell_permission(account.default_group_perm),
+        "defaultTopicPerm": spell_permission(account.default_topic_perm),
+        "groupPerms": list(account.group_perms),
+        "secretKey": MASK,
+        "topicPerms": list(account.topic_perms),
+        "whiteRemoteAddress": None if account.white is None else account.white.text,
+    }
+
+
+def _file_of(accounts: Accounts, access_key: str) -> str | None:
+    for name, file in accounts.files.items():
+        if any(account.access_key == access_key for account in file.accounts):
+            return name
+    return None
+
+
+def _content(accounts: Accounts, name: str) -> AclFile:
+    return accounts.files.get(name) or AclFile()
+
+
+def _changed(accounts: Accounts, name: str, file: AclFile, now_ms: int) -> tuple[str, bytes]:
+    content = encode_acl_file(replace(file, data_version=file.data_version.advanced(now_ms=now_ms)))
+    try:
+        merge_files({**accounts.files, name: parse_acl_file(content, name)})
+    except AclFileError as error:
+        raise ChangeFailed(str(error)) from None
+    return name, content
+
+
+def _perms(text: str) -> tuple[str, ...]:
+    seen: dict[str, str] = {}
+    for entry in text.split(","):
+        name, mark, word = (part.strip() for part in entry.partition("="))
+        if not mark or not name or "=" in word:
+            raise ChangeFailed(
+                f"Parse Resource format error for {entry}.\n"
+                "The expected resource format is 'Res=Perm'. For example: topicA=SUB"
+            )
+        _permission(word, entry)
+        seen[group_resource(name)] = f"{name}={word}"
+    return tuple(seen.values())
+
+
+def _permission(word: str, entry: str) -> Permission:
+    found = PERMISSIONS.get(word.strip())
+    if found is None:
+        raise ChangeFailed(
+            f"Parse resource permission error for {entry}.\n"
+            "The expected permissions are 'SUB' or 'PUB' or 'SUB|PUB' or 'PUB|SUB'."
+        )
+    return found

@@ -1,0 +1,103 @@
+"""Access files on disk: which there are, their content, and whether others may read them. Blocks."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from routekeeper.remoting.acl.accounts import (
+    FILE_SIZE_MAX,
+    Accounts,
+    AclFile,
+    AclFileError,
+    merge_files,
+    parse_acl_file,
+)
+from routekeeper.remoting.acl.signing import Keys, parse_keys
+from routekeeper.remoting.files import read_regular
+
+#: Access files of one server, and folders that hold them.
+FILES_MAX: Final = 100
+_KEYS_SIZE_MAX: Final = 64 * 1024
+
+
+def read_accounts(paths: Sequence[Path], *, may_lack: Path | None = None) -> Accounts:
+    """Return what access files say together.
+
+    Args:
+        may_lack: One that counts as empty where it is missing, if there are others.
+
+    Raises:
+        AclFileError: If one of them cannot be used.
+    """
+    files: dict[str, AclFile] = {}
+    for path in paths:
+        try:
+            content = read_regular(path, size_max=FILE_SIZE_MAX)
+        except FileNotFoundError as error:
+            if path == may_lack and len(paths) > 1:
+                continue
+            raise AclFileError(f"{path} cannot be read: {error.strerror}") from None
+        except OSError as error:
+            raise AclFileError(f"{path} cannot be read: {error.strerror}") from None
+        files[str(path)] = parse_acl_file(content, str(path))
+    return merge_files(files)
+
+
+def read_keys(path: Path) -> Keys:
+    """Return the keys in a file of the form of ``tools.yml``.
+
+    Raises:
+        AclFileError: If it cannot be used.
+    """
+    try:
+        return parse_keys(read_regular(path, size_max=_KEYS_SIZE_MAX))
+    except OSError as error:
+        raise AclFileError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise AclFileError(f"{path}: {error}") from None
+
+
+def acl_folders(folder: Path) -> list[Path]:
+    """Return a folder and those below it, as RocketMQ 4.9 looks for files; none if it is not there.
+
+    Hidden ones are left out: those of Kubernetes hold the files a second time.
+    """
+    return list(_folders(folder, FILES_MAX)) if folder.is_dir() else []
+
+
+def _folders(folder: Path, allowed: int) -> Iterator[Path]:
+    for count, (name, below, _) in enumerate(os.walk(folder)):
+        if count >= allowed:
+            raise AclFileError(f"{folder} has more than {allowed} folders")
+        below[:] = sorted(each for each in below if not each.startswith("."))
+        yield Path(name)
+
+
+def acl_files(folders: Sequence[Path]) -> list[Path]:
+    """Return the access files in these folders, in order."""
+    found = [
+        path
+        for folder in folders
+        for path in sorted(folder.iterdir())
+        if path.suffix in (".yml", ".yaml") and not path.name.startswith(".") and path.is_file()
+    ]
+    if len(found) > FILES_MAX:
+        raise AclFileError(f"{folders[0]} has {len(found)} access files, allowed are {FILES_MAX}")
+    return found
+
+
+def shared_with_others(paths: Sequence[Path]) -> list[str]:
+    """Return a line for each file that others than its owner may read."""
+    lines = []
+    for path in paths:
+        try:
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        except OSError:
+            continue
+        if mode & (stat.S_IRGRP | stat.S_IROTH):
+            lines.append(f"{path} can be read by others: its mode is {mode:04o}, 0600 is enough")
+    return lines

@@ -1,0 +1,270 @@
+"""The hooks of one server: called around each request that is served, within a bound of the loop's time.
+
+Hooks run on the server's event loop, where nothing can stop one that takes too long. So their time is
+accounted: a call above :data:`CALL_MAX_S` is counted and logged, and hooks may take :data:`SHARE` of the
+loop's time together. Requests beyond that are refused with code 2: none passes unseen, and the loop, on which
+leases and elections depend, is left to other work.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import SUCCESS, RemotingCommand
+from routekeeper.remoting.errors import RequestRefused
+from routekeeper.remoting.line_limit import LimitedLog
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.transport import RPCHook, describe_and_close
+from routekeeper.remoting.transport.connection import Connection, DeferredReply, Handler
+
+log = logging.getLogger(__name__)
+
+#: Seconds above which one call of a hook counts as slow.
+CALL_MAX_S: Final = 0.01
+#: Share of the loop's time that all hooks of a server may take.
+SHARE: Final = 0.25
+#: Seconds that they may take at once after they have taken nothing for a while.
+BURST_S: Final = 0.25
+#: Seconds that they may be in debt: one call that blocks for a minute has requests refused for no longer
+#: than this divided by :data:`SHARE`.
+DEBT_MAX_S: Final = 1.0
+_METHODS: Final = (("before_request", 2), ("after_response", 3))
+
+
+class HookError(Exception):
+    """A hook cannot be used; its message is one line that names it."""
+
+
+def load_hooks(names: Iterable[str]) -> dict[str, RPCHook]:
+    """Import classes named ``module:Class`` and make one object of each; return these by name.
+
+    Raises:
+        HookError: If one cannot be imported or made, or lacks a method.
+    """
+    hooks: dict[str, RPCHook] = {}
+    for name in names:
+        if name in hooks:
+            raise HookError(f"{shortened(name)} is named twice, allowed is once")
+        module, mark, attribute = name.partition(":")
+        if not (mark and attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))):
+            raise HookError(f"{shortened(name)} is not MODULE:CLASS, as in audit.hooks:LogDeletes")
+        try:
+            made = getattr(importlib.import_module(module), attribute)()
+        except Exception as error:  # whatever the operator's module does
+            raise HookError(
+                f"{shortened(name)} cannot be loaded: {shortened(f'{type(error).__name__}: {error}')}"
+            ) from error
+        for method, arguments in _METHODS:
+            _check_method(name, method, getattr(made, method, None), arguments)
+        hooks[name] = made
+    return hooks
+
+
+def _check_method(name: str, method: str, call: Any, arguments: int) -> None:
+    allowed = f"allowed is a plain method {method} of {arguments} arguments"
+    if not callable(call):
+        raise HookError(f"{shortened(name)} has no method {method}, {allowed}")
+    if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
+        raise HookError(f"{method} of {shortened(name)} is a coroutine or generator function, {allowed}")
+    try:
+        inspect.signature(call).bind(*[None] * arguments)
+    except TypeError as error:
+        raise HookError(f"{method} of {shortened(name)}: {error}, {allowed}") from None
+    except ValueError:  # written in C: the first call shows whether it takes the arguments
+        pass
+
+
+class HookStats:
+    """Counters of one hook: calls that failed, calls that took too long, requests it refused, its seconds."""
+
+    __slots__ = ("errors", "refused", "seconds", "slow")
+
+    def __init__(self) -> None:
+        self.errors = self.slow = self.refused = 0
+        self.seconds = 0.0
+
+
+def hook_figures(hooks: ServerHooks) -> list[tuple[str, str, list[tuple[dict[str, str], float]]]]:
+    """Return name, help text and samples by labels of each metric of hooks; none where there are no hooks."""
+    if not hooks.stats:
+        return []
+    figures = [
+        (
+            f"rpc_hook_{name}_total",
+            help_,
+            [({"hook": hook}, float(getattr(stats, name))) for hook, stats in hooks.stats.items()],
+        )
+        for name, help_ in (
+            ("errors", "Calls of a hook that failed."),
+            ("slow", "Calls of a hook that took longer than 10 ms."),
+            ("refused", "Requests that a hook refused."),
+            ("seconds", "Time that a hook took."),
+        )
+    ]
+    overloads = "Requests refused because hooks took more than their share of the time."
+    return [*figures, ("rpc_hook_overloads_total", overloads, [({}, float(hooks.overloads))])]
+
+
+class ServerHooks:
+    """Calls hooks around handlers, in the order in which they were named.
+
+    Args:
+        hooks: By name.
+        clock: Seconds, precise enough for single calls.
+
+    Attributes:
+        stats: By name of the hook.
+        overloads: Requests refused because hooks had taken their share of the loop's time.
+    """
+
+    def __init__(self, hooks: Mapping[str, RPCHook], clock: Callable[[], float]) -> None:
+        self._hooks = tuple(hooks.items())
+        self._clock = clock
+        self._log = LimitedLog(log, clock)
+        self._left_s = BURST_S
+        self._filled_at = clock()
+        self.stats = {name: HookStats() for name in hooks}
+        self.overloads = 0
+
+    def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return handlers that call the hooks; the same ones if there are none."""
+        if not self._hooks:
+            return dict(handlers)
+        return {code: functools.partial(self._serve, handler) for code, handler in handlers.items()}
+
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
+        """Return the request to serve.
+
+        Raises:
+            RequestRefused: If a hook refused it or failed, or their time is used up.
+        """
+        self._look_at_time(remote)
+        served = request
+        for name, hook in self._hooks:
+            stats, begun = self.stats[name], self._clock()
+            try:
+                served = self._checked(name, request, hook.before_request(remote, served))
+            except RequestRefused:
+                stats.refused += 1
+                raise
+            except Exception as error:  # the operator's code; nothing is served that it could not look at
+                self._failed(name, stats, "before_request", error)
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"hook {name} failed") from error
+            finally:
+                self._account(name, stats, self._clock() - begun)
+        return served
+
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Show the answer to all hooks; an exception is logged and counted, and the answer is sent."""
+        if request.is_oneway:
+            return
+        for name, hook in self._hooks:
+            stats, begun = self.stats[name], self._clock()
+            try:
+                hook.after_response(remote, request, response)
+            except Exception as error:  # the operator's code
+                self._failed(name, stats, "after_response", error)
+            finally:
+                self._account(name, stats, self._clock() - begun)
+
+    def _serve(
+        self, handler: Handler, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
+        remote = connection.peer
+        try:
+            served = self.before_request(remote, request)
+        except RequestRefused as refusal:
+            answer = request.reply(refusal.code, remark=refusal.remark)
+            self.after_response(remote, request, answer)
+            return answer
+        try:
+            result = handler(connection, served)
+        except Exception as error:
+            self.after_response(remote, served, served.failed(error))
+            raise
+        if isinstance(result, DeferredReply):
+            result.seen_by = functools.partial(self._seen, remote, served)
+        elif isinstance(result, RemotingCommand):
+            self._seen(remote, served, result)
+        elif result is not None and connection.unanswered < connection.server.limits.unanswered_max:
+            return self._serve_later(remote, served, result)
+        return result
+
+    async def _serve_later(
+        self, remote: str, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+    ) -> RemotingCommand | None:
+        try:
+            answer = await result
+        except Exception as error:
+            self.after_response(remote, request, request.failed(error))
+            raise
+        if answer is not None:
+            self._seen(remote, request, answer)
+        return answer
+
+    def _seen(self, remote: str, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+        is_plain = answer is None or answer is SUCCESS
+        self.after_response(remote, request, request.reply() if is_plain else answer)  # type: ignore[arg-type]
+
+    def _checked(self, name: str, request: RemotingCommand, changed: object) -> RemotingCommand:
+        """Return what a hook returned, if it changed nothing but arguments."""
+        if not isinstance(changed, RemotingCommand):
+            raise TypeError(f"it returned {describe_and_close(changed)}, allowed is a RemotingCommand")
+        if changed is not request and replace(changed, ext_fields=request.ext_fields) != request:
+            raise ValueError("it changed more of the request than ext_fields")
+        if changed is not request and not all(
+            isinstance(text, str) for field in changed.ext_fields.items() for text in field
+        ):
+            raise TypeError("it put something into ext_fields that is no text")
+        return changed
+
+    def _failed(self, name: str, stats: HookStats, method: str, error: Exception) -> None:
+        stats.errors += 1
+        self._log.write(
+            logging.ERROR,
+            name,
+            "hook failed hook=%s method=%s error=%s",
+            name,
+            method,
+            shortened(repr(error)),
+        )
+
+    def _look_at_time(self, remote: str) -> None:
+        now = self._clock()
+        self._left_s = min(BURST_S, self._left_s + (now - self._filled_at) * SHARE)
+        self._filled_at = now
+        if self._left_s <= 0:
+            self.overloads += 1
+            self._log.write(
+                logging.WARNING,
+                "time",
+                "request refused: hooks took their share of the time peer=%s share=%s",
+                remote,
+                SHARE,
+            )
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]hooks of this server took more than {SHARE:.0%} of its time, try again later",
+            )
+
+    def _account(self, name: str, stats: HookStats, seconds: float) -> None:
+        stats.seconds += seconds
+        self._left_s = max(-DEBT_MAX_S, self._left_s - seconds)
+        if seconds > CALL_MAX_S:
+            stats.slow += 1
+            self._log.write(
+                logging.WARNING,
+                name,
+                "slow hook hook=%s took_ms=%d allowed_ms=%d",
+                name,
+                seconds * 1000,
+                CALL_MAX_S * 1000,
+            )

@@ -1,0 +1,178 @@
+"""ZooKeeper as a committer would run it: clients try again, have local sessions, and set watches anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from routekeeper.bench.arms.interface import ArmConfig, Listing, Side
+from routekeeper.bench.arms.servers import ZooKeepers, four_letters, wait_until
+from routekeeper.bench.arms.zookeeper import ZooKeeperArm
+from routekeeper.bench.network import ProxyNetwork
+from routekeeper.bench.processes import allow_connections
+from routekeeper.bench.timers import Timers
+from routekeeper.client.directory import Directory
+
+pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.one_core]
+
+SESSION_MS = 6000
+TIMEOUT_S = 5.0
+
+
+class Ensemble:
+    def __init__(self, folder: Path) -> None:
+        allow_connections()
+        timers = Timers(divisor=20.0, election_timeout_ms=500, zookeeper_session_ms=SESSION_MS)
+        self.servers = ZooKeepers(
+            "zookeeper",
+            folder,
+            timers,
+            lambda row: None,
+            count=3,
+            network=ProxyNetwork(folder, lambda row: None),
+        )
+        self.side = Side(name="test", servers=self.servers.clients)
+
+    def start(self) -> None:
+        for process in self.servers._network.carriers():
+            process.launch()
+            process.wait_ready()
+        self.servers.start()
+        wait_until(self.servers.ready, "the ensemble does not serve", [], 60)
+
+    def arm(self, *, watches: bool = False) -> ZooKeeperArm:
+        return ZooKeeperArm(
+            ArmConfig(
+                kind="zookeeper",
+                sides=[self.side],
+                lease_ms=SESSION_MS,
+                refresh_ms=3_600_000,
+                heartbeat_ms=1500,
+                divisor=1.0,
+                timeout_s=TIMEOUT_S,
+                watches=watches,
+            )
+        )
+
+    def followers(self) -> list[int]:
+        return [index for index in range(3) if self.servers.role(index) == "follower"]
+
+    def restart(self, index: int) -> None:
+        self.servers.processes[index].launch()
+        wait_until(self.servers.ready, "the ensemble does not serve", [], 60)
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    made = Ensemble(tmp_path_factory.mktemp("ensemble"))
+    try:
+        made.start()
+        yield made
+    finally:
+        for process in [*made.servers.processes, *made.servers._network.carriers()]:
+            process.kill()
+        made.servers._network.close()
+
+
+def listing(index: int, version: int = 1) -> Listing:
+    return Listing(
+        index=index, addr=f"127.0.0.1:{index}", topics={f"topic-{index}": version}, version=version
+    )
+
+
+def test_a_look_up_is_asked_again_elsewhere_when_its_server_dies(ensemble: Ensemble) -> None:
+    arm = ensemble.arm()
+    broker = arm.broker(ensemble.side)
+    (told,) = broker.announce(listing(1))
+    assert told.outcome == "ok"
+    victim = ensemble.followers()[0]
+    client = arm.client(ensemble.side, victim)
+    try:
+        assert client.look_up("topic-1").target == victim
+        ensemble.servers.processes[victim].kill()
+        again = client.look_up("topic-1")
+        assert (again.outcome, again.brokers) == ("ok", [1])
+        assert again.target != victim
+    finally:
+        client.close()
+        broker.close()
+        ensemble.restart(victim)
+
+
+def test_a_registration_is_sent_again_elsewhere_when_its_server_dies(ensemble: Ensemble) -> None:
+    arm = ensemble.arm()
+    victim = ensemble.followers()[0]
+    index = 3 + victim  # a broker begins at the server of its number
+    broker = arm.broker(ensemble.side)
+    try:
+        (told,) = broker.announce(listing(index))
+        assert (told.outcome, told.target) == ("ok", victim)
+        ensemble.servers.processes[victim].kill()
+        (told,) = broker.announce(listing(index, version=2))
+        assert told.outcome == "ok"
+        client = arm.client(ensemble.side, ensemble.followers()[0])
+        found = client.look_up(f"topic-{index}")
+        client.close()
+        assert (found.outcome, found.version) == ("ok", 2)
+    finally:
+        broker.close()
+        ensemble.restart(victim)
+
+
+def test_sessions_of_clients_are_local_and_those_of_brokers_are_not(ensemble: Ensemble) -> None:
+    arm = ensemble.arm()
+    server = ensemble.followers()[0]
+    before = sessions(ensemble, server)
+    client = arm.client(ensemble.side, server)
+    client.look_up("topic-1")
+    clients = sessions(ensemble, server)
+    broker = arm.broker(ensemble.side)
+    (told,) = broker.announce(listing(6 + server))
+    assert told.outcome == "ok"
+    try:
+        assert clients["local"] == before["local"] + 1
+        assert clients["global"] == before["global"]
+        wait_until(
+            lambda: sessions(ensemble, server)["global"] == before["global"] + 1, "not upgraded", [], 10
+        )
+    finally:
+        client.close()
+        broker.close()
+
+
+def sessions(ensemble: Ensemble, index: int) -> dict[str, int]:
+    told = dict(
+        line.split("\t")[:2]
+        for line in four_letters(ensemble.servers.clients[index], b"mntr").splitlines()
+        if "\t" in line
+    )
+    return {
+        "local": int(told.get("zk_local_sessions", -1)),
+        "global": int(told.get("zk_global_sessions", -1)),
+    }
+
+
+def test_a_watching_client_learns_of_a_change_after_its_server_died(ensemble: Ensemble) -> None:
+    arm = ensemble.arm(watches=True)
+    broker = arm.broker(ensemble.side)
+    assert broker.announce(listing(20))[0].outcome == "ok"
+    victim = ensemble.followers()[0]
+    client = arm.producer_client(ensemble.side, victim, seed=1, hooks=())
+    try:
+        directory = client.core.directory
+        client.run(directory.refresh("topic-20"))
+        assert queues(directory) == 1
+        ensemble.servers.processes[victim].kill()
+        assert broker.announce(listing(20, version=7))[0].outcome == "ok"
+        wait_until(lambda: queues(directory) == 7, "the change is not known", [], 20)
+    finally:
+        client.close()
+        broker.close()
+        ensemble.restart(victim)
+
+
+def queues(directory: Directory) -> int:
+    found = directory.routes.publish("topic-20")
+    return 0 if found is None else len(found.queues)

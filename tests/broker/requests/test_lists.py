@@ -1,0 +1,243 @@
+"""Lists of topics and of groups: one bounded request, all or nothing, while others have their turn."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routekeeper.broker.requests.handlers import serve
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
+from routekeeper.remoting.bodies import SubscriptionGroupTable
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.route import TopicConfig
+from tests.broker.conftest import RecordingNameserver, StartBroker, Wire
+from tests.broker.states import HOST, NOW, state_in
+from tests.registrations import read_registration
+from tests.waiting import wait_until
+
+COUNT = 10_000
+TOPICS, GROUPS = 18, 225
+
+
+def topics(count: int) -> list[dict[str, Any]]:
+    """Return topics as RocketMQ 5.3's mqadmin spells them."""
+    return [
+        {
+            "attributes": {},
+            "order": False,
+            "perm": 6,
+            "readQueueNums": 8,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": f"a-topic-with-a-name-of-usual-length-{number}",
+            "topicSysFlag": 0,
+            "writeQueueNums": 8,
+        }
+        for number in range(count)
+    ]
+
+
+def groups(count: int) -> list[dict[str, Any]]:
+    """Return groups as RocketMQ 5.3's mqadmin spells them."""
+    return [
+        {
+            "attributes": {},
+            "brokerId": 0,
+            "consumeBroadcastEnable": True,
+            "consumeEnable": True,
+            "consumeFromMinEnable": True,
+            "consumeMessageOrderly": False,
+            "consumeTimeoutMinute": 15,
+            "groupName": f"a-group-with-a-name-of-usual-length-{number}",
+            "groupRetryPolicy": {"type": "CUSTOMIZED"},
+            "groupSysFlag": 0,
+            "notifyConsumerIdsChangedEnable": True,
+            "retryMaxTimes": 3,
+            "retryQueueNums": 1,
+            "whichBrokerWhenConsumeSlowly": 1,
+        }
+        for number in range(count)
+    ]
+
+
+def body(code: int, items: list[dict[str, Any]]) -> bytes:
+    return json.dumps({"topicConfigList" if code == TOPICS else "groupConfigList": items}).encode()
+
+
+def listed(wire: Wire) -> tuple[set[str], set[str]]:
+    """Return the names of a broker's topics and groups."""
+    found = json.loads(wire.call(21).body)["topicConfigTable"]
+    return set(found), set(SubscriptionGroupTable.decode(wire.call(201).body).groups)
+
+
+@pytest.mark.slow
+def test_ten_thousand_topics_and_groups_are_one_request_each_and_survive(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker()
+    wire = broker.wire()
+    for code, items in ((TOPICS, topics(COUNT)), (GROUPS, groups(COUNT))):
+        answer = wire.call(code, body=body(code, items))
+        assert (answer.code, answer.remark) == (0, None)
+    line = r"audit .*change=UPDATE_AND_CREATE_{} count=10000 {}=\"a-{}-with.*result=applied"
+    for found in (
+        line.format("TOPIC_LIST", "topic", "topic"),
+        line.format("SUBSCRIPTIONGROUP_LIST", "group", "group"),
+    ):
+        wait_until(lambda found=found: re.search(found, broker.log.read_text()) is not None, found)  # type: ignore[misc]
+    broker.kill()  # what was acknowledged is on disk
+    again = start_broker(store=broker.store).wire()
+    have = listed(again)
+    assert have[0] >= {item["topicName"] for item in topics(COUNT)}
+    assert have[1] >= {item["groupName"] for item in groups(COUNT)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "items", "said"),
+    [
+        (TOPICS, topics(COUNT + 1), "a list of 10001 topics, allowed are 10000"),
+        (GROUPS, groups(COUNT + 1), "a list of 10001 groups, allowed are 10000"),
+        (TOPICS, [*topics(300), {"topicName": "no good"}], "illegal characters"),
+        (TOPICS, [*topics(300), {"topicName": "TBW102"}], "conflict with system topic"),
+        (TOPICS, [*topics(300), {"topicName": "T", "readQueueNums": 10**6}], "outside 0..65536"),
+        (TOPICS, [*topics(300), {"readQueueNums": 1}], "no topicName"),
+        (GROUPS, [*groups(300), {"groupName": "no good"}], "group 'no good': "),
+        (GROUPS, [*groups(300), {"groupName": "G", "retryQueueNums": 5000}], "is outside 0..1024"),
+        (TOPICS, topics(2000), "maxTopics=1000"),
+        (GROUPS, groups(2000), "maxSubscriptionGroups=1000"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_list_of_which_one_is_refused_changes_nothing(
+    small: Wire, code: int, items: list[dict[str, Any]], said: str
+) -> None:
+    before = listed(small)
+    answer = small.call(code, body=body(code, items))
+    assert answer.code != 0
+    assert said in (answer.remark or "")
+    assert listed(small) == before
+
+
+def announced(request: RemotingCommand) -> set[str]:
+    """Return the topics of a registration."""
+    compressed = RegisterBrokerFields.parse(request.ext_fields).compressed
+    return set(read_registration(request.body, compressed=compressed, version=request.version).topics)
+
+
+def test_a_list_is_answered_once_it_is_registered(
+    start_broker: StartBroker, nameserver: RecordingNameserver
+) -> None:
+    wire = start_broker(namesrv=nameserver.addr).wire()
+    nameserver.expect(103)  # the one of the start
+    assert wire.call(TOPICS, body=body(TOPICS, topics(3))).code == 0
+    have = [nameserver.requests.get_nowait() for _ in range(nameserver.requests.qsize())]
+    named = {name for one in have if one.code == 103 for name in announced(one)}
+    assert named >= {item["topicName"] for item in topics(3)}
+
+
+@pytest.fixture
+def small(start_broker: StartBroker) -> Wire:
+    """A connection to a broker that may have few topics and groups."""
+    return start_broker("--set", "maxTopics=1000", "--set", "maxSubscriptionGroups=1000").wire()
+
+
+@pytest.mark.parametrize("code", [TOPICS, GROUPS])
+@pytest.mark.parametrize("bad", [b"", b"{}", b"{", b'{"topicConfigList":{},"groupConfigList":1}'])
+def test_a_body_that_holds_no_list_is_refused(small: Wire, code: int, bad: bytes) -> None:
+    answer = small.call(code, body=bad)
+    assert answer.code != 0
+    assert answer.remark
+
+
+def state(tmp_path: Path) -> BrokerState:
+    return state_in(tmp_path, TopicConfig(topic_name="T"))
+
+
+def asked(state: BrokerState, code: int, items: list[dict[str, Any]]) -> Stepwise:
+    request = RemotingCommand.request(code, body=body(code, items))
+    outcome = serve(state, Call(request=request, connection=1, peer=HOST, now_ms=NOW, now=0.0))
+    assert isinstance(outcome, Stepwise)
+    return outcome
+
+
+def run(outcome: Stepwise, between: Any = lambda: None) -> RemotingCommand | Later:
+    """Drive work as the broker does, with something of others' between its steps."""
+    sent: object = None
+    while True:
+        try:
+            work = outcome.work.send(sent)
+        except StopIteration as end:
+            answer: RemotingCommand | Later = end.value
+            return answer
+        sent = work()
+        between()
+
+
+@pytest.mark.parametrize("code", [TOPICS, GROUPS])
+def test_others_have_their_turn_while_a_long_list_is_taken_over(tmp_path: Path, code: int) -> None:
+    known = state(tmp_path)
+    table = known.topics if code == TOPICS else known.groups
+    sizes: list[int] = []
+    items = (topics if code == TOPICS else groups)(1000)
+    before = len(table)
+    answer = run(asked(known, code, items), lambda: sizes.append(len(table)))
+    assert isinstance(answer, Later)
+    assert len(table) == before + 1000
+    assert max(after - former for former, after in itertools.pairwise(sizes)) <= 100
+    assert len(sizes) >= 2 * 1000 // 100  # they are looked at in turns, too
+    known.store.log.close()
+
+
+@pytest.mark.parametrize("code", [TOPICS, GROUPS])
+def test_two_lists_at_a_time_share_the_room_that_there_is(tmp_path: Path, code: int) -> None:
+    known = state(tmp_path)
+    table = known.topics if code == TOPICS else known.groups
+    room = len(table) + 1000
+    known.config = (
+        replace(known.config, topics_max=room) if code == TOPICS else replace(known.config, groups_max=room)
+    )
+    make, name = (topics, "topicName") if code == TOPICS else (groups, "groupName")
+    second = [item | {name: f"{item[name]}-b"} for item in make(600)]
+    answers: list[RemotingCommand | Later] = []
+
+    def other() -> None:
+        if not answers and len(table) > 300:
+            answers.append(run(asked(known, code, second)))
+
+    assert isinstance(run(asked(known, code, make(600)), other), Later)
+    assert isinstance(answers[0], RemotingCommand)
+    assert "allowed is" in (answers[0].remark or "")
+    # what the first one had reserved is free again
+    third = [item | {name: f"{item[name]}-c"} for item in make(400)]
+    assert isinstance(run(asked(known, code, third)), Later)
+    known.store.log.close()
+
+
+def test_a_broker_without_slaves_says_so_and_where_its_log_ends(start_broker: StartBroker) -> None:
+    wire = start_broker().wire()
+    assert wire.send_message("T", b"x").code == 0
+    wait_until(lambda: wire.call(30, {"topic": "T", "queueId": "0"}).ext_fields["offset"] == "1", "stored")
+    answer = wire.call(907)
+    status = json.loads(answer.body)
+    assert answer.code == 0
+    assert status.pop("masterCommitLogMaxOffset") > 0
+    assert status == {
+        "haClientRuntimeInfo": {
+            "activated": False,
+            "lastReadTimestamp": 0,
+            "lastWriteTimestamp": 0,
+            "masterFlushOffset": 0,
+            "maxOffset": 0,
+            "transferredByteInSecond": 0,
+        },
+        "haConnectionInfo": [],
+        "inSyncSlaveNums": 0,
+        "master": True,
+    }

@@ -1,0 +1,189 @@
+"""Apache's clients, mqadmin and broker with keys, at our nameserver and broker that check them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routekeeper import Credentials
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
+
+from .admin_session import AdminSession
+from .apache import RELEASES, START_S, Apache, wait_until
+from .ours import OurBroker, OurNamesrv, launch_broker, start_namesrv
+from .programs import AdminResult
+
+pytestmark = pytest.mark.interop
+
+COUNT = 100
+ADMIN = Credentials(access_key="admin-of-all", secret_key="secret-of-admin")
+CLIENT: dict[str, Any] = {"accessKey": "clients", "secretKey": "secret-of-clients"}
+ACCOUNTS = """\
+globalWhiteRemoteAddresses: []
+accounts:
+- accessKey: clients
+  secretKey: secret-of-clients
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms:
+  - Orders=PUB|SUB
+  groupPerms:
+  - readers=SUB
+- accessKey: admin-of-all
+  secretKey: secret-of-admin
+  admin: true
+"""
+KEYS = "accessKey: admin-of-all\nsecretKey: secret-of-admin\n"
+
+
+@dataclass
+class Guarded:
+    """Our nameserver with ``--acl all``, and our broker with ``aclEnable=true``, which signs there.
+
+    Attributes:
+        accounts: The broker's access file.
+    """
+
+    namesrv: OurNamesrv
+    broker: OurBroker
+    accounts: Path
+
+    def has_route(self, topic: str, addr: str) -> bool:
+        command = ADMIN.signed(RemotingCommand.request(105, {"topic": topic}))
+        with BlockingClient() as client:
+            answer = client.invoke(self.namesrv.addr, command, timeout_s=10.0)
+        return answer.code == 0 and f'"{addr}"'.encode() in answer.body
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    files = {"namesrv.yml": ACCOUNTS, "plain_acl.yml": ACCOUNTS, "tools.yml": KEYS}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    flags = ["--data", str(folder / "data"), "--acl", "all", "--acl-file", str(folder / "namesrv.yml")]
+    namesrv = start_namesrv(flags, folder / "namesrv", "127.0.0.1:0")
+    broker = None
+    try:
+        await_namesrv_http(namesrv)
+        settings = {
+            "aclEnable": "true",
+            "aclFile": str(folder / "plain_acl.yml"),
+            "namesrvAclFile": str(folder / "tools.yml"),
+        }
+        broker = launch_broker([namesrv.addr], folder, name="guarded", settings=settings)
+        broker.wait_for("\n")
+        broker.addr = broker.text().split("listen=")[1].split()[0]
+        found = Guarded(namesrv, broker, folder / "plain_acl.yml")
+        wait_until(lambda: found.has_route("TBW102", found.broker.addr), "the broker's route", START_S)
+        yield found
+    finally:
+        namesrv.kill()
+        if broker is not None:
+            broker.kill()
+
+
+def await_namesrv_http(namesrv: OurNamesrv) -> None:
+    wait_until(lambda: namesrv.get("/readyz")[0] == 200, "the nameserver", START_S)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_java_with_keys_does_what_its_account_may(
+    apaches: dict[str, Apache], guarded: Guarded, release: str, tmp_path: Path
+) -> None:
+    apache, namesrvs, addr = apaches[release], [guarded.namesrv.addr], guarded.broker.addr
+    home = tmp_path / "home"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "tools.yml").write_text(KEYS)
+    log = guarded.namesrv.home / "log.txt"
+    admin = AdminSession(*apache.command("AdminSession", [], home), home)
+
+    def run(*arguments: str) -> str:
+        result: AdminResult = admin.run(*arguments, namesrvs=namesrvs)
+        assert "Exception" not in result.stdout + result.stderr, result
+        return result.stdout
+
+    try:
+        for topic in ("Orders", "Others"):
+            assert "success" in run("updateTopic", "-b", addr, "-t", topic, "-r", "4", "-w", "4")
+        wait_until(lambda: guarded.has_route("Others", addr), "the topics' routes")
+        assert addr in run("clusterList")
+        assert "brokerVersionDesc" in run("brokerStatus", "-b", addr)
+        assert "guarded" in run("sendMessage", "-t", "Orders", "-p", "by mqadmin", "-c", "TagI")
+        if release == "4.9.7":
+            accounts_are_administered(run, guarded, addr)
+
+        # single messages and batches, then both read
+        for batch in (1, 10):
+            sent = apache.produce(namesrvs, "Orders", COUNT, batch=batch, **CLIENT)
+            assert sent["status SEND_OK"] == str(COUNT // batch), sent
+        facts = apache.consume(namesrvs, "Orders", "readers", COUNT, **CLIENT)
+        assert facts["distinct"] == str(COUNT), facts
+
+        sent = apache.produce(namesrvs, "Others", 1, **CLIENT)
+        assert "AclException: No default permission for topic:Others" in sent["error"], sent
+        # the nameserver refuses the route already, and the client does not say why
+        strangers: list[tuple[dict[str, Any], str]] = [
+            ({"accessKey": "clients", "secretKey": "wrong"}, "Check signature failed for accessKey=clients"),
+            ({"accessKey": "nobody", "secretKey": "wrong"}, "No acl config for nobody"),
+            ({}, "No accessKey is configured"),
+        ]
+        for keys, _ in strangers:
+            sent = apache.produce(namesrvs, "Orders", 1, **keys)
+            assert "No route info of this topic" in sent["error"], sent
+        wait_until(lambda: all(words in log.read_text() for _, words in strangers), "the lines", START_S)
+    finally:
+        admin.close()
+        apache.end_clients()
+
+
+def accounts_are_administered(run: Callable[..., str], guarded: Guarded, addr: str) -> None:
+    """Use the five commands about accounts that 4.9.7 has and 5.3.3 has not."""
+    account = (
+        "-a",
+        "newcomers",
+        "-s",
+        "secret-of-newcomers",
+        "-t",
+        "Orders=SUB,Others=PUB|SUB",
+        "-m",
+        "false",
+    )
+    assert "success" in run("updateAclConfig", "-b", addr, *account)
+    assert "newcomers" in guarded.accounts.read_text()
+    assert "newcomers" in run("getAclConfig", "-b", addr)
+    version = run("clusterAclConfigVersion", "-b", addr)
+    assert addr in version
+    assert str(guarded.accounts) in version
+    assert "success" in run(
+        "updateGlobalWhiteAddr", "-b", addr, "-g", "10.0.0.1,10.0.0.2", "-p", str(guarded.accounts)
+    )
+    assert "10.0.0.2" in guarded.accounts.read_text()
+    assert "success" in run("deleteAclConfig", "-b", addr, "-a", "newcomers")
+    assert "newcomers" not in guarded.accounts.read_text()
+
+
+def test_apaches_5_broker_signs_what_it_sends_to_a_nameserver(apache_5: Apache, guarded: Guarded) -> None:
+    credentials = '{"accessKey":"admin-of-all","secretKey":"secret-of-admin"}'
+    broker = apache_5.broker(
+        [guarded.namesrv.addr],
+        settings={
+            "innerClientAuthenticationCredentials": credentials,
+            # it must know the accounts, though it asks nobody for one
+            "authenticationMetadataProvider": (
+                "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+            ),
+            "registerNameServerPeriod": "10000",
+        },
+        wait=False,
+    )
+    try:
+        broker.wait_for("boot success")
+        wait_until(lambda: guarded.has_route("TBW102", broker.addr), "its route", START_S)
+    finally:
+        broker.kill()

@@ -1,0 +1,100 @@
+"""A resolver that does not answer holds up nothing of a member but its links to names."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from routekeeper.nameserver.raft.links.auth import Credentials
+from routekeeper.nameserver.raft.links.transport import Transport
+from routekeeper.nameserver.raft.types import RaftStartError
+from routekeeper.remoting.transport import lookups
+from tests.waiting import until
+
+#: The resolver is silent for so long. Real ones are for longer.
+SILENT_S = 10.0
+#: Longest time that a test may take.
+SOON_S = 5.0
+PEERS = tuple(f"peer-{number}.example:9878" for number in range(40))
+
+
+class Owner:
+    """Of a transport that gets no link."""
+
+    def link_up(self, peer: str) -> None:
+        raise AssertionError(peer)
+
+    def link_down(self, peer: str) -> None:
+        raise AssertionError(peer)
+
+    def raft_message(self, peer: str, data: memoryview) -> None:
+        raise AssertionError(peer)
+
+    def application_message(self, peer: str, data: bytes) -> None:
+        raise AssertionError(peer)
+
+    def fatal(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Silence the resolver for names below ``.example``; return those that it was asked for."""
+    asked, over, resolve = set[str](), threading.Event(), socket.getaddrinfo
+
+    def silent(host: Any, *more: Any, **others: Any) -> Any:
+        if not str(host).endswith(".example") or others.get("flags", 0) & socket.AI_NUMERICHOST:
+            return resolve(host, *more, **others)
+        asked.add(str(host))
+        over.wait(SILENT_S)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    yield asked
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("look up "):
+            thread.join(SOON_S)
+
+
+def transport() -> Transport:
+    me = "zzz.example:9878"  # greater than all others, so that it dials them
+    credentials = Credentials(me=me, members=frozenset({me, *PEERS}), cluster="c", secret=b"s" * 32)
+    return Transport(credentials, owner=Owner(), frame_size_max=1000)
+
+
+@pytest.mark.slow
+def test_peers_whose_names_nobody_resolves_take_no_thread_from_other_work(asked: set[str]) -> None:
+    async def main() -> None:
+        links = transport()
+        await links.listen("127.0.0.1:0")
+        await links.go()
+        await until(lambda: len(asked) >= 4, "the resolver is asked")
+        begun = time.monotonic()
+        await asyncio.gather(*(asyncio.to_thread(lambda: None) for _ in range(20)))
+        assert time.monotonic() - begun < SOON_S, "snapshots and other files are written meanwhile"
+        await links.close()
+
+    begun = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - begun < SILENT_S, "the loop ends without the resolver"
+
+
+def test_a_name_to_listen_on_that_nobody_resolves_ends_the_start(
+    asked: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "LISTEN_WITHIN_S", 0.1, raising=False)
+
+    async def main() -> None:
+        with pytest.raises(RaftStartError, match=r"me\.example was not resolved within 0\.1 s"):
+            await transport().listen("me.example:0")
+
+    begun = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - begun < SOON_S

@@ -1,0 +1,96 @@
+"""The order of a member's work: senders take turns, and one that sends much waits for itself alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.types import Answer, ConnectionId, Request
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.steps import Steps
+from tests.nameserver.modes.test_storms import registration, rounds_until
+from tests.nameserver.replicated.group import group_of, run, until
+
+STRANGER, BROKER, OTHER = ConnectionId(1), ConnectionId(2), ConnectionId(3)
+
+
+class Registrations:
+    """Registrations at one member, and the order of their answers."""
+
+    def __init__(self, member: Replicated) -> None:
+        self._member = member
+        self.answered: list[ConnectionId] = []
+
+    def send(self, request: Request, over: ConnectionId) -> None:
+        def take(answer: Answer) -> None:
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            self.answered.append(over)
+
+        deadline = asyncio.get_running_loop().time() + 60.0
+        answer = self._member.register(request, over, deadline=deadline, answered=take)
+        if answer is not None:
+            take(answer)
+
+
+@pytest.mark.slow
+def test_one_who_sends_many_large_registrations_holds_nobody_up_for_more_than_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            sent = Registrations(group.at(0))
+            for number in range(1, 6):
+                sent.send(registration(number, 8_000), over=STRANGER)
+            for number, over in (6, BROKER), (7, OTHER):
+                sent.send(registration(number, 3), over=over)
+            await until(lambda: len(sent.answered) == 7, "all are answered")
+            assert sent.answered.index(BROKER) <= 1
+            assert sent.answered.index(OTHER) <= 2
+
+    run(main)
+
+
+def test_end_of_a_connection_comes_behind_its_registrations(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            member = group.at(0)
+            sent = Registrations(member)
+            sent.send(registration(1, 8_000), over=STRANGER)
+            sent.send(registration(2, 3), over=STRANGER)
+            sent.send(registration(3, 3), over=BROKER)
+            member.closed(STRANGER, by_us=False)
+            await until(lambda: len(sent.answered) == 3, "all are answered")
+            view = member.view(Freshness.STALE)
+            await until(lambda: [name for name, _ in view.names()] == ["b3"], "the others are gone")
+            assert not member.carries_broker(STRANGER)
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_half_applied_entry_goes_before_the_work_of_the_line(tmp_path: Path) -> None:
+    """Reads wait for an entry once it takes longer than the contact lasts."""
+    steps_within: list[bool] = []
+
+    async def main() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            member = group.at(0)
+
+            def work() -> Steps[bool]:
+                while not sent.answered:
+                    steps_within.append(member.member.within_entry)
+                    yield
+                return True
+
+            sent = Registrations(member)
+            sent.send(registration(1, 40_000), over=BROKER)
+            await rounds_until(lambda: member.member.within_entry)
+            member.surroundings.line.run(work(), lambda _: None)
+            before = len(steps_within)
+            assert all(steps_within)
+            await until(lambda: bool(sent.answered), "the entry is applied")
+            assert not any(steps_within[before:])
+
+    run(main)

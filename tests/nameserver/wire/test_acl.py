@@ -1,0 +1,233 @@
+"""A nameserver with ``--acl``: each code in each mode, its file while it runs, and what a stranger costs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from routekeeper.nameserver.handlers import SERVED
+from routekeeper.remoting.acl.access import EXCEPTION
+from routekeeper.remoting.acl.rules import NAMESRV_KINDS, Kind
+from routekeeper.remoting.acl.signing import Keys
+from routekeeper.remoting.audit_log import LINES_PER_HOST
+from routekeeper.remoting.codes import VERSION, HeaderCodec
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.transport.aio import RemotingClient
+from tests.nameserver.http.test_server_http import Running, running
+
+READER = Keys(access_key="readers", secret_key="secret-of-readers")
+ADMIN = Keys(access_key="admins-of-all", secret_key="secret-of-admins")
+FILE = """
+globalWhiteRemoteAddresses: []
+accounts:
+- accessKey: readers
+  secretKey: secret-of-readers
+- accessKey: admins-of-all
+  secretKey: secret-of-admins
+  admin: true
+"""
+#: By kind and mode: who is served of nobody, an account, an admin.
+SERVES = {
+    (Kind.READ, "off"): (True, True, True),
+    (Kind.READ, "admin"): (True, True, True),
+    (Kind.READ, "all"): (False, True, True),
+    (Kind.BROKER, "off"): (True, True, True),
+    (Kind.BROKER, "admin"): (True, True, True),
+    (Kind.BROKER, "all"): (False, False, True),
+    (Kind.FAREWELL, "off"): (True, True, True),
+    (Kind.FAREWELL, "admin"): (False, False, True),  # of strangers
+    (Kind.FAREWELL, "all"): (False, False, True),
+    (Kind.CHANGE, "off"): (True, True, True),
+    (Kind.CHANGE, "admin"): (False, False, True),
+    (Kind.CHANGE, "all"): (False, False, True),
+}
+
+
+@pytest.fixture
+def acl_file(tmp_path: Path) -> Path:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(FILE)
+    file.chmod(0o600)
+    return file
+
+
+async def ask(ns: Running, command: RemotingCommand, keys: Keys | None = None) -> RemotingCommand:
+    return await ns.client.invoke(ns.wire, command if keys is None else keys.signed(command))
+
+
+def is_refused(answer: RemotingCommand) -> bool:
+    return answer.code == 1 and (answer.remark or "").startswith(EXCEPTION)
+
+
+def test_every_code_has_a_kind() -> None:
+    assert NAMESRV_KINDS.keys() == SERVED
+
+
+@pytest.mark.parametrize("code", sorted(NAMESRV_KINDS))
+def test_code_is_served_to_whom_the_table_says(tmp_path: Path, acl_file: Path, code: int) -> None:
+    async def main(mode: str) -> tuple[bool, ...]:
+        file = "" if mode == "off" else str(acl_file)
+        async with running(tmp_path / mode, acl=mode, acl_file=file) as ns:
+            command = RemotingCommand.request(code, {"topic": "T"})
+            answers = [await ask(ns, command, keys) for keys in (None, READER, ADMIN)]
+        return tuple(not is_refused(answer) for answer in answers)
+
+    found = {mode: asyncio.run(main(mode)) for mode in ("off", "admin", "all")}
+    assert found == {mode: SERVES[NAMESRV_KINDS[code], mode] for mode in found}
+
+
+def test_broker_leaves_over_its_own_connection_only(tmp_path: Path, acl_file: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, acl="admin", acl_file=str(acl_file)) as ns, RemotingClient() as broker:
+            assert (await ns.register("b", "T", client=broker)).code == 0
+            addr = decode_route((await ns.ask(105, topic="T")).body).broker_datas[0].broker_addrs[0]
+            farewell = RemotingCommand.request(
+                104, {"brokerName": "b", "brokerAddr": addr, "clusterName": "C", "brokerId": "0"}
+            )
+            assert is_refused(await ask(ns, farewell))
+            assert is_refused(await ask(ns, farewell, READER))
+            assert (await ns.ask(105, topic="T")).code == 0
+            assert (await broker.invoke(ns.wire, farewell)).code == 0
+            assert (await ns.ask(105, topic="T")).code == 17
+            assert (await ns.register("b", "T", client=broker)).code == 0
+            assert (await ask(ns, farewell, ADMIN)).code == 0
+            assert (await ns.ask(105, topic="T")).code == 17
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("codec", list(HeaderCodec))
+def test_fast_path_answers_signed_route_queries_alone(
+    tmp_path: Path, acl_file: Path, codec: HeaderCodec
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns, RemotingClient() as broker:
+            assert is_refused(await broker.invoke(ns.wire, registration("T")))
+            assert (await broker.invoke(ns.wire, ADMIN.signed(registration("T")))).code == 0
+            plain = RemotingCommand(code=105, ext_fields={"topic": "T"}, codec=codec)
+            forged = Keys(access_key="readers", secret_key="another").signed(plain)
+            for _ in range(3):
+                assert is_refused(await ask(ns, plain))
+                assert is_refused(await ask(ns, forged))
+            assert ns.server.cache.entries == ns.server.cache.hits == 0
+            for count in range(1, 4):
+                assert decode_route((await ask(ns, plain, READER)).body).broker_datas
+                assert ns.server.cache.hits == count
+            assert is_refused(await ask(ns, plain))
+            # the account goes: what the fast path knows of it goes, too
+            acl_file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
+            assert await ns.server.reloads[0].look() == "taken"
+            assert is_refused(await ask(ns, plain, READER))
+
+    asyncio.run(main())
+
+
+def registration(*topics: str) -> RemotingCommand:
+    """Return the request by which a broker registers, unsigned."""
+    content = RegisterBody(
+        data_version=DataVersion(timestamp=1, counter=1),
+        topic_configs=tuple(TopicConfig(topic_name=topic) for topic in topics),
+    )
+    body = encode_register_body(content, compressed=False, version=VERSION)
+    fields = RegisterBrokerFields(
+        broker_name="b",
+        broker_addr="10.0.0.1:10911",
+        cluster_name="C",
+        broker_id=0,
+        body_crc32=body_crc32(body),
+    )
+    return RemotingCommand.request(103, fields.to_ext(), body)
+
+
+def test_unsigned_reads_are_let_in_from_white_addresses(tmp_path: Path, acl_file: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns:
+            assert is_refused(await ns.ask(106))
+            acl_file.write_text(FILE.replace("[]", "[127.0.0.*]"))
+            assert await ns.server.reloads[0].look() == "taken"
+            assert (await ns.ask(106)).code == 0
+            assert (await ns.register("b", "T")).code == 0  # as 4.9.7's brokers, which never sign
+            assert (await ns.ask(105, topic="T")).code == 0
+            assert ns.server.cache.entries == 0  # the same bytes from elsewhere are none of theirs
+
+    asyncio.run(main())
+
+
+def test_broken_file_keeps_the_old_accounts(
+    tmp_path: Path, acl_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> str:
+        async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns:
+            acl_file.write_text(FILE + "  defaultTopicPerm: PUBLISH\n")
+            outcome = await ns.server.reloads[0].look()
+            assert (await ask(ns, RemotingCommand.request(106), READER)).code == 0
+            assert is_refused(await ns.ask(106))
+            return outcome
+
+    outcome = asyncio.run(main())
+    assert outcome == (
+        f"refused: {acl_file}: line 9: defaultTopicPerm: 'PUBLISH' is no permission,"
+        " allowed are DENY, PUB, SUB, PUB|SUB, SUB|PUB"
+    )
+    assert "access file not taken, the former one goes on" in caplog.text
+
+
+def test_refusals_leave_a_bounded_number_of_lines_and_no_secret(
+    tmp_path: Path, acl_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns:
+            delete = RemotingCommand.request(216, {"topic": "T"})
+            await ask(ns, delete, READER)
+            await ask(ns, delete, Keys(access_key="x y", secret_key="secret-of-stranger"))
+            for _ in range(300):
+                await ask(ns, RemotingCommand.request(105, {"topic": "T"}))
+            await ask(ns, delete, ADMIN)  # its line is not used up by the strangers'
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "routekeeper.nameserver.audit"
+    ]
+    assert lines[0].split(" ", 2)[2] == (
+        "change=DELETE_TOPIC_IN_NAMESRV accessKey=readers"
+        ' reason="Need admin permission for request code=216, but accessKey=readers is not" result=refused(1)'
+    )
+    assert 'accessKey="x y" reason="No acl config for x y" result=refused(1)' in lines[1]
+    assert len([line for line in lines if "result=refused(1)" in line]) == LINES_PER_HOST
+    assert [line for line in lines if "result=applied" in line]
+    assert f"audit lines left out suppressed={302 - LINES_PER_HOST}" in lines
+    assert "secret-of" not in caplog.text
+
+
+def test_changes_by_people_come_from_the_admin_networks_alone(tmp_path: Path) -> None:
+    async def main(networks: str) -> dict[int, int]:
+        async with running(tmp_path / networks[:3], admin_networks=networks) as ns:
+            assert (await ns.register("b", "T")).code == 0
+            return {code: (await ns.ask(code, topic="T")).code for code in sorted(SERVED)}
+
+    here, elsewhere = asyncio.run(main("127.0.0.0/8,::1/128")), asyncio.run(main("10.0.0.0/8"))
+    changes = {code for code, kind in NAMESRV_KINDS.items() if kind in (Kind.CHANGE, Kind.FAREWELL)}
+    assert {code for code, answer in elsewhere.items() if answer == 16} == changes
+    assert 16 not in here.values()
+
+
+def test_settings_that_are_shown_hold_no_secret(tmp_path: Path, acl_file: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, acl="admin", acl_file=str(acl_file)) as ns:
+            shown = (await ns.ask(319)).body.decode()
+            assert "acl=admin\n" in shown
+            assert "secret" not in shown
+            _, metrics = await ns.get("/metrics")
+            assert "secret" not in metrics
+            change = RemotingCommand.request(318, {}, b"acl=off\n")
+            assert (await ask(ns, change, ADMIN)).code == 16  # no setting that runs is changed by it
+            assert is_refused(await ask(ns, RemotingCommand.request(216, {"topic": "T"})))
+
+    asyncio.run(main())

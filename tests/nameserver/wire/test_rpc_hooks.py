@@ -1,0 +1,190 @@
+"""Hooks that an operator gives a nameserver: they see every request, may refuse it, and stop nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.nameserver.test_main import started
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core]
+
+HOOKS = """
+import os, time
+from msgspec.structs import replace
+from routekeeper import RequestRefused
+
+def note(*words):
+    with open(os.environ["HOOK_NOTES"], "a") as notes:
+        print(*words, file=notes, flush=True)
+
+class Guard:
+    def before_request(self, remote, request):
+        note("before", request.code, remote)
+        if request.code == 206:
+            raise RequestRefused(16, "lists are not for everybody")
+        if request.ext_fields.get("topic") == "Old":
+            return replace(request, ext_fields={**request.ext_fields, "topic": "New"})
+        return request
+
+    def after_response(self, remote, request, response):
+        note("after", request.code, response.code)
+
+class Fails(Guard):
+    def before_request(self, remote, request):
+        if request.code == 105:
+            raise KeyError("the operator's own")
+        return request
+
+    def after_response(self, remote, request, response):
+        raise KeyError("the operator's own")
+
+class Slow(Guard):
+    def before_request(self, remote, request):
+        time.sleep(0.3 if request.code == 206 else 0)
+        return request
+
+class ChangesCode(Guard):
+    def before_request(self, remote, request):
+        return replace(request, code=206)
+
+class Awaits(Guard):
+    async def before_request(self, remote, request):
+        return request
+"""
+RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the hooks where the server finds them; return the file with what they noted."""
+    (tmp_path / "operators").mkdir()
+    (tmp_path / "operators" / "operators_hooks.py").write_text(HOOKS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "operators"))
+    monkeypatch.setenv("HOOK_NOTES", str(tmp_path / "notes.txt"))
+    (tmp_path / "notes.txt").touch()
+    return tmp_path / "notes.txt"
+
+
+def hook(name: str) -> tuple[str, str]:
+    return "--rpc-hook", f"operators_hooks:{name}"
+
+
+def figure(http: str, name: str) -> float:
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found, name
+    return float(found[1])
+
+
+@pytest.mark.parametrize("mode", [(), RAFT], ids=["independent", "raft"])
+def test_a_hook_sees_refuses_and_changes_requests(tmp_path: Path, notes: Path, mode: tuple[str, ...]) -> None:
+    with (
+        started(tmp_path, "--http", "127.0.0.1:0", *mode, *hook("Guard")) as (_, ready),
+        BlockingClient() as client,
+    ):
+        refused = client.invoke(ready["listen"], RemotingCommand.request(206))
+        assert (refused.code, refused.remark) == (16, "lists are not for everybody")
+        route = RemotingCommand.request(105, {"topic": "T"})
+        wait_until(lambda: client.invoke(ready["listen"], route).code == 17, "the group has a leader")
+        notes.write_text("")
+        # Else answered from the encoded-route cache, which knows the request by now.
+        assert [client.invoke(ready["listen"], route).code for _ in range(5)] == [17] * 5
+        lines = notes.read_text().splitlines()
+        assert [line.split()[:2] for line in lines[::2]] == [["before", "105"]] * 5
+        assert lines[1::2] == ["after 105 17"] * 5
+        renamed = client.invoke(ready["listen"], RemotingCommand.request(105, {"topic": "Old"}))
+        assert "topic: New" in (renamed.remark or "")
+        name = "operators_hooks:Guard"
+        assert figure(ready["http"], f'mqnamesrv_rpc_hook_refused_total{{hook="{name}"}}') == 1
+        assert figure(ready["http"], f'mqnamesrv_rpc_hook_errors_total{{hook="{name}"}}') == 0
+
+
+def test_a_registration_is_seen_with_its_answer(tmp_path: Path, notes: Path) -> None:
+    with started(tmp_path, "--http", "off", *hook("Guard")) as (_, ready), BlockingClient() as client:
+        fields = {
+            "brokerName": "a",
+            "brokerAddr": "127.0.0.1:1",
+            "clusterName": "c",
+            "haServerAddr": "127.0.0.1:2",
+            "brokerId": "0",
+            "compressed": "false",
+            "bodyCrc32": "0",
+        }
+        for _ in range(3):  # also repeated, which is answered otherwise
+            assert client.invoke(ready["listen"], RemotingCommand.request(103, fields)).code == 0
+        assert notes.read_text().count("after 103 0") == 3
+
+
+def test_a_hook_that_fails_refuses_its_request_and_hides_no_answer(tmp_path: Path, notes: Path) -> None:
+    with (
+        started(tmp_path, "--http", "127.0.0.1:0", *hook("Fails"), *hook("Guard")) as (_, ready),
+        BlockingClient() as client,
+    ):
+        refused = client.invoke(ready["listen"], RemotingCommand.request(105, {"topic": "T"}))
+        assert (refused.code, refused.remark) == (1, "hook operators_hooks:Fails failed")
+        assert client.invoke(ready["listen"], RemotingCommand.request(319)).code == 0
+        # before and after of the first request, after of the second
+        assert figure(ready["http"], 'mqnamesrv_rpc_hook_errors_total{hook="operators_hooks:Fails"}') == 3
+        assert "before 319" in notes.read_text(), "the next hook is asked, too"
+        log = tmp_path / "stderr.txt"
+        wait_until(lambda: "hook failed hook=operators_hooks:Fails" in log.read_text(), "it is logged")
+
+
+def test_a_hook_that_changes_more_than_arguments_refuses_its_request(tmp_path: Path, notes: Path) -> None:
+    with started(tmp_path, "--http", "off", *hook("ChangesCode")) as (_, ready), BlockingClient() as client:
+        assert client.invoke(ready["listen"], RemotingCommand.request(105, {"topic": "T"})).code == 1
+
+
+def test_a_slow_hook_is_named_and_leaves_most_of_the_time_to_others(tmp_path: Path, notes: Path) -> None:
+    with (
+        started(tmp_path, "--http", "127.0.0.1:0", *hook("Slow")) as (_, ready),
+        BlockingClient() as client,
+    ):
+        codes = [client.invoke(ready["listen"], RemotingCommand.request(206)).code for _ in range(10)]
+        assert codes[0] == 0
+        assert codes.count(2) >= 7, "its share is used up, so requests are refused instead of served late"
+        overloads = figure(ready["http"], "mqnamesrv_rpc_hook_overloads_total")
+        assert overloads == codes.count(2)
+        assert figure(ready["http"], 'mqnamesrv_rpc_hook_slow_total{hook="operators_hooks:Slow"}') >= 1
+        log = tmp_path / "stderr.txt"
+        wait_until(lambda: "slow hook hook=operators_hooks:Slow" in log.read_text(), "it is logged")
+        ask = RemotingCommand.request(319)
+        wait_until(lambda: client.invoke(ready["listen"], ask).code == 0, "requests are served again")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("operators_hooks", "is not MODULE:CLASS"),
+        ("nowhere:Guard", "ModuleNotFoundError"),
+        ("operators_hooks:Nobody", "AttributeError"),
+        ("operators_hooks:Awaits", "is a coroutine"),
+        ("os:getpid", "has no method before_request"),
+        ("operators_hooks:Guard,operators_hooks:Guard", "named twice"),
+    ],
+)
+def test_a_hook_that_cannot_be_used_refuses_the_start(
+    tmp_path: Path, notes: Path, name: str, why: str
+) -> None:
+    for program, directory in (("nameserver", "--data"), ("broker", "--store")):
+        ended = subprocess.run(
+            [
+                *(sys.executable, "-m", f"routekeeper.{program}", "--listen", "127.0.0.1:0"),
+                *("--http", "off", directory, str(tmp_path / program), "--rpc-hook", name),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == 2
+        assert re.fullmatch(rf"mq\w+: --rpc-hook .*{re.escape(why)}.*\n", ended.stderr.splitlines(True)[-1])
