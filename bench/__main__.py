@@ -39,8 +39,10 @@ from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_se
 from routekeeper.bench.runfolder import REAL, find_run_folders
 from routekeeper.bench.schedule import Comparison
 from routekeeper.bench.surroundings import nameless, own_spark
+from routekeeper.remoting.flags import add_print_completion
 from routekeeper.remoting.output import set_up_logging
 
+DEFAULT_PROFILE: Final = "compare"
 ATTACHED: Final = "attached"
 """The profile for a cluster that runs already: load only."""
 
@@ -130,21 +132,23 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         PlanError: If what is asked for cannot be.
     """
     if arguments.resume is not None:
+        check_alone(arguments)
         comparison = comparing.load(arguments.resume)
         check_links(comparison)
         return arguments.resume, comparison
-    plan = load_plan(arguments.profile)
+    profile = arguments.profile or DEFAULT_PROFILE
+    plan = load_plan(profile)
     given = None
     if arguments.nameservers or arguments.http or arguments.arm is not None:
         given = given_cluster(arguments.arm, arguments.nameservers, arguments.http)
         plan = plan_for(plan, given)
-    elif arguments.profile == ATTACHED:
+    elif profile == ATTACHED:
         raise PlanError(
             f"profile {ATTACHED!r} drives a cluster that runs: name it by --arm and --nameservers"
         )
     elif REAL.keys() & set(plan.arms):
         if (lacking := apache_brokers.missing()) is not None:
-            raise PlanError(f"profile {arguments.profile!r} runs RocketMQ's own brokers: it needs {lacking}")
+            raise PlanError(f"profile {profile!r} runs RocketMQ's own brokers: it needs {lacking}")
     elif (lacking := apache.missing()) is not None and "apache" in plan.arms:
         print(f"mqbench: the arm apache is left out: it needs {lacking}", file=sys.stderr)
         plan = msgspec.structs.replace(plan, arms=[arm for arm in plan.arms if arm != "apache"])
@@ -160,12 +164,41 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31)
     out = arguments.out / time.strftime("%Y%m%d-%H%M%S")
     comparison = Comparison(
-        profile=arguments.profile, plan=plan, seed=seed, command=list(command), given=given
+        profile=Path(profile).stem if profile.endswith(".toml") else profile,
+        plan=plan,
+        seed=seed,
+        command=list(command),
+        given=given,
     )
     check_links(comparison)
     check_out(arguments.out)
     comparing.begin(out, comparison)
     return out, comparison
+
+
+def check_alone(arguments: argparse.Namespace) -> None:
+    """Check that nothing is asked for beside ``--resume`` which the folder's comparison decides.
+
+    Raises:
+        PlanError: If something is.
+    """
+    beside = {
+        "--profile": arguments.profile,
+        "--seed": arguments.seed,
+        "--blocks": arguments.blocks,
+        "--series": arguments.series,
+        "--scenarios": arguments.scenarios,
+        "--links": arguments.links,
+        "--arm": arguments.arm,
+        "--nameservers": arguments.nameservers,
+        "--http": arguments.http,
+    }
+    for name, value in beside.items():
+        if value not in (None, []):
+            raise PlanError(
+                f"{name} beside --resume {arguments.resume}: the comparison in that folder goes on as it was "
+                f"begun; leave {name} out, or begin another one without --resume"
+            )
 
 
 def check_links(comparison: Comparison) -> None:
@@ -316,8 +349,8 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
     )
     child.add_argument(
         "--profile",
-        default="compare",
-        help=f"what is compared (default: compare; known: {', '.join(plans())})",
+        metavar="NAME",
+        help=f"what is compared: {', '.join(plans())}, or the path of a plan, NAME.toml (default: compare)",
     )
     child.add_argument("--blocks", type=positive, help="blocks of each series (default: the profile's)")
     child.add_argument(
@@ -354,6 +387,7 @@ def parser() -> argparse.ArgumentParser:
         prog="mqbench", description="Measure what the consistency mode costs and gives."
     )
     top.add_argument("--version", action="version", version=f"mqbench {version}")
+    add_print_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     child = commands.add_parser(

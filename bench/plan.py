@@ -13,12 +13,14 @@ import msgspec
 from routekeeper.bench.resolution import RESOLUTION_S
 from routekeeper.bench.runfolder import REAL, Arm, Durability, Line, Links, Series
 from routekeeper.bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
+from routekeeper.remoting.files import read_regular
 
 if TYPE_CHECKING:
     import random
 
 FOLDER: Final = Path(__file__).parent / "plans"
 LINES_MAX: Final = 8
+PLAN_SIZE_MAX: Final = 1024 * 1024
 
 Kind = Literal[
     "stop",
@@ -297,13 +299,25 @@ def plans() -> list[str]:
 
 
 def load_plan(name: str) -> Plan:
-    """Read and check a named plan.
+    """Read and check a named plan, or the one in a file whose name ends in ``.toml``.
 
     Raises:
-        PlanError: Unknown name, or a value out of its range; the message names value and range.
+        PlanError: Unknown name, a file that cannot be read, or a value out of its range; the message names
+            value and range.
     """
+    if name.endswith(".toml"):
+        try:
+            text = read_regular(name, size_max=PLAN_SIZE_MAX).decode()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise PlanError(f"--profile {name}: {reason}") from None
+        try:
+            return parse_plan(text)
+        except PlanError as error:
+            raise PlanError(f"--profile {name}: {error}") from None
     if name not in plans():
-        raise PlanError(f"unknown profile {name!r}, known are: {', '.join(plans())}")
+        known = ", ".join(plans())
+        raise PlanError(f"unknown profile {name!r}, known are: {known}; or the path of a file NAME.toml")
     return parse_plan((FOLDER / f"{name}.toml").read_text())
 
 

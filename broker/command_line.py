@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from routekeeper.broker.errors import SettingError
+from routekeeper.remoting.flags import Help, add_print_completion
 from routekeeper.remoting.logs import LEVELS, STYLES
 
 OWN_SETTINGS = """\
@@ -57,53 +58,60 @@ def _parser() -> argparse.ArgumentParser:
         prog="mqbroker",
         description="A message broker that speaks Apache RocketMQ's protocol.",
         epilog=OWN_SETTINGS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
+        usage="mqbroker [-n HOST:PORT;...] [-c FILE] [--FLAG VALUE ...]",
         allow_abbrev=False,
     )
-    parser.add_argument(
+    network, storage, security, http = (
+        parser.add_argument_group(name) for name in ("network", "storage", "security", "HTTP")
+    )
+    other = parser.add_argument_group("other")
+    network.add_argument(
         "-n",
         "--namesrv",
         "--namesrvAddr",
         metavar="HOST:PORT;...",
         help="nameservers, separated by semicolons (default: environment NAMESRV_ADDR)",
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address to bind (default: 127.0.0.1:10911)")
-    parser.add_argument(
+    network.add_argument("--listen", metavar="HOST:PORT", help="address to bind (default: 127.0.0.1:10911)")
+    network.add_argument(
         "--advertise", metavar="HOST:PORT", help="address that clients dial (default: the bound one)"
     )
-    parser.add_argument(
+    http.add_argument(
         "--http",
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
-    _add_tls(parser)
-    parser.add_argument(
+    _add_tls(security, http)
+    security.add_argument(
         "--acl-file",
         metavar="FILE",
         help="accounts, as plain_acl.yml has them; needs aclEnable=true"
         " (default: $ROCKETMQ_HOME/conf/plain_acl.yml and the files in conf/acl)",
     )
-    parser.add_argument(
+    security.add_argument(
         "--admin-networks",
         metavar="CIDR,...",
         help="networks from which alone requests of operators are taken (default: any)",
     )
-    parser.add_argument(
+    security.add_argument(
         "--namesrv-acl-file",
         metavar="FILE",
         help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
         " (default: it signs nothing)",
     )
-    parser.add_argument(
+    security.add_argument(
         "--rpc-hook",
         action="append",
         metavar="MODULE:CLASS",
         help="hook that sees requests and their answers, and may refuse; may be repeated (default: none)",
     )
-    parser.add_argument("--name", help="broker name (default: that of the store, else that of the host)")
-    parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
-    parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
-    parser.add_argument(
+    other.add_argument(
+        "--name", metavar="NAME", help="broker name (default: that of the store, else that of the host)"
+    )
+    other.add_argument("--cluster", metavar="NAME", help="cluster name (default: DefaultCluster)")
+    other.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
+    storage.add_argument(
         "--store", metavar="DIR", help="data directory (default: ./data/NAME with --name, else ./data/broker)"
     )
     parser.add_argument(
@@ -130,40 +138,40 @@ def _parser() -> argparse.ArgumentParser:
         dest="print_important",
         help="print the settings that RocketMQ takes for important, and exit",
     )
-    parser.add_argument(
+    other.add_argument(
         "--enable-proxy",
         action="store_true",
         help="flag of RocketMQ's script; ignored with a warning, since there is no proxy",
     )
-    parser.add_argument(
+    other.add_argument(
         "--log-level",
         metavar="|".join(LEVELS),
         help="least severe log line written to stderr (default: INFO)",
     )
-    parser.add_argument(
+    other.add_argument(
         "--log-format",
         metavar="|".join(STYLES),
         help="lines of text, or one JSON object a line; UTC (default: text)",
     )
+    add_print_completion(parser)
     parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
     return parser
 
 
-def _add_tls(parser: argparse.ArgumentParser) -> None:
+def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -> None:
     """Add the flags of TLS, at the broker's own ports and towards nameservers."""
-    parser.add_argument(
+    security.add_argument(
         "--tls-mode",
-        metavar="MODE",
-        help="TLS for clients: disabled, permissive or enforcing "
-        "(default: permissive where a certificate is given)",
+        metavar="disabled|permissive|enforcing",
+        help="TLS for clients (default: permissive where a certificate is given)",
     )
     for flag, text in (
         ("--tls-cert", "PEM file: certificate that the port for clients shows, and its chain"),
         ("--tls-key", "PEM file: its key (default: in the file of --tls-cert)"),
         ("--tls-ca", "PEM file: authorities of the certificates that clients and nameservers show"),
     ):
-        parser.add_argument(flag, metavar="FILE", help=text)
-    parser.add_argument(
+        security.add_argument(flag, metavar="FILE", help=text)
+    security.add_argument(
         "--tls-client-auth",
         metavar="none|optional|require",
         help="whether clients show a certificate of --tls-ca (default: none)",
@@ -174,10 +182,11 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
         ("--http-tls-key", "PEM file: its key (default: in the file of --http-tls-cert)"),
         ("--http-tls-ca", "PEM file: authorities; HTTP demands a certificate of theirs then"),
     ):
-        parser.add_argument(flag, metavar="FILE", help=text)
-    parser.add_argument(
+        (http if flag.startswith("--http") else security).add_argument(flag, metavar="FILE", help=text)
+    security.add_argument(
         "--namesrv-tls",
         choices=("on", "off"),
+        metavar="on|off",
         help="TLS towards nameservers, whose certificates must be of --tls-ca and for their host; without"
         " --tls-ca any certificate will do (default: on where --tls-mode is enforcing)",
     )
@@ -185,4 +194,4 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
         ("--tls-client-cert", "PEM file: certificate for nameservers that ask for one"),
         ("--tls-client-key", "PEM file: its key (default: in the file of --tls-client-cert)"),
     ):
-        parser.add_argument(flag, metavar="FILE", help=text)
+        security.add_argument(flag, metavar="FILE", help=text)

@@ -104,11 +104,9 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
 
 def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) -> Answer:
     """Build the answer to a request from what its command did. Never called with *moved*."""
-    match verdict:
-        case Rejected():
-            return Answer(code=verdict.code, remark=verdict.remark)
-        case Moved():
-            raise AssertionError("a command that moved is decided again, not answered")
+    if isinstance(verdict, Rejected):
+        return Answer(code=verdict.code, remark=verdict.remark)
+    assert not isinstance(verdict, Moved), "a command that moved is decided again, not answered"
     reply = verdict.reply
     if isinstance(reply, RegisterReply):
         return _registered(reply, settings)

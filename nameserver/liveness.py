@@ -152,11 +152,15 @@ class Liveness:
             self._put(broker, replace(before, heard_at=self.clock))
             is_spare = True
         else:
-            known = before is not None and before.owner == origin and before.confirmed
-            self._put(
-                broker,
-                Contact(heard_at=self.clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known),
+            contact = Contact(
+                heard_at=self.clock,
+                lease_s=lease_s,
+                owner=origin,
+                connected=True,
+                confirmed=before is not None and before.owner == origin and before.confirmed,
+                version=self.version + 1,
             )
+            self._place(broker, contact)
             if before is not None and before.owner is not None and before.owner != origin:
                 self._add_spare(before.owner, broker)
         if is_spare:
@@ -202,7 +206,7 @@ class Liveness:
             origin: Over which it came; :meth:`registering` was called with it.
             listed: Version of the broker's record as applied here.
         """
-        if not version.contained_in(listed) or version == listed:
+        if version.counter > listed.counter or not version.contained_in(listed) or version == listed:
             if self._contained:
                 self.note_current(broker)
             return False
@@ -380,9 +384,13 @@ class Liveness:
             self._put(broker, replace(contact, connected=False, confirmed=False))
 
     def _put(self, broker: BrokerKey, contact: Contact) -> None:
-        self.version += 1
+        self._place(broker, replace(contact, version=self.version + 1))
+
+    def _place(self, broker: BrokerKey, contact: Contact) -> None:
+        """Put a contact that has the number of this change already."""
+        self.version = contact.version
         self._contacts.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
-        self._contacts[broker] = replace(contact, version=self.version)
+        self._contacts[broker] = contact
         self._unconnected.pop(broker, None)
         if not contact.connected:
             self._unconnected[broker] = None

@@ -43,6 +43,7 @@ class Plan(msgspec.Struct, kw_only=True):
             binary headers; as with real clients, each connection keeps to its own.
         pid: Process whose CPU time is read.
         check: Compare the answers of the warm-up with their requests; off for an echo.
+        fresh: A number that no other request has takes the place of :data:`PLACE` in each request.
     """
 
     host: str
@@ -53,9 +54,14 @@ class Plan(msgspec.Struct, kw_only=True):
     mixed: bool
     pid: int
     check: bool
+    fresh: bool = False
     warm_s: float
     measure_s: float
     seed: int
+
+
+#: Stands in a topic's name where a number goes that no other request has, see :attr:`Plan.fresh`.
+PLACE: Final = b"0123456789"
 
 
 class Template(msgspec.Struct):
@@ -139,7 +145,8 @@ class Load(asyncio.Protocol):
             opaque = _FIRST_OPAQUE + number % 800_000_000
             if run.checking:
                 self._expected[opaque] = asked
-            batch.append(asked.frame(opaque))
+            frame = asked.frame(opaque)
+            batch.append(frame.replace(PLACE, b"%010d" % number) if run.plan.fresh else frame)
         run.sent = sent + count
         assert self._transport is not None
         self._transport.write(b"".join(batch))

@@ -69,6 +69,7 @@ class Workload:
     name: str
     topics: tuple[str, ...]
     mixed: bool
+    fresh: bool = False
 
 
 WORKLOADS: Final = (
@@ -269,6 +270,7 @@ def load(
         depth=depth,
         topics=list(workload.topics),
         mixed=workload.mixed,
+        fresh=workload.fresh,
         pid=target.pid,
         check=target.check,
         warm_s=warm_s,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import Refusal, Refused, StoreUnavailable
 from routekeeper.broker.requests.tags import cached_tag_hash, tags_code
 from routekeeper.broker.store.messages import Draft, Placed
@@ -144,7 +145,7 @@ def _send_known(state: BrokerState, call: Call) -> _Sent | None:
     if text.count(NAME_END) != len(properties) or not _STEERING.isdisjoint(properties):
         return None
     waits = properties.pop(PROPERTY_WAIT, "true").lower() != "false"
-    properties[PROPERTY_CLUSTER] = settings.cluster_name
+    _mark(properties, settings)
     tags = properties.get(PROPERTY_TAGS)
     draft = Draft(
         topic=topic,
@@ -159,6 +160,17 @@ def _send_known(state: BrokerState, call: Call) -> _Sent | None:
         reconsume_times=known.reconsume_times,
     )
     return _Sent([draft], properties.get(PROPERTY_UNIQ_KEY), waits, topic, known.queue_id)
+
+
+def _mark(properties: dict[str, str], settings: BrokerConfig) -> None:
+    """Say in a message where it was stored, and whether its consumers shall trace it.
+
+    5.x's consumer drops the trace of a message that has no region. Source:
+    AbstractSendMessageProcessor.buildMsgContext, RocketMQ 5.3.
+    """
+    properties["MSG_REGION"] = settings.region_id
+    properties["TRACE_ON"] = "true" if settings.trace_on else "false"
+    properties[PROPERTY_CLUSTER] = settings.cluster_name
 
 
 def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
@@ -253,7 +265,7 @@ def _checked(
         born_timestamp=fields.born_timestamp,
         reconsume_times=reconsume_times,
     )
-    properties[PROPERTY_CLUSTER] = state.config.cluster_name
+    _mark(properties, state.config)
     if fields.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE:
         return _batch_drafts(state, call, base, properties), queue_id, topic
     level = 0 if topic.startswith(DLQ_PREFIX) else _delay_level(properties)

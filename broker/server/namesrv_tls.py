@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ from pathlib import Path
 
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import SettingError
+from routekeeper.remoting.certificates import CertificateFiles, ends_of
+from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 from routekeeper.remoting.tls_settings import ENFORCING, TlsFile, TlsSettingError, read_tls_file
 from routekeeper.remoting.transport.tls import Tls, TlsError, load
-from routekeeper.remoting.watched_files import WatchedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -63,27 +65,45 @@ def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls |
     )
 
 
-class NamesrvTls:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Files as read.
+
+    Attributes:
+        ends_at: When the certificate expires, or the last of the authorities if that is earlier; Unix s.
+    """
+
+    own: OwnTls
+    context: ssl.SSLContext
+    ends_at: float
+
+
+class NamesrvTls(CertificateFiles[_Loaded]):
     """The files of TLS towards nameservers. Reads them at once; new connections use those read last.
 
     Attributes:
         tls: For the client that registers.
-        files: Watched, from :meth:`WatchedFiles.watch` on.
     """
 
     def __init__(self, first: OwnTls, settle: Callable[[], OwnTls | None], *, config: str) -> None:
         self._config = config
         self._settle = settle
-        self.files = WatchedFiles("nameserver tls", self._paths(first), self._load, self._take)
-        self.tls = Tls(lambda: self.files.value[1], lambda addr: True)
+        super().__init__(
+            "nameserver tls",
+            self._paths(first),
+            self._load,
+            self._follow,
+            ends_at=lambda loaded: loaded.ends_at,
+        )
+        self.tls = Tls(lambda: self.value.context, lambda addr: True)
 
     def _paths(self, own: OwnTls) -> tuple[Path, ...]:
-        return tuple(Path(path) for path in (own.ca, own.cert, own.key, self._config) if path)
+        return tuple(Path(path) for path in (own.cert, own.key, own.ca, self._config) if path)
 
-    def _take(self, value: tuple[OwnTls, ssl.SSLContext]) -> None:
-        self.files.paths = self._paths(value[0])
+    def _follow(self, loaded: _Loaded) -> None:
+        self.files.paths = self._paths(loaded.own)
 
-    def _load(self) -> tuple[OwnTls, ssl.SSLContext]:
+    def _load(self) -> _Loaded:
         own = self._settle()
         if own is None:
             raise TlsSettingError("TLS towards nameservers is switched off by a restart only")
@@ -94,7 +114,15 @@ class NamesrvTls:
             key_password=own.key_password,
             check="host" if own.checks else "nothing",
         )
-        return own, context
+        ends_at = min(_ends(own.cert)[0], max(_ends(own.ca if own.checks else "")))
+        return _Loaded(own, context, ends_at)
+
+
+def _ends(file: str) -> list[float]:
+    """Return when the certificates in a file end; never without one."""
+    if not file:
+        return [math.inf]
+    return ends_of(read_regular(file, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1"))
 
 
 def namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
@@ -113,7 +141,7 @@ def namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
         if first is None:
             return None
         made = NamesrvTls(first, settle, config=config.tls_config)
-    except (TlsError, TlsSettingError) as error:
+    except (TlsError, TlsSettingError, OSError, ValueError) as error:
         raise SettingError(f"TLS towards nameservers: {error}") from None
     if not first.checks:
         logger.warning(

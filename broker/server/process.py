@@ -52,7 +52,7 @@ from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTi
 from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.tls_settings import TlsSettingError
-from routekeeper.remoting.transport import split_address
+from routekeeper.remoting.transport import lookups, split_address
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import (
@@ -92,7 +92,7 @@ _GROUPS_NAMED: Final = 8
 _REGISTER_WAIT_S: Final = 3.0
 
 
-def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
+async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     """Return (address to register, the same with the host as an IP for message ids).
 
     Raises:
@@ -106,9 +106,10 @@ def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
         ip = str(ipaddress.ip_address(host))
     except ValueError:
         try:
-            ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            raise SettingError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from None
+            ip = (await lookups.addresses_of(host, timeout_s=lookups.LISTEN_WITHIN_S))[0]
+        except (OSError, ValueError) as error:  # the latter: a host that no resolver takes
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
     return f"{text}:{port}", Host(ip.partition("%")[0], port)
 
@@ -242,7 +243,7 @@ class BrokerServer:
             raise cause from None
         finally:
             if self._namesrv_tls is not None:
-                self._namesrv_tls.files.close()
+                self._namesrv_tls.close()
             for lock in self._locks:
                 lock.close()
 
@@ -281,7 +282,7 @@ class BrokerServer:
             # The address goes into messages, so it is bound first; clients come in once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
-            broker_addr, store_host = advertised(self._config, bound_port)
+            broker_addr, store_host = await advertised(self._config, bound_port)
             self._broker_addr = broker_addr
             try:
                 self._state, self._files = load_broker(
@@ -323,7 +324,7 @@ class BrokerServer:
             ):
                 services.append(group.create_task(work))
             if self._namesrv_tls is not None:
-                self._namesrv_tls.files.watch()
+                self._namesrv_tls.watch()
             await self._serve_http()
             if self.tls_files is not None:
                 self.tls_files.watch()

@@ -104,6 +104,19 @@ class AnnouncerFactory(Protocol):
     ) -> Announcer: ...
 
 
+class _Signing:
+    """A hook that signs every request as the broker's settings say."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
+        return self._state.sign(request)
+
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Nothing: answers are not signed."""
+
+
 class Registrar:
     """Registers one broker with all its nameservers, each independently of the others.
 
@@ -131,7 +144,7 @@ class Registrar:
         self._broker_addr = broker_addr
         self._ha_addr = ha_addr
         self._changed = changed
-        self._client = RemotingClient(close_on_timeout=True, tls=tls)
+        self._client = RemotingClient(close_on_timeout=True, tls=tls, hooks=(_Signing(state),))
         self._failing: set[str] = set()
         self._busy: set[str] = set()
         self._displaced: dict[str, str] = {}
@@ -266,7 +279,6 @@ class Registrar:
             broker_id=config.broker_id,
         )
         request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields.to_ext())
-        request = self._state.sign(request)
         try:
             answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
             logger.info("broker unregistered nameserver=%s code=%s", addr, answer.code)
@@ -316,7 +328,7 @@ class Registrar:
             return
         self._busy.add(addr)
         try:
-            answer = await self._client.invoke(addr, self._state.sign(request), timeout_s=timeout_s)
+            answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
             ordered = KVTable.decode(answer.body).table if answer.body else {}
         except RemotingError as error:
             self._failed(addr, str(error))
@@ -342,9 +354,7 @@ class Registrar:
         fields = GetRouteFields(topic=config.broker_name)
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
         try:
-            answer = await self._client.invoke(
-                addr, self._state.sign(request), timeout_s=config.register_timeout_ms / 1000
-            )
+            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
             route = decode_route(answer.body) if answer.code == ResponseCode.SUCCESS else TopicRouteData()
         except RemotingError:
             return  # the registration says so
@@ -383,9 +393,7 @@ class Registrar:
             RequestCode.QUERY_DATA_VERSION, fields.to_ext(), state.topics.data_version.encode()
         )
         try:
-            answer = await self._client.invoke(
-                addr, self._state.sign(request), timeout_s=config.register_timeout_ms / 1000
-            )
+            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
             if answer.code != ResponseCode.SUCCESS:
                 return VersionAnswer(failed=True)
             changed = QueryDataVersionResponseFields.parse(answer.ext_fields).changed

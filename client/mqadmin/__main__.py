@@ -43,6 +43,7 @@ from . import (
     topic,
 )
 from .absent import absent_line
+from .completion import SHELLS, completion_script
 from .context import Context
 from .options import Command, UsageError, help_text, parse
 from .security import credentials_of, tls_of
@@ -92,6 +93,13 @@ def main(
         from importlib.metadata import version  # with HTTP, 40 ms of loading: no command needs to wait for it
 
         print(f"mqadmin {version('routekeeper')}", file=out)
+        return 0
+    if arguments[0] == "--print-completion":
+        shell = arguments[1] if len(arguments) == 2 else ""
+        if shell not in SHELLS:
+            print(f"mqadmin: --print-completion {shell!r}: allowed are {', '.join(SHELLS)}", file=err)
+            return 1
+        print(completion_script(COMMANDS.values(), shell), end="", file=out)
         return 0
     name = arguments[1] if arguments[0] == "help" else arguments[0]
     command = _BY_NAME.get(name.lower())

@@ -116,7 +116,7 @@ class Independent(Local):
         answered: Callable[[Answer], None],
         host: str = "",
     ) -> Answer | None:
-        if not self._line:  # else what comes before may change the record
+        if not self._line.waiting:  # else what comes before may change the record
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T", bound=object)
 _Piece: TypeAlias = tuple[Steps[Any], Callable[[Any], None]]
 
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.003
 """Seconds after which work makes room for whatever else the loop has to do."""
 ROUNDS_YIELDED_MAX: Final = 64
 """Rounds of the loop in a row in which work waits for what it yields to: it must end some day."""
@@ -51,12 +51,12 @@ class Line:
         self._until = 0.0
         self._worked_s = 0.0  # since the loop came round, or longer, in pieces that ended at once
         self._called = False
-        # By sender, in the order of their turns. The first piece of the first one may be under way.
-        self._waiting: dict[Hashable, deque[_Piece]] = {}
+        #: By sender, in the order of their turns, for readers. The first piece of the first may be under way.
+        self.waiting: dict[Hashable, deque[_Piece]] = {}
 
     def __len__(self) -> int:
         """Return how many senders have pieces that are not done."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     def run(self, steps: Steps[_T], done: Callable[[_T], None], *, sender: Hashable = None) -> _T | None:
         """Take a piece of work; return what it came to if it ends at once.
@@ -66,7 +66,7 @@ class Line:
             done: Called with what it came to if it ends later.
             sender: For whom this is done: a connection, say.
         """
-        if not self._waiting:
+        if not self.waiting:
             clock = self._clock
             now = clock()
             if not self._called:
@@ -78,13 +78,13 @@ class Line:
                     if self._worked_s >= UNCHECKED_S:
                         self._come_round()
                     return result
-        self._waiting.setdefault(sender, deque()).append((steps, done))
+        self.waiting.setdefault(sender, deque()).append((steps, done))
         self._come_round()
         return None
 
     def clear(self) -> None:
         """Give up all that is not done."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def _come_round(self) -> None:
         if not self._called:
@@ -105,7 +105,7 @@ class Line:
     def _go_on(self) -> None:
         self._called = False
         self._worked_s = 0.0
-        if not self._waiting:
+        if not self.waiting:
             return
         self._come_round()
         if self._yields_to is not None and self._yielded < ROUNDS_YIELDED_MAX and self._yields_to():
@@ -113,8 +113,8 @@ class Line:
             return
         self._yielded = 0
         self._until = self._clock() + SLICE_S
-        while self._waiting:
-            sender, pieces = next(iter(self._waiting.items()))
+        while self.waiting:
+            sender, pieces = next(iter(self.waiting.items()))
             steps, done = pieces[0]
             try:
                 result = self._work(steps)
@@ -132,6 +132,6 @@ class Line:
     def _next_turn(self, sender: Hashable, pieces: deque[_Piece]) -> None:
         """Take out the piece that is done; its sender's next one waits behind one of every other sender."""
         pieces.popleft()
-        del self._waiting[sender]
+        del self.waiting[sender]
         if pieces:
-            self._waiting[sender] = pieces
+            self.waiting[sender] = pieces

@@ -154,9 +154,10 @@ class Proposer(Component):
         decoded = yield from decoding_registration(on.request)
         if isinstance(decoded, Answer):
             return decoded
-        answer = yield from self._no_room(decoded, on.host)
-        if answer is not None:
-            return answer
+        if decoded.broker not in self._table.brokers.records:
+            answer = yield from self._no_room(decoded, on.host)
+            if answer is not None:
+                return answer
         on.broker = decoded.broker
         self._reports.note_registration(decoded.broker, on.origin, lease_s=decoded.lease_ms / 1000)
         answer = yield from self._decide(on, decoded)
@@ -238,8 +239,6 @@ class Proposer(Component):
         """
         settings = self._settings.current
         limits = table_limits(settings, host)
-        if self._table.present("record", decoded.broker) is not None:
-            return None
         if self._table.has_ample_room(decoded, limits):
             return None
         command = yield from deciding_registration(self._table.view, decoded, settings, limits=limits)
@@ -324,9 +323,9 @@ class Proposer(Component):
             NoQuorum, NoRoom, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
         if (
-            isinstance(command, Limited)
+            self._reporter.understood < LIMITS_FORMAT
+            and isinstance(command, Limited)
             and command.limits is not None
-            and self._reporter.understood < LIMITS_FORMAT
         ):
             # No member may apply what another would reject: this one judges alone, before it proposes.
             rejected = self._table.excess(command)

@@ -7,7 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from .declared import BY_KEY, CHOICES, INERT, ConfigError, flag_of, read_address, spell_value
+from routekeeper.remoting.flags import Help, add_print_completion
+
+from .declared import (
+    BY_KEY,
+    GROUPS,
+    INERT,
+    ConfigError,
+    flag_of,
+    group_of,
+    metavar_of,
+    read_address,
+    spell_value,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +50,13 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     Raises:
         ConfigError: If a flag is unknown or lacks its value.
     """
-    parser = _Parser(prog="mqnamesrv", description="RocketMQ nameserver", allow_abbrev=False)
+    parser = _Parser(
+        prog="mqnamesrv",
+        description="RocketMQ nameserver",
+        usage="mqnamesrv [-c FILE] [--FLAG VALUE ...]",
+        formatter_class=Help,
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("-c", "--configFile", dest="config_file", metavar="FILE", help="properties file")
     parser.add_argument(
@@ -48,24 +66,22 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
         action="store_true",
         help="print all settings and exit",
     )
+    add_print_completion(parser)
     parser.add_argument("-n", "--namesrvAddr", dest="ignored", metavar="ADDRESSES", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="address for RocketMQ's protocol (default 127.0.0.1:9876)"
-    )
+    groups = {name: parser.add_argument_group(name) for name in GROUPS}
+    groups["network"].add_argument("--listen", metavar="HOST:PORT", help="address for RocketMQ's protocol")
     for key, declared in BY_KEY.items():
-        meta = declared.metadata
-        default = spell_value(declared.default) or "none"
+        meta, group = declared.metadata, groups[group_of(declared)]
+        default = spell_value(declared.default)
         unit = f" {meta['unit']}" if meta["unit"] else ""
-        help_ = f"{meta['help']} (default {default}{unit})"
-        choices = CHOICES.get(key)
-        metavar = "|".join(choices) if choices else "VALUE"
+        help_ = meta["help"] + (f" (default {default}{unit})" if default else "")
         names = [f"--{name}" for name in dict.fromkeys((flag_of(declared) or key, key))]
         if declared.name == "force_new_cluster":
-            parser.add_argument(*names, dest=key, action="store_const", const="true", help=help_)
+            group.add_argument(*names, dest=key, action="store_const", const="true", help=meta["help"])
         elif declared.name == "rpc_hook":
-            parser.add_argument(*names, dest=key, action="append", metavar="MODULE:CLASS", help=help_)
+            group.add_argument(*names, dest=key, action="append", metavar="MODULE:CLASS", help=help_)
         else:
-            parser.add_argument(*names, dest=key, metavar=metavar, help=help_)
+            group.add_argument(*names, dest=key, metavar=metavar_of(key, declared), help=help_)
     for key in INERT:
         parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
     arguments, words = parser.parse_known_args(argv)

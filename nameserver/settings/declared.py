@@ -66,15 +66,20 @@ def _setting(
     flag: str | Literal[True] = "",
     runtime: bool = False,
     unit: str = "",
+    group: str = "",
+    metavar: str = "",
 ) -> Any:
     """Declare a setting.
 
     Args:
+        group: Heading of ``--help`` that it stands below, one of :data:`GROUPS`; by its name if empty.
+        metavar: Stands for its value in ``--help``; by its kind and name if empty.
         key: Its name in files, in 318 and 319, and as a long flag, if that is not the field's in camel case.
         flag: Its own flag, without dashes, see :func:`flag_of`; the key works as a flag in any case.
         runtime: Request 318 may change it, see :data:`_runtime`.
     """
     metadata = {"key": key, "help": help_, "flag": flag, "runtime": runtime, "unit": unit}
+    metadata |= {"group": group, "metavar": metavar}
     return field(default=default, metadata=metadata)
 
 
@@ -90,10 +95,15 @@ class NamesrvSettings:
     """Everything that can be set, resolved and checked. Durations carry their unit in the name."""
 
     mode: str = _flagged("independent", "how nameservers agree")
-    bind_address: str = _setting("127.0.0.1", "address that --listen names")
-    listen_port: int = _setting(9876, "port that --listen names; 0 picks a free one")
-    http: str = _flagged("127.0.0.1:9880", "HOST:PORT for HTTP and the web page, or off", key="httpListen")
-    data_dir: str = _setting("./data", "directory for everything kept", flag="data")
+    bind_address: str = _setting("127.0.0.1", "host that --listen names", metavar="HOST")
+    listen_port: int = _setting(9876, "port that --listen names; 0 picks a free one", metavar="PORT")
+    http: str = _flagged(
+        "127.0.0.1:9880",
+        "address of HTTP and the web page, or off",
+        key="httpListen",
+        metavar="HOST:PORT|off",
+    )
+    data_dir: str = _setting("./data", "directory for everything kept", flag="data", metavar="DIR")
     kv_config_path: str = _setting("", "KV file; empty is DATA/kvConfig.json")
     config_store_path: str = _setting(
         "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
@@ -116,7 +126,7 @@ class NamesrvSettings:
         16_777_216, "largest frame, length word included", key="frameMaxLength", unit="bytes"
     )
     table_topics_max: int = _setting(250_000, "topics that the table holds")
-    table_pairs_max: int = _setting(2_500_000, "pairs of a topic and a broker name that the table holds")
+    table_pairs_max: int = _setting(3_500_000, "pairs of a topic and a broker name that the table holds")
     table_brokers_max: int = _setting(1_000, "brokers that the table holds")
     table_bytes_max: int = _setting(
         67_108_864, "bytes of names, addresses and static mappings that the table holds", unit="bytes"
@@ -139,9 +149,13 @@ class NamesrvSettings:
     config_black_list: str = _setting(
         "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
     )
-    raft: str = _flagged("", "this member's raft HOST:PORT, as in --peers", key="raftAddress")
-    peers: str = _flagged("", "raft addresses of all members, by comma", key="raftPeers")
-    raft_listen: str = _flagged("", "HOST:PORT to bind for raft if not that of --raft")
+    raft: str = _flagged(
+        "", "this member's raft address, as in --peers", key="raftAddress", metavar="HOST:PORT"
+    )
+    peers: str = _flagged(
+        "", "raft addresses of all members", key="raftPeers", metavar="HOST:PORT,HOST:PORT,..."
+    )
+    raft_listen: str = _flagged("", "address to bind for raft if not that of --raft", metavar="HOST:PORT")
     durability: str = _flagged("journal", "what an acknowledgement survives", key="raftDurability")
     raft_secret_file: str = _flagged("", "file with the secret that members share, 32 bytes or more")
     raft_tls_cert: str = _flagged(
@@ -150,13 +164,15 @@ class NamesrvSettings:
     raft_tls_key: str = _flagged("", "PEM file: its key, unencrypted")
     raft_tls_ca: str = _flagged("", "PEM file: authority that signed every member's certificate")
     tls_mode: str = _flagged(
-        "", "TLS on the wire: disabled, permissive or enforcing; permissive where a certificate is given"
+        "",
+        "TLS on the wire; permissive where a certificate is given",
+        metavar="disabled|permissive|enforcing",
     )
     tls_cert: str = _flagged("", "PEM file: certificate that the wire's port shows, and its chain")
     tls_key: str = _flagged("", "PEM file: its key; empty if --tls-cert has it, too")
     tls_ca: str = _flagged("", "PEM file: authorities of the certificates that clients show")
     tls_client_auth: str = _flagged(
-        "", "none, optional or require: whether clients show a certificate of --tls-ca"
+        "", "whether clients show a certificate of --tls-ca", metavar="none|optional|require"
     )
     tls_config: str = _flagged("", "file with RocketMQ's settings of TLS (tls.server.certPath and others)")
     http_tls_cert: str = _flagged("", "PEM file: certificate of HTTP, which is served by TLS then")
@@ -285,6 +301,41 @@ def flag_of(declared: Field[Any]) -> str:
     """Return a setting's own flag, without the dashes before it; empty if it has none."""
     flag: str | Literal[True] = declared.metadata["flag"]
     return declared.name.replace("_", "-") if flag is True else flag
+
+
+#: Headings of ``--help``, in their order.
+GROUPS: Final = ("network", "route table", "raft", "storage", "security", "HTTP", "other")
+#: Beginnings of names, and the group of such settings; the first that fits counts.
+_GROUP_OF: Final = (
+    *((name, "raft") for name in ("raft", "peers", "durability", "election", "force_new")),
+    *((name, "HTTP") for name in ("http",)),
+    *((name, "security") for name in ("tls", "acl", "admin", "config_black", "namesrv_tls")),
+    *((name, "network") for name in ("bind", "listen", "idle", "drain", "socket", "connections", "frame")),
+    *((name, "storage") for name in ("data", "kv_", "config_store")),
+    *(
+        (name, "route table")
+        for name in ("table", "scan", "order_", "return_order", "support_acting", "delete_")
+    ),
+)
+_FILE_ENDS: Final = ("_file", "_cert", "_key", "_ca", "_path", "_config")
+
+
+def group_of(declared: Field[Any]) -> str:
+    """Return the heading of ``--help`` that a setting stands below."""
+    of_name = (group for beginning, group in _GROUP_OF if declared.name.startswith(beginning))
+    return str(declared.metadata["group"]) or next(of_name, "other")
+
+
+def metavar_of(key: str, declared: Field[Any]) -> str:
+    """Return the text that stands for a setting's value in ``--help``."""
+    given = str(declared.metadata["metavar"])
+    if given or key in CHOICES:
+        return given or "|".join(CHOICES[key])
+    if isinstance(declared.default, bool):
+        return "true|false"
+    if isinstance(declared.default, int):
+        return str(declared.metadata["unit"]).upper() or "N"
+    return "FILE" if declared.name.endswith(_FILE_ENDS) else "VALUE"
 
 
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])

@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Bytes of large registrations that a member of a group works on at once. It refuses those that it has read
+#: and not answered within :data:`ANSWER_WITHIN_S`; those not read yet just wait. A few keep all members busy.
+RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5
 
@@ -144,6 +147,8 @@ class NameServer:
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
+        if current.mode == "raft":
+            limits = replace(limits, large_frames_max=RAFT_LARGE_FRAMES_MAX)
         self.tls_files = watched_port(current.tls, self._take_tls)
         if self.tls_files is not None:
             self.reloads.append(self.tls_files.files)

@@ -19,8 +19,10 @@ from routekeeper.remoting.route import DataVersion
 
 #: Bytes of one access file.
 FILE_SIZE_MAX: Final = 1024 * 1024
-#: Entries of white lists in all files: each request from elsewhere is compared with every one of them.
+#: Entries of white lists in all files: a host is compared with every one of them.
 WHITE_MAX: Final = 1024
+#: Hosts that are remembered with whether they are on a white list.
+HOSTS_MAX: Final = 4096
 #: Characters that a key has at least. Source: ACCESS_KEY_MIN_LENGTH, which a key must be longer than.
 KEY_LENGTH_MIN: Final = 7
 
@@ -102,6 +104,16 @@ class Accounts:
     files: Mapping[str, AclFile]
     white: tuple[Addresses, ...]
     by_key: Mapping[str, Account]
+    _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    def is_white(self, host: str) -> bool:
+        """Say whether requests of a host need no account; remembered, as there may be a thousand entries."""
+        known = self._known.get(host)
+        if known is None:
+            if len(self._known) >= HOSTS_MAX:
+                self._known.clear()
+            known = self._known[host] = any(entry.match(host) for entry in self.white)
+        return known
 
 
 def merge_files(files: Mapping[str, AclFile]) -> Accounts:

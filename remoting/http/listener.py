@@ -26,6 +26,7 @@ from aiohttp import web
 
 from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.transport.accepting import stop_accepting
+from routekeeper.remoting.transport.lookups import hosts_to_listen_on
 from routekeeper.remoting.transport.secured import PortContext, Secured, TlsPort
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,9 @@ class HttpConnections:
         loop = asyncio.get_running_loop()
         if self.tls is not None:
             self._tls_port = TlsPort(self.tls, say=self._tls_failed, handshake_s=self.header_s)
-        self._listener = await loop.create_server(self.accept, host, port, backlog=1024)
+        self._listener = await loop.create_server(
+            self.accept, await hosts_to_listen_on(host), port, backlog=1024
+        )
         self.start()
         bound, bound_port, *_ = self._listener.sockets[0].getsockname()
         return bound, bound_port

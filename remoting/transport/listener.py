@@ -19,6 +19,7 @@ from routekeeper.remoting.transport.holdings import Holdings
 from routekeeper.remoting.transport.inbox import FastPath
 from routekeeper.remoting.transport.intake import Intake
 from routekeeper.remoting.transport.limits import ServerLimits, ServerStats
+from routekeeper.remoting.transport.lookups import hosts_to_listen_on
 from routekeeper.remoting.transport.secured import Entrance, PortContext, Secured, TlsPort
 from routekeeper.remoting.transport.turns import TURN_S, Turns
 
@@ -118,7 +119,7 @@ class RemotingServer:
         self.limits = fit_descriptors(self.limits)
         self._server = await self._loop.create_server(
             self._accepted,
-            host,
+            await hosts_to_listen_on(host),
             port,
             backlog=self._backlog,
             reuse_address=True,

@@ -7,6 +7,7 @@ holds up neither the end of the program nor other work, as the threads of a loop
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -15,6 +16,8 @@ from typing import Any, Final
 
 #: Names that a process looks up at once; further ones are refused. Each costs a thread.
 LOOKUPS_MAX: Final = 64
+#: Seconds that a name gets on which a server is to listen.
+LISTEN_WITHIN_S: Final = 10.0
 
 _lookups: Final[dict[str, Future[list[str]]]] = {}
 os.register_at_fork(after_in_child=_lookups.clear)  # the threads stay in the parent
@@ -30,12 +33,9 @@ def look_up(host: str) -> Future[list[str]]:
         ValueError: If no resolver takes the host.
     """
     lookup: Future[list[str]] = Future()
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass  # a name
-    else:
-        lookup.set_result(_addresses(found))
+    addresses = of_address(host)
+    if addresses is not None:
+        lookup.set_result(addresses)
         return lookup
     lookup.set_running_or_notify_cancel()  # one who gives up does not cancel it for the others
     known = _lookups.setdefault(host, lookup)
@@ -49,6 +49,48 @@ def look_up(host: str) -> Future[list[str]]:
         _lookups.pop(host, None)
         lookup.set_exception(OSError(str(error)))
     return lookup
+
+
+def of_address(host: str) -> list[str] | None:
+    """Return what an address stands for, itself; None if the host is a name. No resolver is asked.
+
+    Raises:
+        ValueError: If no resolver takes the host.
+    """
+    try:
+        return _addresses(
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        )
+    except socket.gaierror:
+        return None
+
+
+async def addresses_of(host: str, *, timeout_s: float) -> list[str]:
+    """Return the addresses of a host; those of an address are itself.
+
+    Raises:
+        OSError: If it has none, too many names are being looked up, or the resolver did not answer in time.
+        ValueError: If no resolver takes the host.
+    """
+    lookup = look_up(host)
+    if lookup.done():
+        return lookup.result()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.wrap_future(lookup)
+    except TimeoutError:
+        raise OSError(f"{host} was not resolved within {timeout_s:g} s") from None
+
+
+async def hosts_to_listen_on(host: str) -> str | list[str]:
+    """Return what to bind for a host that an operator names: of a name all addresses, else itself.
+
+    Raises:
+        OSError, ValueError: As :func:`addresses_of`.
+    """
+    if not host or of_address(host) is not None:
+        return host  # as it is written: it may have a scope
+    return await addresses_of(host, timeout_s=LISTEN_WITHIN_S)
 
 
 def _resolve(host: str, lookup: Future[list[str]]) -> None:

@@ -10,6 +10,7 @@ from routekeeper.bench.__main__ import asked_for, main, parser
 from routekeeper.bench.arms.apache_brokers import broker_addr
 from routekeeper.bench.arms.interface import as_dialled, looked_at
 from routekeeper.bench.arms.layout import child_index, decode_addr, encode_addr, nodes_of, route_of
+from routekeeper.bench.plan import FOLDER
 from routekeeper.bench.views import Views
 
 
@@ -105,6 +106,43 @@ def test_only_the_series_that_are_named_are_made(tmp_path: Path, capsys: pytest.
     assert main(["run", "--profile", "full", "--series", "quick", "--out", str(tmp_path / "none")]) == 2
     assert "series='quick' is unknown, known are: defaults" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def test_a_profile_may_be_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text((FOLDER / "smoke.toml").read_text().replace("topics = 2", "topics = 3"))
+    words = ["run", "--profile", str(mine), "--out", str(tmp_path / "out")]
+    _, comparison = asked_for(parser().parse_args(words), words)
+    assert (comparison.profile, comparison.plan.load.topics) == ("mine", 3)
+    for text, said in (
+        ("arms = [", f"mqbench: --profile {mine}: "),
+        (None, f"mqbench: --profile {mine}: No such file or directory"),
+    ):
+        mine.unlink() if text is None else mine.write_text(text)
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        ["--seed", "0"],
+        ["--blocks", "2"],
+        ["--profile", "compare"],
+        ["--series", "equal"],
+        ["--links", "proxy"],
+    ],
+    ids=lambda beside: beside[0],
+)
+def test_resume_refuses_what_the_comparison_of_the_folder_decides(
+    beside: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "--profile", "smoke", "--out", str(tmp_path)]
+    out, _ = asked_for(parser().parse_args(words), words)
+    assert main(["run", "--resume", str(out), *beside]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mqbench: {beside[0]} beside --resume {out}: ")
 
 
 def machine_with(monkeypatch: pytest.MonkeyPatch, folder: Path, *, javac: str | None) -> None:

@@ -319,6 +319,14 @@ def test_file_that_somebody_edited_is_not_overwritten(tmp_path: Path) -> None:
     assert len(parse_acl_file(file.read_bytes(), "f").accounts) == 2
 
 
+def test_files_are_not_looked_at_where_accounts_are_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text("no such key: x\n")
+    access = BrokerAccess(BrokerConfig(rocketmq_home=str(tmp_path)))
+    assert not access.is_needed
+    assert access.files is None
+
+
 def run(*flags: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "routekeeper.broker", "--listen", "127.0.0.1:0", *flags],
@@ -330,6 +338,7 @@ def run(*flags: str, environment: Mapping[str, str]) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "text", "line"),
     [
@@ -371,6 +380,7 @@ class Nameserver(Protocol):
 
 
 class Broker(Protocol):
+    addr: str
     log: Path
 
     def stop(self) -> int: ...
@@ -393,6 +403,22 @@ def test_requests_to_nameservers_are_signed(
     farewell = nameserver.expect(104)
     assert farewell == ADMIN.signed(farewell)
     assert "secret-of" not in broker.log.read_text()
+
+
+@pytest.mark.faults
+def test_every_request_to_a_former_nameserver_is_signed(
+    tmp_path: Path, start_broker: Start, nameserver: Nameserver
+) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: admins-of-all\nsecretKey: secret-of-admins\n")
+    broker = start_broker("--namesrv-acl-file", str(file), namesrv=nameserver.addr)
+    nameserver.expect(103)
+    nobody = "127.0.0.1:1"
+    with BlockingClient() as client:
+        change = RemotingCommand.request(25, {}, f"namesrvAddr={nobody}\n".encode())
+        assert client.invoke(broker.addr, change, timeout_s=20).code == 0
+    asked = nameserver.expect(319)
+    assert asked == ADMIN.signed(asked)
 
 
 @pytest.mark.faults

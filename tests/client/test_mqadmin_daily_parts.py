@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
+from routekeeper.client.blocking import Client
+from routekeeper.client.config import ClientConfig
 from routekeeper.client.mqadmin.__main__ import main
+from routekeeper.client.mqadmin.context import Context
 from routekeeper.client.mqadmin.ha import status_text
 from routekeeper.client.mqadmin.measure import mean_text
 from routekeeper.client.mqadmin.monitoring import member_lines, moved_text
+from routekeeper.client.mqadmin.together import ask_together
 from routekeeper.client.mqadmin.traces import Trace, Unreadable, decode_traces
+from routekeeper.client.operation import Operation, Sleep
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import BrokerData, ClusterInfo, encode_cluster_info
@@ -176,6 +181,24 @@ def test_attributes_of_a_list_are_edits(cluster: Cluster, tmp_path: Path) -> Non
     file.write_text('[{"topicName": "B", "attributes": {"-message.type": ""}}]')
     code, _, err = cluster.run("updateTopicList", "-b", addr, "-f", str(file))
     assert (code, "did not take over 'B'" in err) == (1, True)
+
+
+def test_many_brokers_are_asked_within_one_time(new_peer: Any) -> None:
+    waited: list[float] = []
+
+    def ask(place: str, left_s: float) -> Operation[str]:
+        waited.append(left_s)
+        yield Sleep(min(left_s, 0.3))
+        return place
+
+    places = [f"broker-{number}" for number in range(60)]
+    with Client(ClientConfig(nameservers=(new_peer().addr,))) as client:
+        context = Context(name="x", nameservers=(), client=client, out=io.StringIO(), err=io.StringIO())
+        found, failures = ask_together(context, places, ask, within_s=0.5)
+    assert [*found, *failures] == places  # each of them once, in their order
+    assert found
+    assert {str(error) for error in failures.values()} == {"not asked, because 0.5 s were over"}
+    assert max(waited) <= 0.5
 
 
 def test_an_export_lacks_no_broker(cluster: Cluster, tmp_path: Path) -> None:

@@ -153,11 +153,15 @@ def test_https_with_an_unknown_authority_is_refused(
 
 @pytest.fixture
 def secured_member(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A raft group of one with TLS at both ports; the parts of its ready line."""
+    """A raft group of one with TLS at both ports and one account; the parts of its ready line."""
     (raft,) = free_addresses(1)
     shown = (pem("member"), key("member"))
     flags = ["--mode", "raft", "--raft", raft, "--peers", raft, "--data", str(tmp_path / "data")]
     flags += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--tls-mode", "enforcing"]
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text("accounts:\n- accessKey: operator\n  secretKey: 12345678\n  admin: true\n")
+    accounts.chmod(0o600)
+    flags += ["--acl", "admin", "--acl-file", str(accounts)]
     for port in ("", "http-"):
         flags += [f"--{port}tls-cert", shown[0], f"--{port}tls-key", shown[1]]
     with (tmp_path / "log").open("w") as log:
@@ -178,8 +182,8 @@ def secured_member(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.faults
-def test_http_addresses_are_found_by_the_wire_also_where_both_demand_tls(
-    secured_member: dict[str, str],
+def test_a_group_with_tls_at_both_ports_and_accounts_is_administered(
+    secured_member: dict[str, str], tmp_path: Path
 ) -> None:
     status = ("raftStatus", "-n", secured_member["listen"])
 
@@ -193,6 +197,15 @@ def test_http_addresses_are_found_by_the_wire_also_where_both_demand_tls(
     code, out, err = mqadmin(*status, "--tls-ca", str(CERTS / "stranger-authority.pem"))
     assert (code, out) == (1, "")
     assert "its certificate is refused" in err
+
+    (tmp_path / "tools.yml").write_text(TOOLS)
+    change = [*("updateKvConfig", "-n", secured_member["listen"], "--tls-ca", AUTHORITY)]
+    change += ["-s", "space", "-k", "key", "-v", "value"]
+    code, out, err = mqadmin(*change)
+    assert (code, out) == (1, "")
+    assert "No accessKey is configured" in err
+    code, out, err = mqadmin(*change, "--acl-file", str(tmp_path / "tools.yml"))
+    assert (code, err) == (0, "")
 
 
 # -- signatures ---------------------------------------------------------------------------------------------

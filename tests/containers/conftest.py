@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from .engine import ENDING, PROGRAMS, Engine, say
+from .engine import ENDING, IMAGE, PROGRAMS, Engine, say
 
 
 def end(number: int, _: object) -> NoReturn:
@@ -52,6 +52,6 @@ def image(engine: Engine, request: pytest.FixtureRequest) -> str:
     if engine.images_of is None:
         base = request.getfixturevalue("base")
         began = time.monotonic()
-        engine.build("server", "routekeeper", base)
-        say(f"image {engine.image_mb('routekeeper'):.0f} MB in {time.monotonic() - began:.0f} s")
-    return "routekeeper"
+        engine.build("server", IMAGE, base)
+        say(f"image {engine.image_mb(IMAGE):.0f} MB in {time.monotonic() - began:.0f} s")
+    return IMAGE

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,9 @@ from typing import Final, TypeVar
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMPOSE: Final = ROOT / "compose"
+_VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+IMAGE: Final = f"routekeeper:{_VERSION}"
+BENCH_IMAGE: Final = f"routekeeper-bench:{_VERSION}"
 #: Must be there, as .ci/run installs them.
 PROGRAMS = ("podman", "runc", "conmon", "iptables", "mmdebstrap")
 #: A disk that others use has held up the removal of a cluster for 25 s.

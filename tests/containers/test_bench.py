@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import wait_until
 
 from .composition import WIRE, Composition, running
-from .engine import Engine, say
+from .engine import BENCH_IMAGE, Engine, say
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]
 
@@ -27,9 +27,9 @@ KINDS = {("RMQ", "route"), ("HTTP", "route"), ("RMQ", "send"), ("RMQ", "receive"
 def bench_image(engine: Engine, image: str, base: str) -> str:
     began = time.monotonic()
     engine.fetch("requirements-bench.lock")
-    engine.build("bench", "routekeeper-bench", base)
-    say(f"bench image {engine.image_mb('routekeeper-bench'):.0f} MB in {time.monotonic() - began:.0f} s")
-    return "routekeeper-bench"
+    engine.build("bench", BENCH_IMAGE, base)
+    say(f"bench image {engine.image_mb(BENCH_IMAGE):.0f} MB in {time.monotonic() - began:.0f} s")
+    return BENCH_IMAGE
 
 
 def test_locust_answers_spark_runs_and_the_page_appears(engine: Engine, bench_image: str) -> None:
@@ -103,4 +103,4 @@ def last_line(said: str) -> str:
 def read(cluster: Composition, path: str) -> str:
     """Return a file of the volume that the bench services share."""
     volume = f"{cluster.project}_out:/out:ro"
-    return cluster.engine.podman("run", "--rm", "--volume", volume, "routekeeper-bench", "cat", path)
+    return cluster.engine.podman("run", "--rm", "--volume", volume, BENCH_IMAGE, "cat", path)

@@ -17,7 +17,7 @@ import pytest
 from tests.waiting import wait_until
 
 from .composition import BROKERS, HTTP, NAMESRVS, USER, WIRE, Composition, running, start
-from .engine import Engine, say
+from .engine import IMAGE, Engine, say
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
@@ -111,7 +111,7 @@ class Traffic:
             *("--network", self.cluster.network),
             *(f"--add-host={service}:{address}" for service, address in self.cluster.addresses().items()),
             *("--volume", f"{TRAFFIC}:/traffic.py:ro"),
-            *("routekeeper", "python3", "/traffic.py", what, WIRE, self.topic),
+            *(IMAGE, "python3", "/traffic.py", what, WIRE, self.topic),
         )
 
     def start(self) -> None:

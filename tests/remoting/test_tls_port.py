@@ -151,6 +151,20 @@ def test_certificates_of_clients_are_checked(
     assert says in "".join(lines)
 
 
+def test_a_client_with_an_expired_certificate_is_told_so() -> None:
+    async def test() -> None:
+        async with serving(port_context(client_auth="require")) as (_, listen):
+            peer = await Peer.connect(listen)
+            client = Records(client_context("expired"))
+            peer.writer.write(await client.shake(peer))
+            while data := await peer.reader.read(1 << 16):
+                client.incoming.write(data)
+            with pytest.raises(ssl.SSLError, match="ALERT_CERTIFICATE_EXPIRED"):
+                client.tls.read(1)
+
+    run(test())
+
+
 @pytest.mark.parametrize(
     ("says_so", "line"),
     [
@@ -331,6 +345,7 @@ def test_the_handshake_that_was_silent_for_longest_goes_when_there_are_too_many(
     async def test() -> None:
         async with serving(port_context()) as (server, listen):
             server.tls.handshakes._host_max = 3
+            server.tls.handshake_s = 600.0  # nobody goes because of the time
             peers = []
             for number in range(5):
                 peer = await Peer.connect(listen)

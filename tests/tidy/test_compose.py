@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from routekeeper.nameserver.settings.declared import NamesrvSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "compose").glob("*.yaml"))
-OURS = {"routekeeper", "routekeeper-bench"}
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+OURS = {f"routekeeper:{VERSION}", f"routekeeper-bench:{VERSION}"}
 SECRETS = "/run/secrets/"
 PROMETHEUS = ROOT / "compose" / "prometheus"
 GRAFANA = ROOT / "compose" / "grafana"
@@ -136,6 +138,13 @@ def test_group_can_be_changed_over_http_in_every_member() -> None:
         if name.startswith("namesrv-"):
             command = service["command"]
             assert command[command.index("--http-token-file") + 1] == "/run/secrets/http-token"
+
+
+def test_our_images_have_the_version_of_the_package_everywhere() -> None:
+    found = set()
+    for path in (*FILES, *(ROOT / "compose" / "kubernetes").glob("*.yaml")):
+        found |= set(re.findall(r"image: *(routekeeper\S*)", path.read_text()))
+    assert found == OURS
 
 
 def test_foreign_images_are_of_a_certain_version() -> None:

@@ -26,7 +26,7 @@ from routekeeper.bench.machine import commit, this_machine, versions
 from routekeeper.bench.micro.raft.systems import Missing, System, Unhealthy
 from routekeeper.bench.micro.storm import expected
 from routekeeper.bench.micro.storm.life import Life, life_of, load_now
-from routekeeper.bench.micro.storm.rows import LARGE, ROWS, Row, Sizes, rows_not_for, table
+from routekeeper.bench.micro.storm.rows import LARGE, PERIOD_S, ROWS, Row, Sizes, rows_not_for, table
 from routekeeper.bench.micro.storm.servers import DESIGNS, HEAP_MB, Design, factory_of, program_of
 from routekeeper.bench.processes import ClusterError
 
@@ -127,6 +127,8 @@ class Bench:
                 return life.rest(self.arguments.rest_seconds)
             case "restart":
                 return life.restart()
+            case "restart-spread":
+                return life.restart(spread_s=PERIOD_S)
             case "leave":
                 return life.leave()
             case "misses":
@@ -155,9 +157,8 @@ class Bench:
             if "other_programs_cores" in found
         ]
         bodies = "compressed" if self.arguments.compressed else "as JSON, the default of RocketMQ's brokers"
-        heaps = ", ".join(f"{name} {HEAP_MB[name]} MB" for name in HEAP_MB if name in self.designs.values())
         found = [
-            *table(self.sizes, list(self.makers), self.figures, self.why_not),
+            *table(self.sizes, list(self.makers), self.figures, self.why_not, HEAP_MB),
             "",
             f"- Machine: {machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB, "
             f"{machine.system}; begun {self._begun}, ended at load {load_now():.1f}.",
@@ -171,8 +172,6 @@ class Bench:
             f"- Registrations {bodies}. Repetitions: {self.arguments.repeat}.",
             f"- Command: `python -m routekeeper.bench.micro.storm {' '.join(sys.argv[1:])}`".rstrip(),
         ]
-        if heaps:
-            found.append(f"- Heap (-Xmx): {heaps}.")
         found += [f"- Failed: {failure.splitlines()[0]}" for failure in self.failures]
         return "\n".join(found) + "\n"
 

@@ -26,7 +26,7 @@ import uvloop
 from routekeeper.bench.micro.raft.job import Client, Kind
 from routekeeper.bench.micro.raft.remoting_wire import RemotingAnswers
 from routekeeper.bench.micro.raft.wire import Answer
-from routekeeper.bench.micro.storm.frames import make_topics, register_frame, topic_name
+from routekeeper.bench.micro.storm.frames import Topics, make_topics, register_frame, topic_name
 from routekeeper.bench.micro.storm.sessions import (
     MULTIS_IN_FLIGHT,
     PING_S,
@@ -40,7 +40,8 @@ from routekeeper.remoting.route import DataVersion
 
 #: RocketMQ's registerBrokerTimeoutMills; afterwards its broker closes the connection.
 ANSWER_S: Final = 24.0
-#: A real broker waits for its next period of 30 s; how often that was so is counted as failures.
+#: After a refusal, and after a lost connection unless :meth:`Brokers.returning` says otherwise. A real broker
+#: waits for its next period of 30 s; how often that was so is counted as failures.
 AGAIN_S: Final = 1.0
 CONNECT_AGAIN_S: Final = 0.1
 CONNECT_S: Final = 10.0
@@ -161,7 +162,7 @@ class Lane(abc.ABC):
                 self.given.note_cut(self)
                 if not self.is_still_listed():
                     self.listed.clear()
-                await asyncio.sleep(AGAIN_S)  # as after a refusal
+                await asyncio.sleep(self.given.back_after_s(self.broker))
 
     async def _next(self) -> bool:
         """Wait until the registration is wanted; return False if the connection was lost first."""
@@ -335,6 +336,14 @@ class Brokers:
         self.lanes: list[Lane] = [lane for key in range(plan.brokers) for lane in self._lanes_of(key)]
         self.resident: list[Lane] = self._lanes_of(plan.brokers) if plan.resident else []
         self._tasks: list[asyncio.Task[None]] = []
+        self._spread_s: float | None = None
+        self._changed: list[Topics] = []
+
+    def back_after_s(self, broker: int) -> float:
+        """Return how long a broker waits that has lost its connection."""
+        if self._spread_s is None:
+            return AGAIN_S
+        return self._spread_s * broker / (self.plan.brokers + self.plan.resident)
 
     def _lanes_of(self, key: int) -> list[Lane]:
         servers = len(self.plan.servers)
@@ -403,10 +412,20 @@ class Brokers:
         await asyncio.sleep(max(0.0, until - time.monotonic()))
         return {"repeated": turn}
 
+    async def returning(self, command: Command) -> dict[str, Any]:
+        """Have brokers that lose their connection come back within so many seconds, evenly spread."""
+        self._spread_s = command.seconds
+        return {}
+
+    async def prepare(self, command: Command) -> dict[str, Any]:
+        """Make what :meth:`repeat` sends in turn."""
+        names = [topic_name(number) for number in range(self.plan.topics)]
+        self._changed = [make_topics(names, compressed=True, queues=queues) for queues in (8, 9)]
+        return {}
+
     async def repeat(self, command: Command) -> dict[str, Any]:
         """Register changed topics at all servers at once, again and again, for so long."""
-        names = [topic_name(number) for number in range(self.plan.topics)]
-        bodies = [make_topics(names, compressed=True, queues=queues) for queues in (8, 9)]
+        bodies = self._changed
         until = time.monotonic() + command.seconds
         count = 0
         began_ns = time.monotonic_ns()

@@ -17,6 +17,7 @@ ROW_S: Final[dict[Row, tuple[float, float]]] = {
     "register": (2, 14),
     "rest": (5, 0),
     "restart": (5, 16),
+    "restart-spread": (35, 4),
     "leave": (2, 8),
     "crowd": (5, 14),
     "misses": (2, 0),
@@ -40,5 +41,5 @@ def seconds(arguments: argparse.Namespace, designs: Sequence[Design]) -> float:
             found += fixed + times * a_million * brokers * topics / 1e6
         found += arguments.rest_seconds * ("rest" in rows)
         found += arguments.stranger_seconds * ("stranger" in rows)
-        found += 2 * (arguments.seconds + (12 if design == "rocketmq" else 1)) * ("misses" in rows)
+        found += 6 * (arguments.seconds + (12 if design == "rocketmq" else 1)) * ("misses" in rows)
     return found * float(arguments.repeat)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 import psutil
 
 from routekeeper.bench.arms.layout import topic_child, topic_path
-from routekeeper.bench.micro.load import cpu_s
+from routekeeper.bench.micro.load import PLACE, cpu_s
 from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.systems import MEMBERS, System, Unhealthy
 from routekeeper.bench.micro.route_query import Target, Workload, load, per_cpu
@@ -26,7 +27,13 @@ from routekeeper.bench.micro.storm.blocking import make_lasting_nodes
 from routekeeper.bench.micro.storm.brokers import RESIDENT_TOPICS
 from routekeeper.bench.micro.storm.frames import QUEUES, broker_name, topic_name
 from routekeeper.bench.micro.storm.rightness import Watch
-from routekeeper.bench.micro.storm.servers import epoch, kill_and_restart, largest_memory_mb
+from routekeeper.bench.micro.storm.servers import (
+    epoch,
+    heap_kept,
+    kill_and_restart,
+    largest_memory_mb,
+    usages,
+)
 
 #: A storm that is not over by then has failed; a machine with much other work takes minutes.
 STORM_S: Final = 300.0
@@ -34,6 +41,8 @@ CONNECT_S: Final = 60.0
 #: Between a storm and the measurement of rest: what it left behind is cleared away.
 SETTLE_S: Final = 5.0
 BEFORE_S: Final = 0.5
+#: Between two samples of the servers' CPU and memory.
+SAMPLE_S: Final = 0.5
 MINUTE_S: Final = 60.0
 EPOCH_S: Final = 30.0
 MISSES_DEPTHS: Final = (1, 16)
@@ -145,9 +154,15 @@ class Life:
             found |= self._ended(watch, began["t_ns"], "gone everywhere")
         return found
 
-    def restart(self) -> dict[str, Any]:
-        """Kill all servers and start them again; brokers come back by themselves and register."""
-        with self._measuring("restart", restarts=True) as found:
+    def restart(self, *, spread_s: float = 0.0) -> dict[str, Any]:
+        """Kill all servers and start them again; brokers come back by themselves and register.
+
+        Args:
+            spread_s: Within so many seconds after the kill, evenly spread; else at once.
+        """
+        self._do("returning", spread_s)
+        phase = "restart-spread" if spread_s else "restart"
+        with self._measuring(phase, restarts=True) as found, self.asking(found):
             began = {"t_ns": time.monotonic_ns()}
             kill_and_restart(self.system)
             watch = self._watch(self.plan.brokers)
@@ -169,25 +184,42 @@ class Life:
 
     def stranger(self, seconds: float) -> dict[str, Any]:
         """Have the only broker change all its topics again and again, and the bystander ask meanwhile."""
+        self._do("prepare")  # making the bodies would take the servers' time
         with self._measuring("stranger") as found, self.asking(found):
             answer = self._do("repeat", seconds)
             found |= self._counted(answer["rows"]) | {"repeated": answer["count"]}
         return found
 
     def misses(self, seconds: float) -> dict[str, Any]:
-        """Ask a server, the leader if there is one, for topics that nobody has."""
+        """Ask a server, the leader if there is one, for topics that nobody has, and for one that is there.
+
+        Names come again and again, or each once: strangers can make up as many as they like.
+        """
+        self._do("register")
+        self._do("settle", STORM_S)
         names = tuple(f"nobody-has-{number:04d}" for number in range(MISSES_TOPICS))
-        workload = Workload(name="misses", topics=names, mixed=False)
+        workloads = {
+            "": Workload(name="misses", topics=names, mixed=False),
+            "fresh_": Workload(
+                name="fresh", topics=(f"nobody-has-{PLACE.decode()}",), mixed=False, fresh=True
+            ),
+            "known_": Workload(name="known", topics=(topic_name(0),), mixed=False),
+        }
         index = self.system.leader() or 0
-        target = Target(
-            name=self.system.name, addr=self.system.clients[index], pid=self.system.pid(index), check=False
-        )
         found: dict[str, Any] = {}
         for depth in MISSES_DEPTHS:
-            warm_s = MISSES_WARM_S.get(self.system.name, 1.0)
-            sample = load(target, workload, depth, warm_s=warm_s, measure_s=seconds, seed=depth)
-            self._record({"kind": "misses", "depth": depth, "server": index, **sample})
-            found[f"answers_per_cpu_s_{depth}"] = per_cpu(sample)
+            for key, workload in workloads.items():
+                target = Target(
+                    name=self.system.name,
+                    addr=self.system.clients[index],
+                    pid=self.system.pid(index),
+                    check=key == "known_",
+                )
+                warm_s = MISSES_WARM_S.get(self.system.name, 1.0)
+                sample = load(target, workload, depth, warm_s=warm_s, measure_s=seconds, seed=depth)
+                about = {"kind": "misses", "names": workload.name, "depth": depth, "server": index}
+                self._record(about | sample)
+                found[f"answers_per_cpu_s_{key}{depth}"] = per_cpu(sample)
         return found
 
     # -- parts of it -----------------------------------------------------------------------------------
@@ -242,16 +274,34 @@ class Life:
         terms = self._epoch()
         own = self._own_s()
         machine, used = _busy_s(), 0.0 if restarts else sum(self.system.cpu_s())
+        self._record_terms()
         began = time.monotonic()
-        yield found
+        with sampled(self._sample):
+            yield found
         found["seconds"] = time.monotonic() - began
         found["cpu_s"] = sum(self.system.cpu_s()) - used
         others = _busy_s() - machine - (self._own_s() - own) - found["cpu_s"]
         found["other_programs_cores"] = max(0.0, others / found["seconds"])
         found["memory_mb"] = max(largest_memory_mb(self.system))
         after = self._epoch()
+        self._record_terms()
+        if phase in ("register", "restart"):
+            found |= heap_kept(self.system)
         found["leader_changes"] = None if terms is None or after is None else after - terms
         self._record({"kind": "figures", "phase": phase, **found})
+
+    def _sample(self) -> None:
+        """Record each server's CPU and memory so far."""
+        for index, usage in enumerate(usages(self.system)):
+            if usage is not None:
+                about = {"kind": "server", "phase": self._phase, "server": index}
+                self._record(about | {"t_ns": time.monotonic_ns()} | usage)
+
+    def _record_terms(self) -> None:
+        """Record the newest term or epoch."""
+        self._record(
+            {"kind": "term", "phase": self._phase, "t_ns": time.monotonic_ns(), "term": epoch(self.system)}
+        )
 
     @contextlib.contextmanager
     def asking(self, found: dict[str, Any]) -> Iterator[None]:
@@ -261,7 +311,7 @@ class Life:
         yield
         self.bystander.tell(b"stop")
         samples = [bystander.Sample(*fields) for fields in self.bystander.hear()]
-        for sample in samples:
+        for sample in samples:  # as they were; what counts as one wait is decided afterwards
             self._record({"kind": "query", "phase": self._phase, **msgspec.structs.asdict(sample)})
         found |= waits(samples)
 
@@ -286,7 +336,7 @@ def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
     """
     took: list[int] = []
     longest_ns, own_ns = -1, 0
-    for sample in samples:
+    for sample in until_right(samples):
         wait_ns = max(0, sample.wait_ns - sample.own_ns)
         took += range(wait_ns, 0, -bystander.PAUSE_NS) or (0,)
         if wait_ns > longest_ns:
@@ -300,6 +350,47 @@ def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
         "wait_ms_longest": longest_ns / _MS,
         "wait_ms_longest_own": own_ns / _MS,
     }
+
+
+def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
+    """Return the samples with each wait as long as it was: until the server's next right answer.
+
+    A client that is refused, or given a wrong route, still has no route: queries that follow such an answer
+    are parts of one wait, the pauses between them included. One that never ended goes until the last of them.
+    """
+    found: list[bystander.Sample] = []
+    waiting: dict[int, bystander.Sample] = {}
+    for sample in sorted(samples, key=lambda sample: sample.sent_ns):
+        first = waiting.pop(sample.server, None)
+        if first is not None:
+            wait_ns = sample.sent_ns + sample.wait_ns - first.sent_ns
+            own_ns = first.own_ns + sample.own_ns
+            sample = bystander.Sample(sample.server, first.sent_ns, wait_ns, own_ns, sample.outcome)
+        if sample.outcome == "ok":
+            found.append(sample)
+        else:
+            waiting[sample.server] = sample
+    return [*found, *waiting.values()]
+
+
+@contextlib.contextmanager
+def sampled(sample: Callable[[], None]) -> Iterator[None]:
+    """Take samples every :data:`SAMPLE_S`, in a thread, and one at each end."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(SAMPLE_S):
+            sample()
+
+    thread = threading.Thread(target=run, daemon=True)
+    sample()
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        sample()
 
 
 def _busy_s() -> float:

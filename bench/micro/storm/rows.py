@@ -8,12 +8,23 @@ from typing import Any, Final, Literal
 
 from routekeeper.bench.micro.raft.figures import spread
 
-Row = Literal["register-small", "register", "rest", "restart", "leave", "crowd", "misses", "stranger"]
+Row = Literal[
+    "register-small",
+    "register",
+    "rest",
+    "restart",
+    "restart-spread",
+    "leave",
+    "crowd",
+    "misses",
+    "stranger",
+]
 ROWS: Final[tuple[Row, ...]] = (
     "register-small",
     "register",
     "rest",
     "restart",
+    "restart-spread",
     "leave",
     "crowd",
     "misses",
@@ -22,8 +33,10 @@ ROWS: Final[tuple[Row, ...]] = (
 #: Figures of one row and one design, one object for each repetition.
 Figures = Mapping[tuple[Row, str], Sequence[Mapping[str, Any]]]
 _OF_ROCKETMQ: Final = "rocketmq"
+#: RocketMQ's registerNameServerPeriod, in seconds.
+PERIOD_S: Final = 30.0
 #: Rows that are made in one life of a design's servers, in this order.
-LARGE: Final[tuple[Row, ...]] = ("register", "rest", "restart", "leave")
+LARGE: Final[tuple[Row, ...]] = ("register", "rest", "restart", "restart-spread", "leave")
 
 
 def rows_not_for(design: str) -> tuple[Row, ...]:
@@ -80,8 +93,10 @@ class Line:
 def lines(sizes: Sizes) -> list[Line]:
     small, large, crowd = (f"{b:,} x {t:,}" for b, t in (sizes.small, sizes.large, sizes.crowd))
     wait = "longest wait of a cached route query, ms"
+    until_right = "longest wait of a route query until a right answer, ms"
     stranger = f"one stranger changes {sizes.stranger[1]:,} topics again and again"
-    restart = f"{large}, all servers killed and restarted"
+    restart = f"{large}, all servers killed and restarted, brokers back at once"
+    spread_out = f"{large}, all servers killed and restarted, brokers back over {PERIOD_S:g} s"
     found = [
         Line(
             row="register-small", text=f"{small} register at once: {wait}", key="wait_ms_longest", goal="20"
@@ -99,10 +114,16 @@ def lines(sizes: Sizes) -> list[Line]:
         Line(row="register", text=f"{large}: CPU of three servers until then, s", key="cpu_s"),
         Line(
             row="register",
-            text=f"{large}: largest memory of one server, MB",
+            text=f"{large}: largest memory of one server, resident, MB",
             key="memory_mb",
             form=",.0f",
             goal="250, raft 350",
+        ),
+        Line(
+            row="register",
+            text=f"{large}: the same of a JVM's heap after a collection, MB",
+            key="heap_kept_mb",
+            form=",.0f",
         ),
         Line(
             row="rest",
@@ -124,6 +145,15 @@ def lines(sizes: Sizes) -> list[Line]:
             key="leader_changes",
             form=",.0f",
         ),
+        Line(row="restart", text=f"{restart}: {until_right}", key="wait_ms_longest", form=",.0f"),
+        Line(
+            row="restart-spread",
+            text=f"{spread_out}: first right answer of the last server, s",
+            key="first_right_s",
+            goal="raft 2.5",
+        ),
+        Line(row="restart-spread", text=f"{spread_out}: right everywhere after, s", key="right_s"),
+        Line(row="restart-spread", text=f"{spread_out}: {until_right}", key="wait_ms_longest", form=",.0f"),
         Line(row="leave", text=f"{large} leave at once: {wait}", key="wait_ms_longest", goal="50"),
         Line(row="leave", text=f"{large} leave at once: gone everywhere after, s", key="right_s"),
         Line(
@@ -143,7 +173,7 @@ def lines(sizes: Sizes) -> list[Line]:
         Line(row="crowd", text=f"{crowd}: leader changes", key="leader_changes", form=",.0f"),
         Line(
             row="crowd",
-            text=f"{crowd}: largest memory of one server, MB",
+            text=f"{crowd}: largest memory of one server, resident, MB",
             key="memory_mb",
             form=",.0f",
             goal="600",
@@ -154,13 +184,18 @@ def lines(sizes: Sizes) -> list[Line]:
     found += [
         Line(
             row="misses",
-            text=f"a topic that nobody has, {depth} in flight: answers per second of CPU",
-            key=f"answers_per_cpu_s_{depth}",
+            text=f"{topic}, {depth} in flight: answers per second of CPU",
+            key=f"answers_per_cpu_s_{key}{depth}",
             form=",.0f",
-            goal="3x RocketMQ's",
+            goal=goal,
             shared=True,
         )
         for depth in (1, 16)
+        for key, topic, goal in (
+            ("", "a topic that nobody has, 100 names again and again", "3x RocketMQ's"),
+            ("fresh_", "a topic that nobody has, each name once", ""),
+            ("known_", "a topic that is there", ""),
+        )
     ]
     found.append(
         Line(row="stranger", text=f"{stranger}: leader changes", key="leader_changes", form=",.0f", goal="0")
@@ -176,15 +211,23 @@ def lines(sizes: Sizes) -> list[Line]:
     return found
 
 
-def table(sizes: Sizes, columns: Sequence[str], figures: Figures, why_not: Mapping[str, str]) -> list[str]:
+def table(
+    sizes: Sizes,
+    columns: Sequence[str],
+    figures: Figures,
+    why_not: Mapping[str, str],
+    heaps: Mapping[Any, int] = {},
+) -> list[str]:
     """Return the table as Markdown; of several repetitions the median, smallest and largest in brackets.
 
     Args:
         columns: Designs.
+        heaps: The most that the heap of a design's JVMs may have, in MB.
         why_not: What stands where there are no figures, by ``row design``.
     """
     rows = {row for row, _ in figures} | {key.split()[0] for key in why_not}
-    found = [f"| | {' | '.join(columns)} | goal |", f"|---|{'---|' * len(columns)}---|"]
+    heads = [f"{column}, -Xmx{heaps[column]}m" if column in heaps else column for column in columns]
+    found = [f"| | {' | '.join(heads)} | goal |", f"|---|{'---|' * len(columns)}---|"]
     for line in lines(sizes):
         if line.row not in rows:
             continue

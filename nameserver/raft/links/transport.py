@@ -25,6 +25,7 @@ from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
 from routekeeper.remoting.addresses import is_loopback, join_address, split_address
 from routekeeper.remoting.line_limit import LimitedLog, LineLimit
 from routekeeper.remoting.transport.accepting import stop_accepting
+from routekeeper.remoting.transport.lookups import addresses_of, hosts_to_listen_on
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 
 from .auth import NONCE_SIZE, Credentials, Handshake, LinkError
@@ -141,9 +142,12 @@ class Transport:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         with needed_to_start(f"cannot listen on {address}", OSError):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, *_, at = found[0]
-            listener = _bind(family, at)
+            hosts = await hosts_to_listen_on(host)
+            at = hosts if isinstance(hosts, str) else hosts[0]
+            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # no resolver is asked
+            found = socket.getaddrinfo(at or None, port, type=socket.SOCK_STREAM, flags=flags)
+            family, *_, name = found[0]
+            listener = _bind(family, name)
         bound_host, bound_port = listener.getsockname()[:2]
         if self.credentials.secret is None and self.tls is None and not is_loopback(bound_host):
             listener.close()
@@ -301,14 +305,14 @@ class Transport:
             if not greater:
                 if self.tls is not None:
                     with contextlib.suppress(OSError, UnicodeError):
-                        await self._resolve(host, port)
+                        await self._resolve(host)
                 before = self._links.get(member)
                 await asyncio.sleep(LESSER_DIALS_AFTER_S)  # for as long as the greater one has to dial
                 if before is not None or member in self._links:
                     continue
             try:
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                    link = await self._connect(member, await self._resolve(host, port))
+                    link = await self._connect(member, await self._resolve(host), port)
             except (OSError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             else:
@@ -318,22 +322,21 @@ class Transport:
             await asyncio.sleep(wait)
             wait = min(2 * wait, RETRY_S[1])
 
-    async def _resolve(self, host: str, port: int) -> list[tuple[str, int]]:
+    async def _resolve(self, host: str) -> list[str]:
         """Return where a member is; under TLS strangers are told from members by where they come from."""
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [(str(address[0]), int(address[1])) for *_, address in found]
+        addresses = await addresses_of(host, timeout_s=HANDSHAKE_TIMEOUT_S)
         if self.tls is not None:
-            self._hosts_of_members.update(host for host, _ in addresses)
+            self._hosts_of_members.update(addresses)
         return addresses
 
-    async def _connect(self, member: str, addresses: list[tuple[str, int]]) -> Link:
+    async def _connect(self, member: str, addresses: list[str], port: int) -> Link:
         """Dial the addresses of a member in turn.
 
         By address, since under uvloop what dials by name leaves the resolver's failure to nobody when its
         time is over.
         """
         loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
-        for host, port in addresses:
+        for host in addresses:
             try:
                 _, link = await loop.create_connection(lambda: Link(self, member), host, port)
                 return link

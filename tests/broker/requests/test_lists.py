@@ -15,9 +15,11 @@ from routekeeper.broker.requests.handlers import serve
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
 from routekeeper.remoting.bodies import SubscriptionGroupTable
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.route import TopicConfig
-from tests.broker.conftest import StartBroker, Wire
+from tests.broker.conftest import RecordingNameserver, StartBroker, Wire
 from tests.broker.states import HOST, NOW, state_in
+from tests.registrations import read_registration
 from tests.waiting import wait_until
 
 COUNT = 10_000
@@ -83,14 +85,13 @@ def test_ten_thousand_topics_and_groups_are_one_request_each_and_survive(
     for code, items in ((TOPICS, topics(COUNT)), (GROUPS, groups(COUNT))):
         answer = wire.call(code, body=body(code, items))
         assert (answer.code, answer.remark) == (0, None)
-    broker.kill()  # what was acknowledged is on disk
-    log = broker.log.read_text()
     line = r"audit .*change=UPDATE_AND_CREATE_{} count=10000 {}=\"a-{}-with.*result=applied"
     for found in (
         line.format("TOPIC_LIST", "topic", "topic"),
         line.format("SUBSCRIPTIONGROUP_LIST", "group", "group"),
     ):
-        assert re.search(found, log), log[-2000:]
+        wait_until(lambda found=found: re.search(found, broker.log.read_text()) is not None, found)  # type: ignore[misc]
+    broker.kill()  # what was acknowledged is on disk
     again = start_broker(store=broker.store).wire()
     have = listed(again)
     assert have[0] >= {item["topicName"] for item in topics(COUNT)}
@@ -122,6 +123,23 @@ def test_a_list_of_which_one_is_refused_changes_nothing(
     assert answer.code != 0
     assert said in (answer.remark or "")
     assert listed(small) == before
+
+
+def announced(request: RemotingCommand) -> set[str]:
+    """Return the topics of a registration."""
+    compressed = RegisterBrokerFields.parse(request.ext_fields).compressed
+    return set(read_registration(request.body, compressed=compressed, version=request.version).topics)
+
+
+def test_a_list_is_answered_once_it_is_registered(
+    start_broker: StartBroker, nameserver: RecordingNameserver
+) -> None:
+    wire = start_broker(namesrv=nameserver.addr).wire()
+    nameserver.expect(103)  # the one of the start
+    assert wire.call(TOPICS, body=body(TOPICS, topics(3))).code == 0
+    have = [nameserver.requests.get_nowait() for _ in range(nameserver.requests.qsize())]
+    named = {name for one in have if one.code == 103 for name in announced(one)}
+    assert named >= {item["topicName"] for item in topics(3)}
 
 
 @pytest.fixture

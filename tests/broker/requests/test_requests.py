@@ -125,6 +125,8 @@ def test_first_send_creates_the_topic_and_answers_all_that_producers_read(
         "TAGS": "A",
         "UNIQ_KEY": "U1",
         "CLUSTER": "DefaultCluster",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
     }
     config = TopicConfig.from_json(json.loads(wire.call(351, {"topic": "Created"}).body))
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)

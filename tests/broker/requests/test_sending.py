@@ -71,6 +71,7 @@ texts = st.lists(
         [
             *("UNIQ_KEY\x01id\x02", "WAIT\x01true\x02", "WAIT\x01false\x02", "TAGS\x01A\x02"),
             *("TAGS\x01B\x02", "XTAGS\x01C\x02", "KEYS\x01k\x02", "CLUSTER\x01other\x02", "junk\x02"),
+            *("MSG_REGION\x01x\x02", "TRACE_ON\x01false\x02"),
             *("DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x015\x02", "A\x01b\x01c\x02"),
             *("\x01v\x02", "E\x01\x02", "ü\x01ö\x02"),
         ]
@@ -122,7 +123,10 @@ def test_usual_messages_are_read_by_their_kind(make_state: MakeState) -> None:
     assert (answer.code, answer.ext_fields["transactionId"]) == (0, "two")
     (message,) = decode_messages(stored)
     assert (message.body, message.flag, message.queue_id, message.born_timestamp) == (b"two", 77, 1, 18)
-    assert message.properties == "UNIQ_KEY\x01two\x02TAGS\x01A\x02CLUSTER\x01DefaultCluster\x02"
+    assert message.properties == (
+        "UNIQ_KEY\x01two\x02TAGS\x01A\x02MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"
+        "CLUSTER\x01DefaultCluster\x02"
+    )
     assert state.store.entries("T", 1, 1, 1)[0].tags_code == tags_code("TAGS\x01A\x02") != 0
 
 

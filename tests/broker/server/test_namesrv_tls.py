@@ -13,10 +13,12 @@ import pytest
 from routekeeper.broker.config import BrokerConfig, apply_properties
 from routekeeper.broker.errors import SettingError
 from routekeeper.broker.server.namesrv_tls import namesrv_tls, own_tls
+from routekeeper.remoting.certificates import DAY_S
 from routekeeper.remoting.tls_settings import TlsFile
 from tests.broker.conftest import WAIT_S, RecordingNameserver, StartBroker, StartIn
 from tests.client.test_tls import AUTHORITY, CERTS, Front
 from tests.client.test_tls_files import encrypted_key
+from tests.tls import Authority
 from tests.waiting import wait_until
 
 MEMBER = str(CERTS / "member.pem")
@@ -234,5 +236,25 @@ def test_a_changed_tls_config_names_other_files(tmp_path: Path) -> None:
         file.write_text("tls.enable=false\n")
         assert "by a restart only" in await made.files.look()
         made.files.close()
+
+    asyncio.run(change())
+
+
+def test_a_certificate_that_ends_soon_is_named_in_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue(days=5)
+    made = namesrv_tls(settings(certPath=cert, keyPath=key, trustCertPath=str(tmp_path / "ca.pem")))
+    assert made is not None
+    assert 4 < made.left_s / DAY_S < 5
+
+    async def change() -> None:
+        made.watch()
+        assert "nameserver tls ends soon" in caplog.text
+        authority.issue(days=200)
+        assert await made.files.look() == "taken"
+        assert made.left_s / DAY_S > 100
+        made.close()
 
     asyncio.run(change())

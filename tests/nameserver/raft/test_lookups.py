@@ -69,7 +69,6 @@ def transport() -> Transport:
     return Transport(credentials, owner=Owner(), frame_size_max=1000)
 
 
-@pytest.mark.xfail(strict=True, reason="dials hold the threads of the loop")
 @pytest.mark.slow
 def test_peers_whose_names_nobody_resolves_take_no_thread_from_other_work(asked: set[str]) -> None:
     async def main() -> None:
@@ -87,7 +86,6 @@ def test_peers_whose_names_nobody_resolves_take_no_thread_from_other_work(asked:
     assert time.monotonic() - begun < SILENT_S, "the loop ends without the resolver"
 
 
-@pytest.mark.xfail(strict=True, reason="no deadline")
 def test_a_name_to_listen_on_that_nobody_resolves_ends_the_start(
     asked: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,7 +217,7 @@ def test_help_names_each_flag_with_its_default(capsys: pytest.CaptureFixture[str
     assert "(default 10000 ms)" in shown
     assert "(default true)" in shown
     assert "--mode independent|raft" in shown
-    assert "--durability memory|journal|fsync" in shown
+    assert "--durability, --raftDurability memory|journal|fsync" in shown
     assert "--force-new-cluster" in shown
     assert "--http-token-file" in shown
     assert "--raft-tls-cert" in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routekeeper.remoting.acl.plain_yaml import Items, Members, Node, YamlError, parse_yaml, spell_text
@@ -104,6 +104,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
         parse_yaml(b"a: b\nc: \xff\n")
 
 
+@settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1))
 def test_written_value_is_read_back_by_us_and_by_a_yaml_library(text: str) -> None:
     document = f"a: {spell_text(text)}\n"
