@@ -134,7 +134,7 @@ class NamesrvSettings:
     table_host_percent: int = _setting(
         50, "how much of each of these bounds one host may fill, loopback apart", unit="percent"
     )
-    product_env_name: str = _runtime("center", "name of this environment")
+    product_env_name: str = _runtime("center", "name of this environment", metavar="NAME")
     order_message_enable: bool = _runtime(False, "routes carry orderTopicConf")
     return_order_topic_config_to_broker: bool = _runtime(True, "registrations are answered with order topics")
     support_acting_master: bool = _runtime(False, "the smallest slave id stands in for a missing master")
@@ -147,7 +147,7 @@ class NamesrvSettings:
         False, "a full registration removes topics that it lacks"
     )
     config_black_list: str = _setting(
-        "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
+        "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change", metavar="KEY;KEY;..."
     )
     raft: str = _flagged(
         "", "this member's raft address, as in --peers", key="raftAddress", metavar="HOST:PORT"
@@ -193,13 +193,16 @@ class NamesrvSettings:
         "",
         "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
         "elsewhere every name while this is empty",
+        metavar="HOST,HOST,...",
     )
     acl: str = _flagged(
         "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
     )
     acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
     admin_networks: str = _flagged(
-        "", "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any"
+        "",
+        "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any",
+        metavar="CIDR,CIDR,...",
     )
     rpc_hook: str = _flagged(
         "", "MODULE:CLASS of a hook that sees requests and their answers, and may refuse; may be repeated"
@@ -208,17 +211,21 @@ class NamesrvSettings:
         False, "this is a test environment: route queries for unknown topics are asked of productEnvName"
     )
     cluster_test_nameservers: str = _flagged(
-        "", "nameservers of production for clusterTest, by semicolon; empty asks the address server"
+        "",
+        "nameservers of production for clusterTest, by semicolon; empty asks the address server",
+        metavar="HOST:PORT;HOST:PORT;...",
     )
     namesrv_domain: str = _setting(
         "jmenv.tbsite.net",
         "HOST or HOST:PORT of the address server for clusterTest",
         key="rocketmq.namesrv.domain",
+        metavar="HOST:PORT",
     )
     namesrv_domain_subgroup: str = _setting(
         "nsaddr",
         "first part of the name in the address server's path",
         key="rocketmq.namesrv.domain.subgroup",
+        metavar="NAME",
     )
     log_level: str = _setting("INFO", "least severe log line written to stderr", flag=True, runtime=True)
     log_format: str = _flagged("text", "lines of text, or one JSON object a line; UTC")

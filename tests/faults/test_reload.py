@@ -209,6 +209,24 @@ def test_raft_certificate_is_read_again_at_once_and_a_broken_one_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "text", "flags"), [("mqnamesrv", "", ("--acl", "admin")), ("mqbroker", "aclEnable=true\n", ())]
+)
+def test_accounts_are_read_again_at_once_and_a_broken_file_is_refused(
+    name: str, text: str, flags: tuple[str, ...], start: Start, tmp_path: Path
+) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text("accounts:\n- accessKey: operator\n  secretKey: 12345678\n  admin: true\n")
+    server = start(name, text, "--acl-file", str(accounts), *flags)
+    accounts.write_text("accounts:\n- accessKey: operators\n  secretKey: 12345678\n  admin: true\n")
+    assert "changed=access file" in (line := server.reload()), line
+    accounts.write_text("accounts:\n- acessKey: operator\n")
+    assert "changed=nothing refused=access file" in (line := server.reload()), line
+    assert "acessKey" in line
+    assert server.end() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 def test_service_manager_hears_of_the_beginning_and_the_end_of_a_reload(
     name: str, start: Start, tmp_path: Path
