@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from routekeeper.client.errors import NotApplied, OutcomeUnknown
 from routekeeper.client.operation import Operation, invoke
-from routekeeper.client.retry import Outcome, judge_failure
+from routekeeper.client.retry import Outcome, classify_failure
 from routekeeper.remoting.bodies import KVTable
 from routekeeper.remoting.codes import MASTER_ID, VERSION, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
@@ -126,7 +126,7 @@ def unregister(nameserver: str, registration: Registration, *, timeout_s: float 
     yield from _tell(nameserver, request, timeout_s)
 
 
-def judge_write(code: int, remark: str | None) -> Outcome:
+def classify_write(code: int, remark: str | None) -> Outcome:
     """Say what a nameserver's answer means for the change it was asked for."""
     if code == ResponseCode.SUCCESS:
         return Outcome.APPLIED
@@ -139,10 +139,10 @@ def _tell(nameserver: str, request: RemotingCommand, timeout_s: float) -> Operat
     except RemoteProtocolError as error:
         raise OutcomeUnknown(f"{nameserver}: {error}") from error
     except RemotingError as error:
-        if judge_failure(error).outcome is Outcome.UNKNOWN:
+        if classify_failure(error).outcome is Outcome.UNKNOWN:
             raise OutcomeUnknown(f"{nameserver}: {error}") from error
         raise NotApplied(f"{nameserver}: {error}") from error
-    outcome = judge_write(response.code, response.remark)
+    outcome = classify_write(response.code, response.remark)
     if outcome is Outcome.APPLIED:
         return response
     text = f"{nameserver}: code={response.code} remark={response.remark or ''}"

@@ -75,7 +75,7 @@ class NoResult(ClientError):
     """A listener returned something that says nothing about its messages."""
 
 
-def _judged(result: Any) -> ConsumeResult:
+def _checked_result(result: Any) -> ConsumeResult:
     """Return what a listener says of its messages.
 
     Raises:
@@ -161,7 +161,7 @@ class PushConsumerCore(GroupMember):
         result, remark = "CR_SUCCESS", None
         try:
             seen = self._namespace.messages_outside((message,))
-            if _judged((yield Deliver(self._listener, seen))) is ConsumeResult.RECONSUME_LATER:
+            if _checked_result((yield Deliver(self._listener, seen))) is ConsumeResult.RECONSUME_LATER:
                 result = "CR_LATER"
         except Exception as error:  # the user's code: the operator is told
             log.warning("listener failed group=%s message=%s", self.config.group, message.message_id)
@@ -221,7 +221,7 @@ class PushConsumerCore(GroupMember):
         """Give messages to the user's code, and follow what it says of them."""
         failure: Exception | None = None
         try:
-            result = _judged((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
+            result = _checked_result((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
         except Exception as error:  # the user's code: whatever it raises, the message is delivered again
             failure, result = error, ConsumeResult.RECONSUME_LATER
         instant = yield from read_clock()

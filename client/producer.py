@@ -38,7 +38,7 @@ from .messages import Message as Message
 from .messages import check_message, check_size, plain_body, wire_properties
 from .namespace import Namespace
 from .operation import Clock, Instant, Invoke, Oneway, Operation
-from .retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
+from .retry import Outcome, QueueTurn, Verdict, classify_answer, classify_failure, merge_outcomes
 from .route_cache import MessageQueue, PublishInfo
 from .unique_ids import UniqueIds
 
@@ -228,7 +228,7 @@ class ProducerCore:
             yield Oneway(addr, self._request(prepared, target, oneway=True))
         except RemotingError as error:
             failure = (f"{addr}: {describe(error)}",)
-            if judge_failure(error).outcome is Outcome.UNKNOWN:
+            if classify_failure(error).outcome is Outcome.UNKNOWN:
                 raise SendOutcomeUnknown(message.topic, None, failure) from error
             raise SendNotApplied(message.topic, None, failure) from error
 
@@ -326,7 +326,7 @@ class ProducerCore:
             try:
                 response: RemotingCommand = yield Invoke(addr, self._request(prepared, target), limit_s)
             except RemotingError as error:
-                verdict = judge_failure(error)
+                verdict = classify_failure(error)
                 if config.latency_fault_enable:
                     yield from self._note(target, since_s=None)
                 failures.append(f"{addr}: {describe(error)}")
@@ -334,7 +334,7 @@ class ProducerCore:
                 if config.latency_fault_enable:
                     yield from self._note(target, since_s=now_s)
                 code = response.code
-                verdict = judge_answer(code, response.remark)
+                verdict = classify_answer(code, response.remark)
                 if verdict.outcome is Outcome.APPLIED:
                     seen = self._namespace.queue_outside(target)
                     result = _result(

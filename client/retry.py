@@ -69,7 +69,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Judgement of one try: its outcome and whether another try elsewhere makes sense."""
+    """Outcome of one try, and whether another try elsewhere makes sense."""
 
     outcome: Outcome
     retry: bool
@@ -78,8 +78,8 @@ class Verdict:
 _STORED: Final = Verdict(Outcome.APPLIED, retry=False)
 
 
-def judge_answer(code: int, remark: str | None) -> Verdict:
-    """Judge a broker's answer to a send."""
+def classify_answer(code: int, remark: str | None) -> Verdict:
+    """Classify a broker's answer to a send."""
     if code in STORED_CODES:
         return _STORED
     text = remark or ""
@@ -89,8 +89,8 @@ def judge_answer(code: int, remark: str | None) -> Verdict:
     return Verdict(Outcome.UNKNOWN if unsure else Outcome.NOT_APPLIED, retry=code in RETRIED_CODES)
 
 
-def judge_failure(error: RemotingError) -> Verdict:
-    """Judge a try that got no answer.
+def classify_failure(error: RemotingError) -> Verdict:
+    """Classify a try that got no answer.
 
     A request of which no byte left was not applied; one that left may have been.
     """
@@ -104,10 +104,10 @@ def judge_failure(error: RemotingError) -> Verdict:
 def outcome_of(error: RemotingError) -> Outcome:
     """Return the outcome of one change that ended with an error."""
     if isinstance(error, ResponseError):
-        return judge_answer(error.code, error.remark).outcome
+        return classify_answer(error.code, error.remark).outcome
     if isinstance(error, ClientError):
         return Outcome.UNKNOWN if isinstance(error, OutcomeUnknown) else Outcome.NOT_APPLIED
-    return judge_failure(error).outcome
+    return classify_failure(error).outcome
 
 
 def partial_failure(change: str, failures: Mapping[Any, RemotingError], *, of: int) -> ClientError:

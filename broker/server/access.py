@@ -48,7 +48,7 @@ ACCOUNT_REQUESTS: Final = CHANGES | {
 
 
 class BrokerAccess:
-    """Decides who may ask what of a broker, and serves requests about accounts.
+    """The check of each request to a broker by networks and accounts, and the requests about accounts.
 
     Reads the access files at once, which blocks.
 

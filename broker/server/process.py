@@ -235,6 +235,8 @@ class BrokerServer:
             self._namesrv_tls = namesrv_tls(self._config)
             if self._namesrv_tls is not None:
                 self.reloads.append(self._namesrv_tls.files)
+                if self._namesrv_tls.left_s < math.inf:  # else nothing is shown, and nothing checked
+                    self.expirations["nameservers"] = partial(getattr, self._namesrv_tls, "left_s")
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
             cause = _only_cause(group)
@@ -387,9 +389,12 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if files is not None:
-            self.reloads.append(files.files)
-            self.expirations["wire"] = partial(getattr, files, "left_s")
+            self._add_certificate("wire", files)
         return files
+
+    def _add_certificate(self, port: str, files: PortFiles) -> None:
+        self.expirations[port] = lambda: files.left_s
+        self.reloads.append(files.files)
 
     async def _serve_http(self) -> None:
         if self._config.http == "off":
@@ -406,8 +411,7 @@ class BrokerServer:
         except TlsSettingError as error:
             raise SettingError(str(error)) from None
         if self._http.tls_files is not None:
-            self.reloads.append(self._http.tls_files.files)
-            self.expirations["http"] = partial(getattr, self._http.tls_files, "left_s")
+            self._add_certificate("http", self._http.tls_files)
         host, port = split_address(self._config.http)
         try:
             self.http_listen = await self._http.start(host, port)
@@ -755,8 +759,8 @@ class BrokerServer:
     def _send(self, pull: Pull, answer: RemotingCommand) -> None:
         connection = self._server.connections.get(pull.connection)
         if connection is not None:
-            self._server.stats.answered(answer.code)
             self._hooks.after_response(connection.peer, pull.request, answer)
+            self._server.stats.answered(answer.code)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

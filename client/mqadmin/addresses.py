@@ -27,7 +27,7 @@ def _resolved(addr: str) -> frozenset[tuple[str, int]]:
     """Return the IP addresses of a server, none if its name is not known here."""
     try:
         host, port = split_address(addr)
-        found = resolve(host, port, timeout_s=RESOLVE_S)
+        found = resolve(host, timeout_s=RESOLVE_S)
     except (OSError, ValueError, LocalProtocolError):  # ValueError: a host that no resolver takes
         return frozenset()
-    return frozenset((canonical_host(str(name[0])), port) for *_, name in found)
+    return frozenset((canonical_host(address), port) for address in found)

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
 from typing import Final
 
@@ -90,8 +89,7 @@ class HttpServer:
         self.tls_files = watched_http(self.settings.current.http_tls(), self._connections.take_tls)
         if self.tls_files is not None:
             self._connections.tls = self.tls_files.value
-            self.server.reloads.append(self.tls_files.files)
-            self.server.expirations["http"] = partial(getattr, self.tls_files, "left_s")
+            self.server.add_certificate("http", self.tls_files)
         self._hosts = AllowedHosts(loopback=False, named=())
 
     async def start(self, host: str, port: int) -> str:

@@ -22,7 +22,7 @@ from routekeeper.remoting.command import RemotingCommand
 
 
 class AccessControl:
-    """Decides who may ask what.
+    """The check of each request by networks and accounts.
 
     Attributes:
         file: The access file; None without one.

@@ -48,7 +48,7 @@ from routekeeper.remoting.command import SUCCESS, RemotingCommand
 from routekeeper.remoting.errors import FieldError
 from routekeeper.remoting.fields import GetRouteFields
 from routekeeper.remoting.transport.connection import Handler
-from routekeeper.remoting.transport.port_context import watched_port
+from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 from routekeeper.remoting.transport.server_hooks import HookError, ServerHooks, load_hooks
@@ -151,8 +151,7 @@ class NameServer:
             limits = replace(limits, large_frames_max=RAFT_LARGE_FRAMES_MAX)
         self.tls_files = watched_port(current.tls, self._take_tls)
         if self.tls_files is not None:
-            self.reloads.append(self.tls_files.files)
-            self.expirations["wire"] = partial(getattr, self.tls_files, "left_s")
+            self.add_certificate("wire", self.tls_files)
         handlers: dict[int, Handler] = {
             code: self._read if code in READS else self._execute for code in SERVED
         } | {RequestCode.REGISTER_BROKER: self._register}
@@ -180,6 +179,11 @@ class NameServer:
     def uptime_s(self) -> float:
         """Seconds since this process began to serve."""
         return self._loop.time() - self._started_at
+
+    def add_certificate(self, port: str, files: PortFiles) -> None:
+        """Take the files of a port's certificate into :attr:`expirations` and :attr:`reloads`."""
+        self.expirations[port] = lambda: files.left_s
+        self.reloads.append(files.files)
 
     async def start(self, consistency: Consistency) -> str:
         """Bind and serve; return the bound ``host:port``.

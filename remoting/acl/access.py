@@ -19,7 +19,7 @@ from routekeeper.remoting.logs import shortened
 
 #: Begins the remark of every refusal by accounts, as that of RocketMQ's brokers does.
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-#: Whoever may publish nothing may still trace. Source: PlainPermissionManager.validate.
+#: An account that may publish nothing may still trace. Source: PlainPermissionManager.validate.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 #: Characters of a signature: base64 of 20 bytes.
 _SIGNATURE_LENGTH: Final = 28

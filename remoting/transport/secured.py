@@ -26,10 +26,8 @@ from routekeeper.remoting.transport.handshakes import (
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 from routekeeper.remoting.transport.turns import SMALL_BYTES, TURN_S, Turns
 
-#: Bytes that are received at once. Records of one byte each, the dearest ones, are opened in one step.
-_RECEIVED_MAX: Final = 64 * 1024
-#: The same while a handshake lasts, as each connection may hold so many while it waits for its turn.
-_SHAKEN_MAX: Final = 16 * 1024
+#: Bytes that are received at once, and that one connection holds while it waits for its turn.
+RECEIVED_MAX: Final = 16 * 1024
 #: Bytes of one handshake: a peer's certificates above all.
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 #: The first byte of each connection that speaks TLS.
@@ -86,7 +84,7 @@ class TlsPort:
         self.handshakes: Handshakes[Secured] = Handshakes(
             host=lambda one: one.charged, count_max=handshakes_max, host_max=host_handshakes_max
         )
-        self.buffer = memoryview(bytearray(_RECEIVED_MAX))  # of whichever connection is read just now
+        self.buffer = memoryview(bytearray(RECEIVED_MAX))  # of whichever connection is read just now
         self.failed = self.done = 0
 
 
@@ -123,7 +121,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport  # from connection_made on
         self._pipe: Pipe | None = None
         self._open = False  # the handshake is over
-        self._received = b""  # of the handshake, and waits for its turn
+        self._received = b""  # waits for its turn
         self._shaken = 0  # bytes of the handshake so far
         self._queued = False
         self._inner_paused = False
@@ -146,30 +144,11 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._inner.connection_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._port.buffer if self._open else self._port.buffer[:_SHAKEN_MAX]
+        return self._port.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._port.buffer[:nbytes])
-        if self._open:
-            self._open_bytes(data)
-        else:
-            self._received += data
-            self._shake_in_turn()
-
-    def _open_bytes(self, data: bytes) -> None:
-        """Hand over what these bytes are in plain; none: what came behind the handshake."""
-        assert self._pipe is not None
-        try:
-            plain = self._pipe.open(data)
-        except TlsError as error:
-            self._fail(str(error))
-            return
-        if rest := self._pipe.pending():  # an answer to a change of keys, say
-            self._transport.write(rest)
-        if plain:
-            self._inner.data_received(plain)
-        if self._pipe.closed:
-            self._transport.close()
+        self._received += bytes(self._port.buffer[:nbytes])
+        self._work_in_turn()
 
     def eof_received(self) -> bool:
         if not self._open:
@@ -200,7 +179,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
 
     @property
     def size(self) -> int:
-        """Bytes that wait: never few of a first flight, so that requests go before it.
+        """Bytes that wait: never few of the first flight of a handshake, so that requests go before it.
 
         Later flights cost less and end a handshake: they would wait for all who have cost nothing yet.
         """
@@ -208,30 +187,51 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         return max(SMALL_BYTES, waiting) if self._pipe is None else waiting
 
     def go_on(self) -> None:
-        """Go on with the handshake, now that it is this connection's turn."""
+        """Shake or open what was received, now that it is this connection's turn."""
         self._queued = False
         if not self._lost and not self._transport.is_closing():
             self._read_on()
-            self._shake_in_turn()
+            self._work_in_turn()
 
-    def _shake_in_turn(self) -> None:
+    def _work_in_turn(self) -> None:
+        """Shake or open what was received, and hand it over; not before it is this connection's turn.
+
+        Opening takes turns as well: records of one byte each cost a hundred times as much as full ones.
+        """
         if self._queued:
             return
         turns = self._port.turns
         if not turns.begin():
             self._queued = True
             self._transport.pause_reading()
-            if self._pipe is not None:  # it is not silent
+            if self._pipe is not None and not self._open:  # it is not silent
                 self._port.handshakes.leave(self)
                 self._port.handshakes.enter(self)
             turns.wait(self)
             return
+        plain: bytes | None = None
         try:
-            done = self._shake()
+            if self._open or self._shake():
+                plain = self._open_received()
         finally:
             turns.end(self)
-        if done:
-            self._open_bytes(b"")
+        if plain:
+            self._inner.data_received(plain)
+        if self._pipe is not None and self._pipe.closed:
+            self._transport.close()
+
+    def _open_received(self) -> bytes | None:
+        """Return what was received in plain; after the handshake, what came behind it in the same bytes."""
+        assert self._pipe is not None
+        data, self._received = self._received, b""
+        try:
+            plain = self._pipe.open(data)
+        except TlsError as error:
+            self._fail(str(error))
+            return None
+        if rest := self._pipe.pending():  # an answer to a change of keys, say
+            self._transport.write(rest)
+        return plain
 
     def _shake(self) -> bool:
         """Go on with the handshake; return whether it is over."""

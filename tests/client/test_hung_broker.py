@@ -18,7 +18,7 @@ from routekeeper.client.config import ClientConfig, ProducerConfig
 from routekeeper.client.errors import InvalidArgument, SendOutcomeUnknown
 from routekeeper.client.latency import NO_ANSWER_S, SlowBrokers, avoid_for_s
 from routekeeper.client.producer import Message, SendResult
-from routekeeper.client.retry import Outcome, judge_answer
+from routekeeper.client.retry import Outcome, classify_answer
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.errors import TooManyRequests
 from routekeeper.remoting.route import TopicConfig
@@ -46,9 +46,9 @@ def test_the_last_send_decides_whether_a_broker_is_avoided() -> None:
 
 @pytest.mark.parametrize("code", [1, 2])
 def test_overload_does_not_prove_that_a_message_is_not_stored(code: int) -> None:
-    verdict = judge_answer(code, "[OVERLOAD]system busy, start flow control for a while")
+    verdict = classify_answer(code, "[OVERLOAD]system busy, start flow control for a while")
     assert (verdict.outcome, verdict.retry) == (Outcome.UNKNOWN, True)
-    assert judge_answer(2, "[TIMEOUT_CLEAN_QUEUE]broker busy").outcome is Outcome.NOT_APPLIED
+    assert classify_answer(2, "[TIMEOUT_CLEAN_QUEUE]broker busy").outcome is Outcome.NOT_APPLIED
 
 
 # With two brokers, one of them stopped -----------------------------------------------------------

@@ -12,8 +12,8 @@ from routekeeper.client.retry import (
     NameserverChoice,
     Outcome,
     QueueTurn,
-    judge_answer,
-    judge_failure,
+    classify_answer,
+    classify_failure,
     merge_outcomes,
     tries_next_nameserver,
 )
@@ -71,7 +71,7 @@ def choice(*addrs: str, seed: int = 0) -> NameserverChoice:
     ],
 )
 def test_answers_to_a_send_are_judged(code: int, remark: str | None, outcome: Outcome, retry: bool) -> None:
-    verdict = judge_answer(code, remark)
+    verdict = classify_answer(code, remark)
     assert (verdict.outcome, verdict.retry) == (outcome, retry)
 
 
@@ -86,7 +86,7 @@ def test_answers_to_a_send_are_judged(code: int, remark: str | None, outcome: Ou
     ],
 )
 def test_failures_of_a_send_are_judged(error: RemotingError, outcome: Outcome, retry: bool) -> None:
-    verdict = judge_failure(error)
+    verdict = classify_failure(error)
     assert (verdict.outcome, verdict.retry) == (outcome, retry)
 
 

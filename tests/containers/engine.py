@@ -179,16 +179,17 @@ class Engine:
         if named and not Path(named).is_file():
             return named
         assert sys.version_info[:2] == (3, 11), "Debian 12's Python is 3.11: use it, or name CONTAINERS_BASE"
-        archive = Path(named) if named else self._bootstrap()
+        archive = Path(named) if named else self.bootstrap("base", BASE_PACKAGES)
         self.podman("import", str(archive), "routekeeper-base")
         return "localhost/routekeeper-base"
 
-    def _bootstrap(self) -> Path:
-        archive = self.root / "base.tar"
+    def bootstrap(self, name: str, packages: tuple[str, ...]) -> Path:
+        """Return the archive of a root file system, made of Debian's packages."""
+        archive = self.root / f"{name}.tar"
         self.run(
             *("mmdebstrap", "--mode=root", "--variant=essential", "--quiet"),
             "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-            *(f"--include={package}" for package in BASE_PACKAGES),
+            *(f"--include={package}" for package in packages),
             *(f"--dpkgopt={option}" for option in BASE_OPTIONS),
             *("bookworm", str(archive)),
             timeout_s=900,

@@ -89,6 +89,16 @@ class Asks:
         return answer.code == 1 and (answer.remark or "").startswith(EXCEPTION)
 
 
+def mqadmin(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "routekeeper.client.mqadmin", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_group_goes_from_plain_to_signed_without_losing_its_broker(tmp_path: Path) -> None:
     file, keys = tmp_path / "plain_acl.yml", tmp_path / "tools.yml"
     file.write_text(FILE)
@@ -119,6 +129,12 @@ def test_group_goes_from_plain_to_signed_without_losing_its_broker(tmp_path: Pat
         assert asks.ask(follower, 100, ADMIN, **put).code == 0
         for member in members:
             wait_until(partial(asks.has_value, member, READER), "the value everywhere")
+        # operators' tool signs by tools.yml
+        listed = mqadmin("clusterList", "-n", follower.listen, "--acl-file", str(keys))
+        assert (listed.returncode, "DefaultCluster" in listed.stdout) == (0, True), listed
+        refused = mqadmin("clusterList", "-n", follower.listen)
+        assert refused.returncode != 0
+        assert "No accessKey is configured" in refused.stdout + refused.stderr
         # the file changes: every member takes it without a restart
         file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
         for member in members:

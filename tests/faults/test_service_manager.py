@@ -158,6 +158,19 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_finds_little_that_the_unit_leaves_open(unit: Path) -> None:
+    found = subprocess.run(
+        # Its figure is 10 for a service that is not confined at all.
+        ["systemd-analyze", "security", "--offline=true", "--threshold=13", "--no-pager", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode == 0, found.stdout
+
+
 def test_unit_gives_a_nameserver_time_to_end() -> None:
     (unit,) = [unit for unit in UNITS if unit.name == "mqnamesrv.service"]
     assert f"\nTimeoutStopSec={NamesrvSettings().drain_s + 15:.0f}\n" in unit.read_text()

@@ -353,3 +353,16 @@ def is_closed(link: socket.socket) -> bool:
     except OSError:
         pass
     return True
+
+
+@SERVERS
+def test_a_setting_of_the_file_that_is_not_taken_over_is_said(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text(
+        f"tls.server.certPath={pem('member')}\ntls.server.keyPath={key('member')}\ntls.sever.mode=enforcing\n"
+        f"tls.server.need.client.auth=optional\ntls.server.authClient=false\n"
+        f"tls.server.trustCertPath={pem('authority')}\n"
+    )
+    with server(kind, tmp_path, "--tls-config", str(file)) as running:
+        running.says("reason=tls.server.authClient=false is not taken over")
+        running.says("reason=tls.sever.mode: unknown")

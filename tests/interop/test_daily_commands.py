@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -144,8 +144,7 @@ class Clusters:
         with our_servers(home, "raft" if release.startswith("4.") else "independent") as place:
             if release.startswith("4."):
                 return run_all(apache, home / "runs", place)
-            with endless(apache, home, place.namesrv):
-                return run_all(apache, home / "runs", place)
+            return run_all(apache, home / "runs", place, lambda: endless(apache, home, place.namesrv))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +184,17 @@ def our_servers(home: Path, mode: str) -> Iterator[Place]:
         namesrv.stop()
 
 
-def run_all(apache: Apache, folder: Path, place: Place) -> Both:
+def run_all(
+    apache: Apache,
+    folder: Path,
+    place: Place,
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Both:
+    """Run all of both tools at a cluster, while a group of Java's is online.
+
+    Args:
+        beside: Goes on meanwhile.
+    """
     folder.mkdir(parents=True)
     namesrv, broker, traces = place.namesrv, place.broker, place.trace_topic
     own_topics = {} if traces.startswith("RMQ") else {traces: 1}
@@ -203,30 +212,31 @@ def run_all(apache: Apache, folder: Path, place: Place) -> Both:
         theirs: dict[str, AdminResult] = {}
         ours: dict[str, AdminResult] = {}
         documents: dict[str, tuple[Any, Any]] = {}
-        for line in filter(None, (RUNS + (OF_5 if apache.release.startswith("5.") else "")).splitlines()):
-            run, _, words = line.partition("|")
-            found = []
-            for whose, one, results in (("theirs", their_tool, theirs), ("ours", tool, ours)):
-                own = folder / whose
-                write_lists(own)
-                values = {
-                    "BROKER_NAME": place.name,
-                    "TRACE_OPTION": f"-t {traces}" if own_topics else "",
-                    "BROKER": broker,
-                    "UNIQUE": unique,
-                    "FOLDER": str(own),
-                    "TOPICS": str(own / "topics"),
-                    "GROUPS": str(own / "groups"),
-                }
-                filled = words
-                for mark, value in values.items():
-                    filled = filled.replace(mark, value)
-                results[run] = one(*shlex.split(filled))
-                if run.startswith(DOCUMENTS):
-                    text = (own / EXPORTED[run]).read_text() if run in EXPORTED else results[run].stdout
-                    found.append(json.loads(text))
-            if found:
-                documents[run] = (found[0], found[1])
+        with beside():
+            for line in filter(None, (RUNS + (OF_5 if apache.release.startswith("5.") else "")).splitlines()):
+                run, _, words = line.partition("|")
+                found = []
+                for whose, one, results in (("theirs", their_tool, theirs), ("ours", tool, ours)):
+                    own = folder / whose
+                    write_lists(own)
+                    values = {
+                        "BROKER_NAME": place.name,
+                        "TRACE_OPTION": f"-t {traces}" if own_topics else "",
+                        "BROKER": broker,
+                        "UNIQUE": unique,
+                        "FOLDER": str(own),
+                        "TOPICS": str(own / "topics"),
+                        "GROUPS": str(own / "groups"),
+                    }
+                    filled = words
+                    for mark, value in values.items():
+                        filled = filled.replace(mark, value)
+                    results[run] = one(*shlex.split(filled))
+                    if run.startswith(DOCUMENTS):
+                        text = (own / EXPORTED[run]).read_text() if run in EXPORTED else results[run].stdout
+                        found.append(json.loads(text))
+                if found:
+                    documents[run] = (found[0], found[1])
         commands = [one for one in DAILY if ONLY_IN.get(one, apache.release) == apache.release]
         helps = {one: their_tool("help", one).stdout for one in commands}
     finally:
@@ -388,6 +398,7 @@ def test_descriptions_are_those_of_apache(release: str, clusters: Clusters) -> N
 # Subcommands that run until they are interrupted ---------------------------------------------------
 
 SEEN: dict[str, str] = {}
+UNDONE: Final = re.compile(rf"reportUndoneMsgs: UndoneMsgs \[consumerGroup={GROUP}, topic={TOPIC}, .*\]")
 
 
 @contextmanager
@@ -399,8 +410,9 @@ def endless(apache: Apache, home: Path, namesrv: str) -> Iterator[None]:
     }
     try:
         yield
-        monitored = started["theirs startMonitoring"]
-        wait_until(lambda: "endRound" in monitored.text(), "a round of Apache's monitor", START_S)
+        for whose in ("theirs", "ours"):
+            monitor = started[f"{whose} startMonitoring"]
+            wait_until(lambda monitor=monitor: UNDONE.search(monitor.text()) is not None, f"{whose}", START_S)  # type: ignore[misc]
         for name, program in started.items():
             SEEN[name] = program.text()
         for name in ENDLESS:
@@ -468,8 +480,7 @@ def test_what_runs_on_prints_the_same_columns_and_ends_at_an_interrupt(clusters:
     assert rows["ours"][0] == rows["theirs"][0]
     for whose, (_, first, *_) in rows.items():
         assert (first[:2], len(first), first[3:]) == (["DefaultCluster", "broker-a"], 5, ["3", "0"]), whose
-    undone = re.compile(rf"reportUndoneMsgs: UndoneMsgs \[consumerGroup={GROUP}, topic={TOPIC}, .*\]")
-    lines = [undone.search(SEEN[f"{whose} startMonitoring"]) for whose in ("theirs", "ours")]
+    lines = [UNDONE.search(SEEN[f"{whose} startMonitoring"]) for whose in ("theirs", "ours")]
     texts = [re.sub(r"\d+", "N", line[0]) for line in lines if line is not None]
     assert len(texts) == 2
     assert texts[0] == texts[1]

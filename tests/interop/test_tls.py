@@ -164,6 +164,8 @@ def test_apaches_server_with_a_certificate_of_its_own_making_is_served_where_not
     try:
         await_broker(broker, [addr])
         assert "certificates of nameservers are not checked" in broker.log()
+        status = ("brokerStatus", "-b", apache_deployment.broker.addr, "--tls-check", "nothing")
+        assert our_mqadmin(*status, namesrvs=[addr], folder=tmp_path).returncode == 0
         listed = our_mqadmin(
             "topicRoute", "-t", "unchecked", "--tls-check", "nothing", namesrvs=[addr], folder=tmp_path
         )

@@ -399,6 +399,30 @@ def test_a_storm_of_handshakes_delays_a_bystander_by_turns_only() -> None:
     run(test())
 
 
+@pytest.mark.slow
+def test_records_of_one_byte_delay_a_bystander_by_turns_only() -> None:
+    async def test() -> None:
+        async with serving(port_context()) as (server, listen):
+            bystander = await Peer.connect(listen, client_context())
+            await works(bystander)
+            hostile = []
+            for _ in range(60):
+                peer, client = await Peer.connect(listen), Records(client_context())
+                peer.writer.write(await client.shake(peer))
+                hostile.append((peer, client))
+            await until(lambda: server.tls.done == 61)
+            # The start of a frame that never ends: nothing of it is dispatched.
+            start = (60_000).to_bytes(4) + bytes(640)
+            sent = [b"".join(client.seal(bytes([byte])) for byte in start) for _, client in hostile]
+            for (peer, _), records in zip(hostile, sent, strict=True):
+                peer.writer.write(records)
+            await works(bystander)
+            assert server.received.total < 50 * len(start), "bytes that were opened before its answer"
+            await until(lambda: server.received.total == 60 * len(start))
+
+    run(test())
+
+
 def test_a_newer_context_counts_for_new_connections_and_the_others_go_on() -> None:
     async def test() -> None:
         async with serving(port_context()) as (server, listen):

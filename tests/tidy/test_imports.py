@@ -125,6 +125,7 @@ IO_MODULES = {
     "bench/report/start.py",
     "bench/micro/beside.py",
     "bench/micro/echo.py",
+    "bench/micro/handshakes.py",
     "bench/micro/load.py",
     "bench/micro/messages.py",
     "bench/micro/route_query.py",

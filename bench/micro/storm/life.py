@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 import psutil
@@ -53,6 +53,7 @@ _MS: Final = 1e6
 _S: Final = 1e9
 
 Record = Callable[[dict[str, Any]], None]
+_T = TypeVar("_T")
 
 
 class Child:
@@ -276,9 +277,11 @@ class Life:
         machine, used = _busy_s(), 0.0 if restarts else sum(self.system.cpu_s())
         self._record_terms()
         began = time.monotonic()
-        with sampled(self._sample):
+        with sampled(self._sample) as samples:
             yield found
         found["seconds"] = time.monotonic() - began
+        for sample in samples:
+            self._record({"kind": "server", "phase": phase, **sample})
         found["cpu_s"] = sum(self.system.cpu_s()) - used
         others = _busy_s() - machine - (self._own_s() - own) - found["cpu_s"]
         found["other_programs_cores"] = max(0.0, others / found["seconds"])
@@ -290,12 +293,11 @@ class Life:
         found["leader_changes"] = None if terms is None or after is None else after - terms
         self._record({"kind": "figures", "phase": phase, **found})
 
-    def _sample(self) -> None:
-        """Record each server's CPU and memory so far."""
-        for index, usage in enumerate(usages(self.system)):
-            if usage is not None:
-                about = {"kind": "server", "phase": self._phase, "server": index}
-                self._record(about | {"t_ns": time.monotonic_ns()} | usage)
+    def _sample(self) -> list[dict[str, float]]:
+        """Return each server's CPU and memory so far."""
+        t_ns = time.monotonic_ns()
+        found = enumerate(usages(self.system))
+        return [{"server": index, "t_ns": t_ns} | usage for index, usage in found if usage is not None]
 
     def _record_terms(self) -> None:
         """Record the newest term or epoch."""
@@ -374,23 +376,23 @@ def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
 
 
 @contextlib.contextmanager
-def sampled(sample: Callable[[], None]) -> Iterator[None]:
-    """Take samples every :data:`SAMPLE_S`, in a thread, and one at each end."""
+def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
+    """Take samples every :data:`SAMPLE_S` in a thread, and at each end; yield the list that gets them."""
+    taken = sample()
     over = threading.Event()
 
     def run() -> None:
         while not over.wait(SAMPLE_S):
-            sample()
+            taken.extend(sample())
 
     thread = threading.Thread(target=run, daemon=True)
-    sample()
     thread.start()
     try:
-        yield
+        yield taken
     finally:
         over.set()
         thread.join()
-        sample()
+        taken += sample()
 
 
 def _busy_s() -> float:

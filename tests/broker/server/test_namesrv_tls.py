@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,11 +53,14 @@ def test_a_broker_registers_over_tls_and_shows_its_certificate(
         f"tls.enable=true\ntls.client.trustCertPath={AUTHORITY}\ntls.client.certPath={MEMBER}\n"
         f"tls.client.keyPath={encrypted_key(tmp_path, 'opensesame')}\ntls.client.keyPassword=opensesame\n"
     )
-    broker = start_broker("-c", str(file), namesrv=front.addr)
+    broker = start_broker("-c", str(file), "--http", "127.0.0.1:0", namesrv=front.addr)
     assert nameserver.expect(103).ext_fields["brokerName"] == "broker-a"
     answer = broker.wire().call(26)
     assert b"tls.enable=true" in answer.body
     assert b"opensesame" not in answer.body
+    http = broker.ready_line.split("http=")[1].split()[0]
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=WAIT_S) as metrics:
+        assert b'mqbroker_certificate_left_seconds{port="nameservers"}' in metrics.read()
     refused = broker.wire().call(25, body=b"tls.client.keyPassword=another word")
     assert refused.code != 0
     assert broker.stop() == 0
