@@ -759,8 +759,8 @@ class BrokerServer:
     def _send(self, pull: Pull, answer: RemotingCommand) -> None:
         connection = self._server.connections.get(pull.connection)
         if connection is not None:
-            self._hooks.after_response(connection.peer, pull.request, answer)
             self._server.stats.answered(answer.code)
+            self._hooks.after_response(connection.peer, pull.request, answer)
             connection.send(answer)
 
     # Upkeep --------------------------------------------------------------------------------------

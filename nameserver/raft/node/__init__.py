@@ -9,6 +9,6 @@ Here belongs anything that waits or touches the machine for a member; what decid
     recovery.py   what the disk holds at the start, and the end
     promises.py   votes and standings on their way to the disk, and what waits for them
     certificates.py  the certificate's end, and its files when they change
-    secret_file.py  the secret that members share, and its file when it changes
+    secret_file.py   the secrets in the file that members share
     images.py     state images: stored, read in blocks
 """
