@@ -353,6 +353,7 @@ NAMESRV_KEYS: Final = frozenset({"namesrvAddr", "fetchNameSrvAddrByDnsLookup", "
 IMPORTANT_KEYS: Final = frozenset(
     {
         *("namesrvAddr", "brokerIP1", "listenPort", "brokerName", "brokerClusterName", "brokerId"),
+        "fetchNameSrvAddrByDnsLookup",
         *("autoCreateTopicEnable", "autoCreateSubscriptionGroup", "traceTopicEnable"),
         *("rejectTransactionMessage", "aclEnable", "storePathRootDir", "storePathCommitLog"),
         *("flushIntervalCommitLog", "deleteWhen", "fileReservedTime", "maxTransferBytesOnMessageInMemory"),

@@ -22,6 +22,7 @@ All exceptions that the client raises on purpose, as their classes descend from 
         FieldError                  an argument of a request is missing or wrong
         LocalProtocolError          the protocol does not allow this request; nothing was sent
         RemoteProtocolError         the peer sent bytes that the protocol does not allow
+        RequestRefused              a hook did not let the request through; nothing was sent
         RequestTimeout              no answer in time; the outcome is unknown
         ResponseError               the peer answered with a code other than success
         TlsError                    a connection cannot be secured, or a file of keys cannot be used

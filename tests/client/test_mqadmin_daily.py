@@ -20,6 +20,7 @@ from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.producer import Message
+from tests.signals import inherited
 
 #: Columns of a row of a table, with any number of blanks between them.
 ROW = re.compile(r"\s{2,}")
@@ -107,12 +108,13 @@ class Running:
     """A subcommand that runs until SIGINT."""
 
     def __init__(self, nameserver: Any, *argv: str) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "routekeeper.client.mqadmin", *argv, "-n", nameserver.addr],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with inherited(signal.SIGINT, signal.SIG_DFL):  # a script in the background has it ignored
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "routekeeper.client.mqadmin", *argv, "-n", nameserver.addr],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
 
     def line(self) -> str:
         assert self.popen.stdout is not None

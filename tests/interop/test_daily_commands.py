@@ -22,6 +22,7 @@ import pytest
 
 from routekeeper.client.mqadmin.__main__ import COMMANDS
 from tests.ports import free_addresses
+from tests.signals import inherited
 
 from .apache import ADMIN_MAIN, RELEASES, START_S, AdminResult, Apache, ask, has_route, wait_until
 from .daily import Tool, comparable, our_tool
@@ -465,7 +466,7 @@ def ours(home: Path, namesrv: str, *words: str) -> Endless:
     command = [sys.executable, "-m", "routekeeper.client.mqadmin", *words, "-n", namesrv]
     if words[0] == "startMonitoring":
         command += ["--roundInterval", "2"]
-    with printed.open("wb") as sink:
+    with printed.open("wb") as sink, inherited(signal.SIGINT, signal.SIG_DFL):
         popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT)
     guard(popen.pid)
     return Endless(popen, printed)
