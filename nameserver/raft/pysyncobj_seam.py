@@ -5,9 +5,11 @@ Its clock, random source, poller, journal and pickle are ours. :mod:`.library` i
 
 from __future__ import annotations
 
+import _socket
 import importlib.util
 import math
 import random
+import socket
 from typing import Any, Final, NoReturn
 
 LIBRARY_VERSION: Final = "0.3.17"
@@ -47,11 +49,17 @@ class CallContext:
 context: Final = CallContext()
 
 
+def restore_socket() -> None:
+    """Take back the library's own ``socket.inet_ntop``: it is for Windows, and fails elsewhere (D38)."""
+    socket.inet_ntop = _socket.inet_ntop
+
+
 _spec: Final = importlib.util.find_spec("pysyncobj.syncobj")
 assert _spec is not None
 assert _spec.loader is not None
 module: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(module)
+restore_socket()
 missing_names: Final = tuple(name for name in MODULE_NAMES if not hasattr(module, name))
 module.monotonicTime = lambda: context.now
 module.random = context

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-NUMBERS = range(1, 38)
+NUMBERS = range(1, 39)
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests" / "nameserver" / "raft"
 PAGE = ROOT / "docs" / "pysyncobj-defects.md"

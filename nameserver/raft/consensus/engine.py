@@ -10,7 +10,7 @@ This file is the order of things: what a message, an append, the journal or the 
 of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
 
 The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). Its
-defects are closed by the parts: docs/pysyncobj-defects.md lists each (D1 to D37) with its place.
+defects are closed by the parts: docs/pysyncobj-defects.md lists each (D1 to D38) with its place.
 """
 
 from __future__ import annotations
