@@ -216,7 +216,7 @@ class Cluster:
 
     @property
     def watches(self) -> bool:
-        """Return whether clients are told of changes."""
+        """Return whether clients watch for changes."""
         return self.series.watches and self._kind == "zookeeper"
 
     def timers(self) -> dict[str, Timer]:

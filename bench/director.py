@@ -37,7 +37,7 @@ from routekeeper.bench.plan import (
 from routekeeper.bench.processes import ArmLost, ClusterError, Process
 from routekeeper.remoting.codes import DEFAULT_TOPIC
 
-#: Ahead of a new topic's beginning its producers are told of it, ns.
+#: Time before a new topic begins at which its producers learn its name, ns.
 SIGNAL_NS: Final = 200_000_000
 
 Progress = Callable[[str], None]

@@ -77,7 +77,7 @@ class Passage:
 
 
 Witness = Callable[[Passage, bool, bytes], None]
-"""Is told of everything that passes: where, whether towards the acceptor, and what."""
+"""Called with everything that passes: where, whether towards the acceptor, and what."""
 
 
 class Proxy:

@@ -222,7 +222,7 @@ class PushConsumerCore(GroupMember):
         failure: Exception | None = None
         try:
             result = _checked_result((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
-        except Exception as error:  # the user's code: whatever it raises, the message is delivered again
+        except Exception as error:  # the user's code: after any exception the message is delivered again
             failure, result = error, ConsumeResult.RECONSUME_LATER
         instant = yield from read_clock()
         if failure is None:

@@ -47,7 +47,7 @@ class Batch:
     """Messages that go together, and what is to be told of each when that is over.
 
     Attributes:
-        told: The outcome is known, and its owners are told of it.
+        told: The outcome is known, and its owners have it.
     """
 
     key: BatchKey

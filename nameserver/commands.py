@@ -36,7 +36,7 @@ LIMITS_FORMAT: Final = 3
 """From which format on a member obeys :class:`TableLimits`; an older one would apply what others reject."""
 
 BATCH_FORMAT: Final = 1
-"""Format of batches, whatever the commands in them are."""
+"""Format of batches, with any commands in them."""
 
 COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
 """Largest command in its log form, in bytes."""
@@ -45,7 +45,7 @@ ENTRY_BYTES_MAX: Final = 5 * 1024 * 1024
 INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
 """Largest command before it is compressed, in bytes; a registration of 200,000 topics needs some 20 MB.
 
-Whoever writes a command keeps to it as whoever reads it does: text that repeats itself compresses to a
+Writers and readers of commands both keep to it: text that repeats itself compresses to a
 thousandth.
 """
 

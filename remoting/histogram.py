@@ -15,7 +15,7 @@ _LABELS: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 
 
 class Histogram:
-    """How many durations were at most as long as each bound, and their sum.
+    """The number of durations up to each bound, and their sum.
 
     One thread observes. Another may read meanwhile, and misses the last duration at most.
     """

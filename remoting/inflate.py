@@ -95,7 +95,7 @@ def _inflate_zstandard(body: bytes, size_max: int) -> bytes:
 
     try:
         stated = zstandard.frame_content_size(body)  # -1 if the header does not say
-        if stated > size_max:  # the library would reserve what the header states, whatever limit it is given
+        if stated > size_max:  # the library would reserve the stated size under any limit
             raise RemoteProtocolError(
                 f"body of {len(body)} bytes inflates to {stated}, above the limit of {size_max}"
             )

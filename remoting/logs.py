@@ -145,7 +145,7 @@ def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     """Yield the event and the values of a line by their names.
 
     Both come from the template, which is the program's own, and never from what was put into it: a stranger's
-    text is the value of one field, whatever it holds. Numbers stay numbers.
+    text is the value of one field, with any content. Numbers stay numbers.
     """
     arguments = record.args or ()
     template = _read_template(shortened(str(record.msg)))

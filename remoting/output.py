@@ -315,7 +315,7 @@ def _writer(stream: TextIO) -> Callable[[bytes], None]:
         while rest:
             try:
                 rest = rest[os.write(fd, rest) :]
-            except BlockingIOError:  # whoever shares the pipe has made it so
+            except BlockingIOError:  # another process that shares the pipe has made it so
                 poll = select.poll()
                 poll.register(fd, select.POLLOUT)
                 poll.poll()

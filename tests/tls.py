@@ -90,7 +90,7 @@ class Peer:
 
     @classmethod
     def close_all(cls) -> None:
-        """Close whatever a test has left open."""
+        """Close connections that a test has left open."""
         while cls._all:
             cls._all.pop().close()
 

@@ -90,7 +90,7 @@ class ZooKeeperAnnouncer:
         try:
             await asyncio.to_thread(self._standing.take_back, PUT_TIMEOUT_S)
         except (KazooException, *THREADS.timeouts) as error:
-            log.warning("farewell failed error=%s: %s", type(error).__name__, error)
+            log.warning("unregistration failed error=%s: %s", type(error).__name__, error)
 
     async def close(self) -> None:
         def end() -> None:

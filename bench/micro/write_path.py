@@ -109,7 +109,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
 
     for number in range(rounds + 1):
         if number == 1:
-            steps.took.clear()  # whatever came first registered for the first time
+            steps.took.clear()  # the first one registered a new broker
         for sequence, wire in enumerate(wires):
             request = steps.time("frame to command", decode, wire.write(number) if number else wire.prepare())
             decoded = steps.time("decode arguments and body", decode_registration, request)

@@ -253,7 +253,7 @@ def _warnings(gold: Gold, used: Sequence[Source], blocks: int, shared: Condition
         found.append(
             f"{words.name(arm)} filled the machine: servers, load and harness together used more than "
             f"{FULL_SHARE:.0%} of its cores in {words.listed(where)}. Requests waited for a processor there, "
-            "whatever the design: these times and failures are shown and compared with nothing; a machine "
+            "in every design: these times and failures are shown and compared with nothing; a machine "
             "with more cores can judge them."
         )
     found += _backward(gold, used)

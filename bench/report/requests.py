@@ -21,7 +21,7 @@ HISTOGRAM_BITS: Final = 7
 
 UNANSWERED: Final = ("refused", "failed")
 WRONG: Final = ("missing", "ghost", *UNANSWERED)
-"""Verdicts of requests that a fault disturbed, whatever their latency."""
+"""Verdicts of requests that a fault disturbed, at any latency."""
 
 ROUTE_OPS: Final = ("lookup", "newcomer")
 

@@ -64,7 +64,7 @@ RUNS: Final = (
 )
 """What the transforms need to know of a run beforehand; one row per run that is used. ``life``: runs that are
 slots of one cluster's life have the same; what was shown or true in one slot holds on in the next. Faults and
-gaps are as many as the harness caused, whatever the load."""
+gaps are as many as the harness caused, at any load."""
 
 FAULTS: Final = (
     "run string, fault int, kind string, case string, role string, targets array<string>, "

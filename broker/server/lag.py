@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, in messages and in time; pure.
+"""Lag of consumer groups, in messages and in time; pure.
 
 A broker may have thousands of groups. Those that are behind most are named, all of them are summed up, and
 the time at which their oldest messages were stored is read of a bounded number of queues.

@@ -80,7 +80,7 @@ class Samples(Collector):
     """Families of samples, each described once.
 
     Attributes:
-        runtime: Labels of what is told of the broker itself.
+        runtime: Labels of the broker's own figures.
         behind: Groups that are behind most.
         histograms: Metrics of their own kind.
     """

@@ -338,7 +338,7 @@ class BrokerServer:
             services[0].cancel()
             await self._registrar.unregister()
             # Not before: a client that is told that there is nothing asks again at once.
-            await self._server.close(farewell=self._pulls.end)
+            await self._server.close(before_end=self._pulls.end)
             for task in services:
                 task.cancel()
             if self._http is not None:

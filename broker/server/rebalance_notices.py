@@ -32,7 +32,7 @@ class RebalanceNotices:
         self._members = members
         self._send = send
         self._groups: dict[str, None] = {}  # in the order in which they changed
-        self._untold: deque[int] = deque()  # connections that are told of the request below
+        self._untold: deque[int] = deque()  # connections that get the request below
         self._request: RemotingCommand | None = None
         self._is_due = False
 

@@ -120,7 +120,7 @@ def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, l
     return data[at : at + length] == topic.encode()
 
 
-#: Bytes of a record that tell when it was stored, whatever the addresses in it.
+#: Bytes of a record up to the time at which it was stored, with addresses of any length.
 TIMED_SIZE: Final = max(layout.size for layout in _LAYOUTS.values())
 
 

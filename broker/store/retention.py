@@ -21,7 +21,7 @@ class Removal(Enum):
 
     NOTHING = "nothing"
     EXPIRED = "files older than fileReservedTime"
-    OLDEST = "the oldest files, whatever their age"
+    OLDEST = "the oldest files, at any age"
 
 
 def removal(

@@ -1,4 +1,4 @@
-"""startMonitoring: how far groups are behind, and members of theirs that stand still."""
+"""startMonitoring: how far groups are behind, and members of theirs that consume nothing."""
 
 from __future__ import annotations
 

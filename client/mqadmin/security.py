@@ -1,4 +1,4 @@
-"""How mqadmin proves itself, and what it demands of servers: from its options and its environment."""
+"""Keys and certificates of mqadmin, and its demands on servers: from its options and its environment."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SUB_AFTER: Final = "SubAfter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What a client did with one message.
+    """The record of a client's work with one message.
 
     Attributes:
         kind: :data:`PUB` for a send, :data:`SUB_AFTER` for a message that was consumed, or not.

@@ -37,7 +37,7 @@ class Watchers:
     """The resource ``/v1/watch``.
 
     Args:
-        went_on: Is told of each watch whose peer has read all so far.
+        went_on: Called with each watch whose peer has read all so far.
     """
 
     def __init__(

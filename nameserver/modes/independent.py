@@ -79,7 +79,7 @@ class Independent(Local):
     def start(self) -> None:
         """Move the clock and scan for silent brokers when it is time, from now on, on the running loop."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(CLOCK_PERIOD_S, self.start)  # whatever becomes of this tick
+        self._timer = loop.call_later(CLOCK_PERIOD_S, self.start)  # also if this tick fails
         self.tick(loop.time())
 
     def tick(self, now: float) -> None:

@@ -15,7 +15,7 @@ _T = TypeVar("_T", bound=object)
 _Piece: TypeAlias = tuple[Steps[Any], Callable[[Any], None]]
 
 SLICE_S: Final = 0.003
-"""Seconds after which work makes room for whatever else the loop has to do."""
+"""Seconds after which work makes room for the rest of the loop's work."""
 ROUNDS_YIELDED_MAX: Final = 64
 """Rounds of the loop in a row in which work waits for what it yields to: it must end some day."""
 UNCHECKED_S: Final = 0.000_5

@@ -1,4 +1,4 @@
-"""Where the nameservers of an environment are asked for, and what the answer says. Pure.
+"""The page that lists the nameservers of an environment, and its content. Pure.
 
 Source: MixAll.getWSAddr and DefaultTopAddressing, RocketMQ 4.9.7 and 5.3.3.
 """

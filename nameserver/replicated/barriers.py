@@ -124,7 +124,9 @@ class Barriers:
     def applied(self, index: int, *, now: float) -> None:
         """Entries up to ``index`` are in this process's table."""
         indexes = self._indexes
-        for at in range(len(indexes) - 1, -1, -1):  # whoever passes a later one has passed those before it
+        for at in range(
+            len(indexes) - 1, -1, -1
+        ):  # a caller that passed a later one has passed all before it
             number, needed = indexes[at]
             if needed <= index:
                 del indexes[: at + 1]

@@ -35,7 +35,7 @@ from routekeeper.nameserver.verdicts import Verdict
 from .peer_messages import Deferral, in_parts
 
 WRITE_DEADLINE_S: Final = 2.5
-"""A write is answered within this time, whatever happens."""
+"""A write is answered within this time in any case."""
 
 BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of commands that one process may have on their way."""

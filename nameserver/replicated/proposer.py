@@ -2,7 +2,7 @@
 
 Registrations that change nothing are answered without the log where that is allowed. All other changes enter
 the :class:`.proposals.ProposalBook`, which decides when they are sent again; a verdict is learnt by applying,
-and one timer gives up on all that have none in time. The leader's half is in :mod:`.leader`.
+and one timer ends all that have none in time. The leader's half is in :mod:`.leader`.
 """
 
 from __future__ import annotations

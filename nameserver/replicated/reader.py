@@ -28,7 +28,7 @@ CONTACT_LOOK_S: Final = 0.01
 """How often requests that wait for contact with a leader look for it; one timer serves all of them."""
 
 ANSWER_MARGIN_S: Final = 0.05
-"""Whatever a request waits for, it waits so much shorter than its deadline: the answer leaves within it."""
+"""A request stops waiting so long before its deadline, so that its answer leaves in time."""
 
 
 class _Joined(NamedTuple):

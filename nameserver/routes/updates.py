@@ -80,7 +80,7 @@ def _to_compare(
 ) -> tuple[Record, NameEntry, int | None] | None:
     """Return with which record and name a registration is compared, and which permissions count.
 
-    None if it makes no difference, or more than one of topics, whatever is listed of them. The last one is
+    None if it makes no difference, or more than one of topics, with any list of them. The last one is
     None if its topics do not count.
     """
     broker, name_key = said.broker, said.broker_name
@@ -102,7 +102,7 @@ def _to_compare(
 
 
 def _has_news(record: Record, said: Registration, *, incremental: bool) -> bool:
-    """Return whether a registration changes its record, whatever it says of topics."""
+    """Return whether a registration changes its record, apart from topics."""
     return said.data_version != record.data_version or record.complete == incremental
 
 

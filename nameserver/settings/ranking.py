@@ -79,7 +79,7 @@ def load_settings(
     if settings.http_token_file and settings.http_listen is None:
         warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":
-        refuse_raft_only(flags)  # also one that names the default: whoever writes it expects it to matter
+        refuse_raft_only(flags)  # also one that names the default: its author expects it to matter
     known = tuple(key for key in commented(file) if key in BY_KEY)
     return Loaded(
         settings=settings,

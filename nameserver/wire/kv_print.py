@@ -43,7 +43,7 @@ class KvPrint:
         self._timer.cancel()
 
     def _print(self) -> None:
-        self._timer = self._call_later(PERIOD_S, self._print)  # whatever becomes of this print
+        self._timer = self._call_later(PERIOD_S, self._print)  # also if this print fails
         for message, *values in kv_lines(self._view()):
             log.info(message, *values)
 

@@ -362,7 +362,7 @@ class RouteCache:
         self.hits = 0
         #: Those of them that said that nobody has the topic.
         self.misses = 0
-        #: How long the answers from here took; one in :data:`TIMED_EVERY` is timed, for all of them.
+        #: Times of the answers from here; one in :data:`TIMED_EVERY` is timed, for all of them.
         self.times = Histogram()
         #: Hits from which on the next answer is timed. For readers.
         self.timed_at = 1

@@ -271,7 +271,7 @@ class NameServer:
         return command.reply(denied.code, remark=denied.remark)
 
     def _is_stranger(self, connection: Connection, command: RemotingCommand) -> bool:
-        """Say whether the broker that says farewell never registered over this connection."""
+        """Say whether the broker that unregisters never registered over this connection."""
         try:
             broker = broker_of_farewell(command)
         except FieldError:

@@ -76,7 +76,7 @@ class Hooks:
                 ) from refusal
             except RemotingError:
                 raise
-            except Exception as error:  # the user's code, in the middle of whatever sends the request
+            except Exception as error:  # the user's code, in the middle of a call that sends the request
                 raise LocalProtocolError(f"hook {type(hook).__name__} failed: {error!r}") from error
             if not isinstance(changed, RemotingCommand):
                 raise LocalProtocolError(

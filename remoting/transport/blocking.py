@@ -302,7 +302,7 @@ class _Connection:
                 self._reader.settimeout(0)
                 if self._pipe is None:
                     return bool(self._reader.recv(1, socket.MSG_PEEK))
-                while self._lost is None:  # what lies there may be TLS's own, or its farewell
+                while self._lost is None:  # the bytes may be TLS's own, or its end
                     self._take(self._reader.recv(_CHUNK) or None)
                 return False
             except BlockingIOError:
@@ -339,7 +339,7 @@ class _Connection:
                 self._session.lost()
             self._changed.notify_all()
             try:
-                self._reader.shutdown(socket.SHUT_RDWR)  # wakes whoever reads
+                self._reader.shutdown(socket.SHUT_RDWR)  # wakes the reader
             except OSError:
                 pass  # the peer was faster
             if not self._reading and self._thread is None:

@@ -209,7 +209,7 @@ class Connection(Inner):
         self._queued = False  # waits for a turn
         self._waits_since = 0.0  # the instant at which it began to; 0: it does not
         self.begun = 0.0
-        self._dispatched = False  # a request was, whatever became of it
+        self._dispatched = False  # a request was, with any outcome
         self._backed_up = False  # the peer has left bytes unread that are counted
         self._paused = False  # so many that nothing more is done for it
         self._closing_by_us = False
@@ -352,7 +352,7 @@ class Connection(Inner):
     def send_deferred(
         self, request: RemotingCommand, answer: RemotingCommand | None, *, begun: float
     ) -> None:
-        """Send an answer that was put off, see :class:`DeferredReply`; None: success and nothing else.
+        """Send an answer that comes later, see :class:`DeferredReply`; None: success and nothing else.
 
         Args:
             begun: As the attribute, when the request was dispatched.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 #: One sweep over all connections per this part of the idle time: a close is at most one part late.
 _IDLE_TICKS: Final = 24
-#: How often it is looked how late the loop is.
+#: Interval at which the lateness of the loop is measured.
 LATENESS_PERIOD_S: Final = 0.1
 #: Time that answers have to leave which are sent when the time of a drain is over.
 FLUSH_S: Final = 1.0
@@ -138,13 +138,13 @@ class RemotingServer:
         self._schedule_sweep(self._loop)
         self._look_how_late(self._loop.time())
 
-    async def close(self, *, drain_s: float = 5.0, farewell: Callable[[], None] | None = None) -> None:
+    async def close(self, *, drain_s: float = 5.0, before_end: Callable[[], None] | None = None) -> None:
         """Stop accepting, answer what is being worked on for at most ``drain_s`` seconds, close the rest.
 
         Answers that are sent at the end of this time have :data:`FLUSH_S` to leave.
 
         Args:
-            farewell: Called right before the connections are closed: what it sends over them still leaves.
+            before_end: Called right before the connections are closed: what it sends over them still leaves.
         """
         self._stopping = True
         if self._sweep is not None:
@@ -185,8 +185,8 @@ class RemotingServer:
             except TimeoutError:
                 self.stats.tasks_abandoned += self.deferred
                 log.warning("requests abandoned count=%s", self.deferred)
-        if farewell is not None:
-            farewell()
+        if before_end is not None:
+            before_end()
         for connection in list(self.connections.values()):
             connection.close()
         if self.connections:

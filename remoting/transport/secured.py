@@ -255,7 +255,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if self._shaken > HANDSHAKE_BYTES_MAX:
             self._fail(f"a TLS handshake of more than {HANDSHAKE_BYTES_MAX} bytes")
             return False
-        self._port.handshakes.leave(self)  # whoever has just said something waits at the end of the line
+        self._port.handshakes.leave(self)  # a peer that has just spoken waits at the end of the line
         silent = self._port.handshakes.enter(self)
         if silent is not None:
             silent.give_way()

@@ -58,7 +58,7 @@ def load_hooks(names: Iterable[str]) -> dict[str, RPCHook]:
             raise HookError(f"{shortened(name)} is not MODULE:CLASS, as in audit.hooks:LogDeletes")
         try:
             made = getattr(importlib.import_module(module), attribute)()
-        except Exception as error:  # whatever the operator's module does
+        except Exception as error:  # any exception of the operator's module
             raise HookError(
                 f"{shortened(name)} cannot be loaded: {shortened(f'{type(error).__name__}: {error}')}"
             ) from error

@@ -2,7 +2,7 @@
 
 The three designs share the code that starts, cuts, freezes and kills. So each design runs the cases in which
 it differs from the others, and all three together run every case. ZooKeeper's servers are JVMs, and its
-clients are told of changes at once: its run has the machine for itself. Each of the other two runs beside one
+clients learn of changes at once: its run has the machine for itself. Each of the other two runs beside one
 more test. The tests read raw events.
 """
 

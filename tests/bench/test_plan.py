@@ -314,7 +314,7 @@ def drawn(seed: int, rate_per_s: float, name: str = "lookup") -> list[str]:
 
 def test_each_stream_draws_from_its_own_source() -> None:
     alone = drawn(7, 10.0)
-    stream(7, "another").random()  # whatever another stream takes
+    stream(7, "another").random()  # another stream takes some
     assert drawn(7, 10.0) == alone
     assert drawn(8, 10.0) != alone
     assert drawn(7, 10.0, "send") != alone

@@ -44,7 +44,7 @@ accounts:
   secretKey: secret-of-admins
   admin: true
 """
-#: What RocketMQ 4.9.7 asks an admin for. Source: Permission.ADMIN_CODE.
+#: Requests that need an admin in RocketMQ 4.9.7. Source: Permission.ADMIN_CODE.
 ADMIN_CODES = {17, 25, 200, 207, 215}
 
 

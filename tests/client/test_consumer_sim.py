@@ -62,7 +62,7 @@ class World:
         self.listener_s = (0.001, 0.2)
         self.way_s = (0.001, 0.02)
         self.timer_divisor = 1.0
-        self.still = 0.0  # share of the requests before which a thread of a member stands still
+        self.still = 0.0  # share of the requests before which a thread of a member hangs
         self.broker = Broker(self)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -442,7 +442,7 @@ def test_every_message_is_consumed_although_members_come_and_go(seed: int) -> No
 @pytest.mark.parametrize("seed", range(60))
 def test_without_losses_and_failures_each_message_is_consumed_once(seed: int) -> None:
     world = World(seed, loss=0.0)
-    if seed >= 10:  # its threads stand still now and then, while others go on
+    if seed >= 10:  # its threads hang now and then, while others go on
         world.still, world.timer_divisor = 0.4, 25.0
     history = History(world.rng, failing=0.0)
     wanted = fill(world, 100)

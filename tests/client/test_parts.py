@@ -238,7 +238,7 @@ def test_a_broadcast_group_gives_everything_to_everybody_and_keeps_its_own_offse
         def listener(batch: Sequence[ReceivedMessage]) -> None:
             seen[member] += [message.body for message in batch]
             if batch[0].body == b"5":
-                raise RuntimeError("a broadcast message is delivered once, whatever becomes of it")
+                raise RuntimeError("a broadcast message is delivered once in any case")
 
         return listener
 
@@ -268,7 +268,7 @@ def test_a_thread_that_stood_still_writes_no_older_offsets(tmp_path: Path) -> No
     assert isinstance(stands_still, Deliver)
     later = offsets.commit(queue, 9, oneway=True)
     waits = next(later)
-    assert isinstance(waits, Wait), "for the one that stands still"
+    assert isinstance(waits, Wait), "for the one that hangs"
     stands_still.call(stands_still.argument)
     with pytest.raises(StopIteration):
         early.send(None)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Resolver:
-    """Stands for the system's resolver: names below .example hang until they are let go, then lead here."""
+    """Acts as the system's resolver: names below .example hang until the test releases them."""
 
     def __init__(self, known: Callable[..., Any]) -> None:
         self._known = known

@@ -311,7 +311,7 @@ def test_a_blocking_client_notices_that_a_server_took_its_leave(
         assert started.run(echo(front.addr, b"a")(started.core)).body == b"a"
         front.hang_up()
         (connection,) = started._transport._connections.values()
-        eventually(lambda: not connection.usable(), "the farewell is seen")
+        eventually(lambda: not connection.usable(), "the end of the connection is seen")
         assert started.run(echo(front.addr, b"b")(started.core)).body == b"b"
     finally:
         started.close()

@@ -122,7 +122,7 @@ class Engine:
             self._commands.add(command)
         try:
             output, errors = command.communicate(timeout=timeout_s)
-        except BaseException:  # whoever interrupts: what a program began is not left behind by killing it
+        except BaseException:  # any interrupt: a killed program would leave behind what it began
             command.terminate()
             try:
                 command.communicate(timeout=END_S)

@@ -143,5 +143,5 @@ def test_group_goes_from_plain_to_signed_without_losing_its_broker(tmp_path: Pat
         process.terminate()
         assert process.wait(timeout=60) == 0
         for member in members:
-            wait_until(partial(asks.has_no_route, member, ADMIN), "the farewell")
+            wait_until(partial(asks.has_no_route, member, ADMIN), "the broker is unregistered")
             assert "secret-of" not in member.log()

@@ -237,7 +237,7 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         stranger.reap()
         for member in lost:
             _join(cluster, member)
-        if "journal stalls" not in survivor.log(said):  # whose disk stands still stops leading
+        if "journal stalls" not in survivor.log(said):  # a leader whose disk hangs stops leading
             assert survivor.status()["term"] == term
         with Writers(cluster) as again:
             again.wait_for_load(members)

@@ -96,9 +96,7 @@ def test_service_manager_hears_of_start_turning_loop_and_stop(name: str, tmp_pat
             manager.wait_for("WATCHDOG=1")
         server.send_signal(signal.SIGSTOP)
         manager.drain()
-        assert manager.next(2 * WATCHDOG_S) is None, (
-            "the loop stands still, and the watchdog hears that it turns"
-        )
+        assert manager.next(2 * WATCHDOG_S) is None, "the loop hangs, and the watchdog hears that it turns"
         server.send_signal(signal.SIGCONT)
         manager.wait_for("WATCHDOG=1")
         server.send_signal(signal.SIGTERM)

@@ -338,7 +338,7 @@ def test_stranger_on_the_raft_port_learns_and_changes_nothing(server: Server, na
         assert closed_by_peer(stranger)
     server.check_healthy()
     after = raft_status(server)
-    stalled = "journal stalls" in server.log_text()  # whose disk stands still stops leading
+    stalled = "journal stalls" in server.log_text()  # a leader whose disk hangs stops leading
     for key in ("members",) if stalled else ("term", "role", "leader", "members"):
         assert after[key] == before[key]
     assert server.rss() - rss < 40 * MIB

@@ -23,7 +23,7 @@ from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-#: A request that each server answers whatever it holds.
+#: A request that each server answers with any data.
 QUESTION = {
     "nameserver": RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
     "broker": RemotingCommand.request(RequestCode.GET_BROKER_CONFIG, {}),

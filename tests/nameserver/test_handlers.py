@@ -765,7 +765,7 @@ def test_data_version_query_answers_changed_and_the_stored_version() -> None:
     sender.register()
     for counter, changed in ((1, "false"), (2, "true"), (0, "true")):
         decision = sender.decide(322, ext, DataVersion(counter=counter).encode())
-        assert isinstance(decision, Renewal), "a known broker's lease is renewed whatever the outcome"
+        assert isinstance(decision, Renewal), "a known broker's lease is renewed with any outcome"
         assert decision.answer.ext_fields == {"changed": changed}
         assert DataVersion.decode(decision.answer.body) == DataVersion(counter=1)
         assert isinstance(decision.otherwise, Answer)

@@ -1,4 +1,4 @@
-"""Lines in JSON carry their values as fields, by their names, whatever a stranger put into them."""
+"""Lines in JSON carry their values as fields, by their names, with anything that a stranger put into them."""
 
 from __future__ import annotations
 

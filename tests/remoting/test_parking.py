@@ -204,7 +204,7 @@ def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None
         count = 40_000
         peer.send(*((WAITS, n) for n in range(1, count + 1)))
         await parked(server, {1}, size=64 * 1024)
-        await asyncio.sleep(0.05)  # whatever more it takes, it took by now
+        await asyncio.sleep(0.05)  # if it takes more, it took it by now
         (connection,) = server.parked[1]
         held = connection.size
         assert held < 2 * 1024 * 1024

@@ -313,7 +313,7 @@ class Broker(Actor):
     def change_behind_a_late_link(self, wait: float) -> bool:
         """Register with one member over a link that holds it up for so long, then change topics.
 
-        The others know of the change by then. Half of these links are given up: the member is told of the
+        The others know of the change by then. Half of these links are given up: the member learns of the
         change over a younger one. False if there is no link.
         """
         clock, rng = self.world.clock, self.world.clock.rng

@@ -275,7 +275,7 @@ class Loop(base_events.BaseEventLoop):
             self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Wake up for the first timer. An alarm that comes too early stays: most timers are put off."""
+        """Wake up for the first timer. An alarm that comes too early stays: most timers are moved."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heappop(timers)

@@ -228,7 +228,7 @@ class Server:
         """Reads that wait for a barrier, by its number."""
         self._needed: dict[int, int] = {}
         """The last index acknowledged before the last of them came: it only grows."""
-        self._told = self._passed  # whoever joins again is known by this very object
+        self._told = self._passed  # a caller that joins again is known by this very object
 
     def look_for_the_forgotten(self) -> None:
         """Every request is answered in time, also one whose task nobody wakes any more."""

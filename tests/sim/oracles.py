@@ -24,7 +24,7 @@ class Oracle(StrEnum):
     BARRIER = "barrier"
     """Behind a barrier nothing is missed that was acknowledged before."""
     CONTACT = "contact"
-    """Whoever is in contact misses nothing acknowledged longer ago than an election timeout."""
+    """A member in contact misses nothing acknowledged longer ago than an election timeout."""
     HELD_ENTRIES = "held-entries"
     """A member holds what it has acknowledged to its leader."""
     ELECTIONS = "elections"

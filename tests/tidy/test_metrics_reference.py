@@ -22,7 +22,7 @@ LABELLED = re.compile(r"\b((?:mqnamesrv|mqbroker|rocketmq|process)_\w+)\{([^}]*)
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 GROUPED = re.compile(r"\b(?:by|on|group_right|group_left|ignoring|without)\s*\(([^)]*)\)")
 SHOWN = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
-#: Added by whoever scrapes.
+#: Added by the program that scrapes.
 SCRAPED = frozenset({"job", "instance", "le"})
 #: With TLS each has a certificate.
 PORTS = frozenset({"raft", "wire", "http"})

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where the interpreter has it: Debian's 3.11.2 does not.
+#: The filter, if the interpreter has it: Debian's 3.11.2 does not.
 DATA_ONLY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 FOLDERS = ("remoting", "nameserver", "broker", "client", "bench")
 #: These stay in the repository and are not installed.

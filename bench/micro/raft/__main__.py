@@ -186,7 +186,7 @@ class Bench:
                 )
             case "poll":
                 if system.name != OURS or round_:
-                    return  # the period decides, whatever the system
+                    return  # the period decides in every system
                 figures = self.load(
                     system,
                     job="poll",

@@ -103,7 +103,7 @@ class Client(asyncio.Protocol, Generic[W]):
         self._lost(self, f"connection lost: {error}")
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(f"closed before it was ready: {error}"))
-            self.ready.exception()  # seen by whoever waits, or by nobody
+            self.ready.exception()  # the caller that waits sees it, if there is one
 
     def abort(self) -> None:
         self._transport.abort()

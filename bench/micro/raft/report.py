@@ -134,7 +134,7 @@ def _reads(samples: Samples) -> Iterator[str]:
 
 
 def _told(samples: Samples) -> Iterator[str]:
-    """Changes that clients are told of, and those that they ask for."""
+    """Changes that clients watch for, and changes that they ask for."""
     for part in ("watch", "watch-many"):
         systems = _systems(samples, part)
         if systems:

@@ -51,7 +51,7 @@ class System(abc.ABC):
         name: As in the tables.
         kind: The protocol that its clients speak.
         clients: ``host:port`` for clients, by member.
-        watched: The same, where clients are told of changes.
+        watched: The same, where clients watch for changes.
         peers: ``host:port`` for other members.
     """
 

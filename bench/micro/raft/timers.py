@@ -10,7 +10,7 @@ Series = Literal["defaults", "equal"]
 #: Our leader speaks so often within one election timeout. ZooKeeper's is told to do the same.
 _HEARTBEATS: Final = 6
 #: ZooKeeper's tick is two heartbeats, as its leader pings every half tick; four ticks are 4/3 of the election
-#: timeout. That is when the earlier of two followers of ours gives up on average, as each draws its time
+#: timeout. That is when the earlier of two followers of ours times out on average, as each draws its time
 #: between one and two election timeouts. ZooKeeper's draw nothing and give up together.
 _EQUAL_SYNC_LIMIT: Final = 4
 

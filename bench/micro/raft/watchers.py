@@ -1,4 +1,4 @@
-"""Clients that are told of changes, in both protocols (pure).
+"""Clients that watch for changes, in both protocols (pure).
 
 ZooKeeper's watch says once that a node has changed, and is set anew by the read that fetches the value.
 Of ours only HTTP tells: a query with ``index`` and ``wait`` is

@@ -86,7 +86,7 @@ class BrokerWire(Conversation, Protocol):
 
 
 class WatchWire(Conversation, Protocol):
-    """Is told of every change of one key, broker or node.
+    """Receives every change of one key, broker or node.
 
     An answer holds what there is now, the first one what there was when the watch began. What else the
     protocol asks of a client that wants to go on hearing is in ``out``.

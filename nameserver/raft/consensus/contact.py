@@ -71,7 +71,7 @@ class QuorumContact:
 
     def new_term(self) -> None:
         """Forget what was said in the term before. The date stays: it is a fact about the past."""
-        self._young_until = -math.inf  # asked anew, whoever leads now
+        self._young_until = -math.inf  # asked anew, under any leader
         self._heard.clear()
         self._echoed.clear()
         self._echoed_before.clear()

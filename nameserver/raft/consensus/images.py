@@ -239,7 +239,7 @@ class Images(EnginePart):
             held = decode_configuration(configuration) if configuration else self._log.configuration
             self.shared.within_entry = False  # the image has that entry
             install()
-        except Exception as error:  # whatever it is, the state may be half replaced
+        except Exception as error:  # after any of them the state may be half replaced
             logger.exception("restore raised index=%d", index)
             self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False

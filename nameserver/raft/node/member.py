@@ -429,7 +429,7 @@ class RaftMember:
         if self._secret_file is not None:
             self._secret_file.close()
         await self.transport.close()
-        closing = DiskThreads("raft close")  # another may stand still for ever
+        closing = DiskThreads("raft close")  # another may hang for ever
         try:
             async with asyncio.timeout(CLOSE_S):
                 while self._background:

@@ -79,7 +79,7 @@ class Storage:
             return []
         command = log.CONFIGURATION + encode_configuration(founding((self._config.me,)))
         self.journal.append([(log.OP_ENTRY, last + 1, term, command)])
-        self.journal.rotate()  # synced, whatever the durability
+        self.journal.rotate()  # synced, under any durability
         self.directory.forced(voter=True)
         return [(command, last + 1, term)]
 

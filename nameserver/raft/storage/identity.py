@@ -190,7 +190,7 @@ class DataDirectory:
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
                 "have the member added again"
             )
-        if volatile:  # whatever it promised lived in memory only: a new life (rule 10)
+        if volatile:  # its promises were in memory only: a new life (rule 10)
             self._change(instance=secrets.token_hex(16), voter=False, founders={})
             return
         if state.voter and not segments:

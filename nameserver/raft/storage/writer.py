@@ -105,7 +105,7 @@ class Writer:
         self._thread.put((position, ops))
 
     def ask(self) -> int:
-        """On the loop: return the position up to which all is durable; ``done`` is told of what follows."""
+        """On the loop: return the position up to which all is durable; ``done`` is called for later ones."""
         with self._lock:
             self._silent = False
             return self._written

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.computes, pytest.mark.timeout(400)]
 WIDTHS: Final = (360, 768, 1280)
 HEIGHT: Final = 1600
 KEPT_IN: Final = "ROUTEKEEPER_PICTURES"
-"""Names the folder in which the pictures of the page are kept for whoever wants to look at them."""
+"""Names the folder in which the pictures of the page are kept for people to look at."""
 PAPER: Final = {False: (0xFF, 0xFF, 0xFF), True: (0x14, 0x18, 0x1D)}
 
 

@@ -358,7 +358,7 @@ CONCLUSIONS: Final = (
 def test_runs_of_a_quiet_machine_are_judged(
     raft_is_slower: Gold, machine_s: float, late_ms: int, runs: int
 ) -> None:
-    """A few disturbed runs of eighteen are told of; the blocks bear them."""
+    """The page names a few disturbed runs of eighteen; the blocks bear them."""
     gold = shared_with(raft_is_slower, machine_s=machine_s, late_ms=late_ms, runs=runs)
     whole = page(gold, measures.values(gold))
     assert "The machine was busy" not in whole

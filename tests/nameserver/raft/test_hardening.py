@@ -424,7 +424,7 @@ def test_d31_version_and_unknown_entries_stop_the_member_and_lose_nothing(world:
     w["a"].wake()
     w.run(0.5)
     stopped = [member for member in w.members.values() if "kind" in member.stopped]
-    assert len(stopped) >= 2  # the leader, and whoever learnt that it is committed
+    assert len(stopped) >= 2  # the leader, and each that learnt that it is committed
     assert all(member.engine.applied_index == w.engine("a")._log.last_index - 1 for member in stopped)
 
 

@@ -205,7 +205,7 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
 
 
 class Still(Files):
-    """Stands still in every call while ``still`` is clear; says so if the event loop calls."""
+    """Hangs in every call while ``still`` is clear; says so if the event loop calls."""
 
     def __init__(self) -> None:
         self.moves = threading.Event()

@@ -420,7 +420,7 @@ def test_new_record_is_not_judged_by_the_time_before_it(members: Members) -> Non
     evidence = begin_leading(members)
     tell_all(members, evidence, clock=0.0)
     evidence.removed(A)
-    evidence.note(A, 500.0)  # whoever heard it has yet to report
+    evidence.note(A, 500.0)  # the member that heard it has yet to report
     assert evidence.judge([record()], in_contact=MEMBERS, clock=500.1) == ()
     assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
     assert len(evidence.judge([record()], in_contact=MEMBERS, clock=620.1)) == 1

@@ -65,7 +65,7 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             assert answer.code == ResponseCode.SYSTEM_ERROR
             monkeypatch.undo()
             assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
-            await group.equal()  # whoever had met such an entry would have stopped
+            await group.equal()  # a member that met such an entry would have stopped
 
     run(body)
 
