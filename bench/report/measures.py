@@ -233,7 +233,7 @@ MEASURES: Final = {
         _measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
         _measure(
             *("written_mib_per_min", "MiB/min", 1, "Charged to the disk"),
-            "Bytes that the kernel charged to all servers per minute. It charges a whole large page for each "
+            "Bytes that the system charged to all servers per minute. It charges a whole large page for each "
             "small synced write, so this is more than what reached the disk.",
         ),
         _measure(
