@@ -15,23 +15,26 @@ FUZZ_S ?= 60
 WORKERS ?= $(shell nproc)
 TEST_WORKERS ?= $(shell expr $(WORKERS) + 2)
 PYTEST_ARGS ?=
-# Targets that are made while other tests measure.
+# Targets that have what processor time the tests beside them leave.
 BESIDE ?= types computes
 # Tests of the benchmark that start whole runs, Spark or a browser.
 RUNS := (bench or spark)
+# Files that name a marker. To import all of them takes each worker nine seconds of processor time, of few one to three.
+marked = $(sort $(shell grep -lrE --include='test_*.py' 'mark\.($(1))\b' tests))
 export PYTHONHASHSEED = 0
 export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare containers containers-bench test test-all added shared measured one_core alone computes benchmark benchmark-runs
+.PHONY: help compare play containers containers-bench test test-all added shared one_core alone computes benchmark benchmark-runs
 .PHONY: benchmark-alone benchmark-computes interop check lint style types unit
-.PHONY: docs unit-other other-installed remoting-and-nameserver sim fuzz clean
+.PHONY: docs pictures unit-other other-installed remoting-and-nameserver sim fuzz clean
 # What measures must not meet the rest, whatever -j says.
 .NOTPARALLEL:
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
-	@echo "make test     all that proves nameserver, broker, client and tools; its parts: make style, shared, measured"
+	@echo "make play     show three designs side by side in the browser, to be broken"
+	@echo "make test     all that proves nameserver, broker, client and tools; its parts: style, types, shared, one_core, alone, computes"
 	@echo "make test-all test, and the benchmark's own runs (make benchmark), Apache's programs (make interop), containers"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"
@@ -40,13 +43,20 @@ help:
 	@echo "make containers  run the compose files on podman: kill, cut off, restart (root, Debian)"
 	@echo "make containers-bench  the same for compose/bench.yaml: Locust with its page, the comparison, Spark"
 	@echo "make docs     the documents as a site ($(OUT)/site/index.html)"
+	@echo "make pictures  pictures of console and playground for README and docs (needs chromium)"
 	@echo "make sim      play simulator seeds on the whole raft mode (SEEDS=10000, or 5-9)"
 
 compare: $(VENV)/.bench
 	$(BIN)/mqbench compare --out $(OUT)
 
-# For a newcomer: ten minutes on two cores.
-test: style shared measured
+play: $(VENV)/.bench
+	$(BIN)/mqbench play --out $(OUT)
+
+# For a newcomer: ten minutes on two cores. Tests that wait leave some of the machine idle, tests that measure half of it.
+# mypy and the tests that only compute take that: they yield at once to all others, and print at the end.
+test: style
+	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory shared one_core alone" \
+		"$(MAKE) --no-print-directory $(BESIDE)"
 	@echo "make test-all adds $(ADDED)"
 
 ADDED := the benchmark's own runs, Spark and browser (make benchmark), Apache RocketMQ's programs (make interop; Java, Maven), \
@@ -62,20 +72,17 @@ shared: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not ($(RUNS) or alone or one_core or computes or interop or containers)" -n $(TEST_WORKERS) \
 		$(PYTEST_ARGS)
 
-# Tests that are judged in seconds have a core each, tests that measure milliseconds the machine. They leave half of it
-# idle, and mypy and the tests that only compute take that half: they yield at once to all others, and print at the end.
-measured: $(VENV)/.test
-	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory one_core alone" "$(MAKE) --no-print-directory $(BESIDE)"
-
+# Tests that are judged in seconds have a core each, tests that measure milliseconds the machine.
 one_core: $(VENV)/.test
-	$(BIN)/python -m pytest -m "one_core and not $(RUNS)" -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "one_core and not $(RUNS)" -n $(WORKERS) $(PYTEST_ARGS) $(call marked,one_core)
 
 alone: $(VENV)/.test
-	$(BIN)/python -m pytest -m "alone and not $(RUNS)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "alone and not $(RUNS)" $(PYTEST_ARGS) $(call marked,alone)
 
 # Two workers, because tests that compute outlast those that measure; a limit for two that share idle processor time.
 computes: $(VENV)/.test
-	$(BIN)/python -m pytest -m "computes and not $(RUNS)" -n $(WORKERS) --timeout 600 -p no:cacheprovider $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "computes and not $(RUNS)" -n $(WORKERS) --timeout 600 -p no:cacheprovider $(PYTEST_ARGS) \
+		$(call marked,computes)
 
 # The same three kinds of tests, of the benchmark itself.
 benchmark: $(VENV)/.test
@@ -83,18 +90,21 @@ benchmark: $(VENV)/.test
 		"$(MAKE) --no-print-directory benchmark-computes"
 
 benchmark-runs: $(VENV)/.test
-	$(BIN)/python -m pytest -m "$(RUNS) and not (alone or computes)" -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "$(RUNS) and not (alone or computes)" -n $(WORKERS) $(PYTEST_ARGS) \
+		$(call marked,bench|spark)
 
 benchmark-alone: $(VENV)/.test
-	$(BIN)/python -m pytest -m "$(RUNS) and alone" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "$(RUNS) and alone" $(PYTEST_ARGS) $(call marked,alone)
 
+# One worker has the tests that share a Spark session, the other one has the browser and sessions of their own.
 benchmark-computes: $(VENV)/.test
-	$(BIN)/python -m pytest -m "$(RUNS) and computes" -p no:cacheprovider $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "$(RUNS) and computes" -n $(WORKERS) -p no:cacheprovider $(PYTEST_ARGS) \
+		$(call marked,computes)
 
 # Apache's programs use the machine until their run has ended. One worker has the deployments that most tests share, the
 # other what needs servers of its own; both mostly wait.
 interop: $(VENV)/.test
-	$(BIN)/python -m pytest -m interop -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m interop -n 2 $(PYTEST_ARGS) $(call marked,interop)
 
 # Image, volumes and networks lie in a store of their own and are gone in the end. CONTAINERS_BASE names a base image
 # (python:3.11-slim-bookworm) where a registry can be reached; without it one is made of Debian's packages.
@@ -157,6 +167,11 @@ $(VENV)/.test: requirements-test.lock requirements-compose.lock pyproject.toml s
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--requirement requirements-compose.lock --dest $(VENV)/compose-schema
 	@touch $@ $(VENV)/.bench
+
+# Pictures of the pages for README and docs; needs Chromium.
+pictures: $(VENV)/.test
+	$(BIN)/python -m tests.pictures.console
+	$(BIN)/python -m tests.pictures.playground
 
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict --quiet --site-dir $(abspath $(OUT))/site

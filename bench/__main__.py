@@ -6,15 +6,16 @@ from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+end_quietly_when_interrupted()  # before the other modules are loaded, which takes a while
 bear_far_clocks()
 print_any_text()
-# Before the rest is loaded, which ends in a traceback where a package is missing.
+# Check before the other modules are loaded: a missing package would end in a traceback.
 end_without_extra("mqbench")
 # ruff: noqa: E402
 
 import argparse
 import importlib.metadata
+import math
 import os
 import random
 import re
@@ -34,8 +35,12 @@ import msgspec
 from routekeeper.bench import compare as comparing
 from routekeeper.bench import kernel
 from routekeeper.bench.arms import apache, apache_brokers
+from routekeeper.bench.costs import advice as arithmetic
+from routekeeper.bench.costs.published import load_costs
+from routekeeper.bench.costs.units import DESIGNS, Design
 from routekeeper.bench.given import ARMS, given_cluster, plan_for
 from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
+from routekeeper.bench.play.orders import DIVISORS
 from routekeeper.bench.runfolder import REAL, find_run_folders
 from routekeeper.bench.schedule import Comparison
 from routekeeper.bench.surroundings import nameless, own_spark
@@ -54,7 +59,7 @@ _INTERRUPT_S: Final = 5.0
 
 
 def is_here(folders: Sequence[str], out: str, master: str | None) -> bool:
-    """Return whether our own Spark makes a report on this machine alone, not one that the shell names."""
+    """Return whether the Spark of our own PySpark makes the report, not one that the environment names."""
     return master is None and not any(_URI.match(each) for each in (*folders, out))
 
 
@@ -97,7 +102,7 @@ def spark_problem() -> str | None:
 
 
 def check_out(out: Path) -> None:
-    """Make a folder for what is to come, if it is not there.
+    """Make the folder for results, unless it exists.
 
     Raises:
         PlanError: If that cannot be, or nothing can be written there.
@@ -113,7 +118,7 @@ def check_out(out: Path) -> None:
 
 
 def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
-    """Give a process time to end what it started; a terminal has interrupted it, too, others have not."""
+    """Give a process time to end its children; a terminal has interrupted it, others have not."""
     try:
         child.wait(_INTERRUPT_S)
     except subprocess.TimeoutExpired:
@@ -126,7 +131,7 @@ def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
 
 
 def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Path, Comparison]:
-    """Return the folder and what is to be run there; a new folder is made, one of before is read.
+    """Return the folder and its comparison: of a new folder, or of the one to resume.
 
     Raises:
         PlanError: If what is asked for cannot be.
@@ -177,7 +182,7 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
 
 
 def check_alone(arguments: argparse.Namespace) -> None:
-    """Check that nothing is asked for beside ``--resume`` which the folder's comparison decides.
+    """Check that no flag beside ``--resume`` contradicts the folder's comparison.
 
     Raises:
         PlanError: If something is.
@@ -216,7 +221,7 @@ def check_links(comparison: Comparison) -> None:
 
 
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
-    """Make the runs that are missing, and say how to go on if that is interrupted."""
+    """Make the missing runs; after an interrupt, say how to go on."""
     if not interpreter.about()["optimised"]:
         print(f"mqbench: warning: {interpreter.WARNING}", file=sys.stderr)
     try:
@@ -227,7 +232,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def report_roots(out: Path) -> list[str]:
-    """Return where a comparison's runs and its void attempts lie: its page tells of both."""
+    """Return the folders of a comparison's runs and of its void attempts: its page shows both."""
     return [str(out / name) for name in ("runs", "void") if name == "runs" or (out / name).is_dir()]
 
 
@@ -277,16 +282,79 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     return make_report(arguments.folders, arguments.out, arguments.master)
 
 
+def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    from routekeeper.bench.scale.command import ScaleError  # its load programs take a while to load
+    from routekeeper.bench.scale.command import scale as measure_or_report
+
+    try:
+        return measure_or_report(arguments, command)
+    except ScaleError as error:
+        raise PlanError(str(error)) from None
+
+
+def costs(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    try:
+        # These programs are not installed with the package.
+        from routekeeper.bench.costs.run import Failure, measure
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("routekeeper.bench.micro"):
+            raise
+        print("mqbench: costs are measured in a checkout: bench/micro is not installed", file=sys.stderr)
+        return 2
+    if arguments.resume is not None and (arguments.quick or arguments.designs != list(DESIGNS)):
+        raise PlanError(
+            f"--quick or --designs beside --resume {arguments.resume}: the run goes on as it was begun"
+        )
+    if arguments.resume is None:
+        check_out(arguments.out)
+    try:
+        path = measure(
+            command,
+            out=arguments.out,
+            resume=arguments.resume,
+            designs=arguments.designs,
+            quick=arguments.quick,
+        )
+    except Failure as error:
+        print(f"mqbench: {error}", file=sys.stderr)
+        return 1
+    print(path)
+    return 0
+
+
 def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    numbers = {name: getattr(arguments, name) for name in NUMBERS}
+    given = [name for name, value in numbers.items() if value is not None]
+    if arguments.folder is not None:
+        if given or arguments.source is not None or arguments.json:
+            raise PlanError(
+                f"advise {arguments.folder}: a report's folder stands alone; leave the other flags out"
+            )
+        return advise_by_report(arguments.folder)
+    if len(given) < len(NUMBERS):
+        flags = [f"--{name.replace('_', '-')}" for name in NUMBERS if name not in given]
+        raise PlanError(f"advise needs {', '.join(flags)}, or the folder of a report alone")
+    advice = arithmetic.advise(
+        load_costs(arguments.source),
+        arithmetic.Installation(partition_lasts_s=arguments.partition_lasts_s, **numbers),
+    )
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(advice)).decode())
+    else:
+        print("\n".join(arithmetic.lines(advice)))
+    return 0
+
+
+def advise_by_report(folder: Path) -> int:
     from routekeeper.bench.report.advice import NoReport, advice  # pyarrow takes a while to load
 
     try:
-        found = advice(arguments.folder)
+        found = advice(folder)
     except NoReport as error:
         print(f"mqbench: {error}", file=sys.stderr)
         return 2
     if not found:
-        print(f"mqbench: {arguments.folder} compares no two designs", file=sys.stderr)
+        print(f"mqbench: {folder} compares no two designs", file=sys.stderr)
         return 1
     for need, choice, because in found:
         print(f"{need}: {choice}\n    {because}")
@@ -316,8 +384,24 @@ def picture(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     return 0
 
 
+def play(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    from routekeeper.bench.play import program  # aiohttp takes a while to load
+
+    listen = program.listen_at(arguments.listen)
+    if arguments.replay is not None:
+        return program.play_again(arguments.replay, listen=listen, opens=not arguments.no_open)
+    check_out(arguments.out)
+    return program.play(
+        program.designs_of(arguments.designs),
+        listen=listen,
+        opens=not arguments.no_open,
+        divisor=arguments.divisor,
+        out=arguments.out,
+    )
+
+
 def pixels(low: int, high: int) -> Callable[[str], int]:
-    """Return what reads a number of pixels."""
+    """Return the function that reads a number of pixels."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
@@ -342,8 +426,44 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
+def designs(text: str) -> list[Design]:
+    found = names(text)
+    for name in found:
+        if name not in DESIGNS or found.count(name) > 1:
+            raise argparse.ArgumentTypeError(f"{text}: allowed are {', '.join(DESIGNS)}, each once")
+    return [design for design in DESIGNS if design in found]
+
+
+def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], float]:
+    """Return the function that reads a number from ``low`` to ``high``."""
+
+    def read(text: str) -> float:
+        kind = "a whole number" if whole else "a number"
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not {kind} from {low:,} to {high:,}")
+        return value
+
+    return read
+
+
+#: Numbers of an installation that advise multiplies: how they are read, and their help.
+NUMBERS: Final = {
+    "brokers": (number(1, 100_000, whole=True), "brokers, masters and slaves"),
+    "topics": (number(1, 10_000_000, whole=True), "topics; each broker is reckoned to have each of them"),
+    "clients": (number(0, 10_000_000, whole=True), "producers and consumers"),
+    "changes_a_day": (number(0, 1e9), "changes of routes a day"),
+    "restarts_a_month": (number(0, 1e6), "restarts of one server a month"),
+    "rtt_ms": (number(0, 60_000), "round-trip time between servers, ms"),
+    "partition_minutes_a_year": (number(0, 527_040), "minutes a year in which the network is cut"),
+}
+
+
 def add_run_arguments(child: argparse.ArgumentParser) -> None:
-    """Add what says which runs are made."""
+    """Add the arguments that choose the runs."""
     child.add_argument(
         "--out", type=Path, default=Path("out"), help="folder for runs and report (default: out)"
     )
@@ -380,6 +500,34 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
         )
 
 
+def add_scale_arguments(child: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``mqbench scale``."""
+    child.add_argument("--part", choices=("size", "distance", "number"), help="the series that is measured")
+    child.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder for the series' folder (default: out)"
+    )
+    child.add_argument(
+        "--designs",
+        type=names,
+        default=[],
+        metavar="NAME,...",
+        help="independent, raft, zookeeper, apache (RocketMQ's own nameserver); default: all that run here",
+    )
+    child.add_argument("--rounds", type=positive, help="of each point (default: 3; 5 at crossings)")
+    child.add_argument(
+        "--links",
+        choices=("proxy", "kernel"),
+        help="what delays links between servers in the part distance; kernel also loses packets, and needs "
+        "root, iproute2 and /dev/net/tun (default: proxy)",
+    )
+    child.add_argument("--small", action="store_true", help="tiny sizes, for a trial of a minute or two")
+    child.add_argument("--seed", type=int, help="seed of who is lost when (default: drawn, and kept)")
+    child.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with the series in this folder")
+    child.add_argument(
+        "--report", type=Path, metavar="FOLDER", help="make the page of all series at or below this folder"
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line of ``mqbench``."""
     version = importlib.metadata.version("routekeeper")
@@ -407,10 +555,83 @@ def parser() -> argparse.ArgumentParser:
     child.add_argument("--master", help="Spark master, such as spark://host:7077 (default: this machine)")
     child.set_defaults(do=report)
     child = commands.add_parser(
-        "advise", help="say what to choose when, by the figures of a report; the page says it, too"
+        "scale", help="measure the designs at other sizes, distances and numbers of servers, or make its page"
     )
-    child.add_argument("folder", type=Path, metavar="REPORT_FOLDER", help="where the report was written")
+    add_scale_arguments(child)
+    child.set_defaults(do=scale)
+    child = commands.add_parser(
+        "costs",
+        help="measure what each broker, topic, client and change costs, with RocketMQ's own timers",
+    )
+    child.add_argument("--out", type=Path, default=Path("out"), help="folder for the run (default: out)")
+    child.add_argument(
+        "--designs",
+        type=designs,
+        default=list(DESIGNS),
+        metavar="NAME,...",
+        help=f"only these designs (default: {','.join(DESIGNS)})",
+    )
+    child.add_argument(
+        "--quick",
+        action="store_true",
+        help="short timers and small sizes, to try it: the figures say nothing",
+    )
+    child.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with the run in this folder")
+    child.set_defaults(do=costs)
+    child = commands.add_parser(
+        "advise",
+        help="print what each design costs an installation, by its numbers; or what to choose, by a report",
+    )
+    child.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="REPORT_FOLDER",
+        help="print what to choose when, by the figures of a report that was written there",
+    )
+    for name, (read, help_) in NUMBERS.items():
+        child.add_argument(f"--{name.replace('_', '-')}", type=read, metavar="N", help=help_)
+    child.add_argument(
+        "--partition-lasts-s",
+        type=number(1, 10_000_000),
+        default=300.0,
+        metavar="N",
+        help="length of one partition, s (default: 300)",
+    )
+    child.add_argument(
+        "--from", dest="source", type=Path, metavar="FILE", help="unit costs (default: the published ones)"
+    )
+    child.add_argument("--json", action="store_true", help="print JSON")
     child.set_defaults(do=advise)
+    child = commands.add_parser(
+        "play", help="show three designs side by side in the browser, to be broken; Ctrl-C ends all of it"
+    )
+    child.add_argument(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where the page is (default: a free port of this machine's own address)",
+    )
+    child.add_argument(
+        "--designs",
+        type=names,
+        default=["independent", "raft", "zookeeper"],
+        metavar="NAME,...",
+        help="which designs (default: independent,raft,zookeeper)",
+    )
+    child.add_argument("--no-open", action="store_true", help="do not open the page in the browser")
+    child.add_argument(
+        "--divisor",
+        type=float,
+        choices=DIVISORS,
+        default=10.0,
+        help="RocketMQ's timers are divided by it; 1 for its own (default: 10)",
+    )
+    child.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder for sessions that are saved (default: out)"
+    )
+    child.add_argument("--replay", type=Path, metavar="FOLDER", help="show a session that was saved")
+    child.set_defaults(do=play)
     child = commands.add_parser(
         "picture", help="make a picture of a page as a browser opens it; needs chromium"
     )
@@ -432,7 +653,8 @@ def parser() -> argparse.ArgumentParser:
     child.add_argument(
         "--section",
         metavar="NAME",
-        help="the picture begins with this section, as in report.html#partition (default: the page's top)",
+        help="the picture begins with this section: a scenario as partition, or a part of the page as trust "
+        "(default: the page's top)",
     )
     child.set_defaults(do=picture)
     return top

@@ -1,4 +1,4 @@
-"""When each operation of an open-loop load is due, and who takes it (pure)."""
+"""Due instants of an open-loop load's operations, and their distribution to callers (pure)."""
 
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """Hands out due instants at a fixed rate, each with its drawn values, to any caller however late.
+    """Hands out due instants at a fixed rate, each with its drawn values; a late caller gets them, too.
 
     Operation ``i`` is due at ``start_ns + (i + phase) / rate``: a stalled system does not slow the schedule
     down, so its queueing shows as latency. The ``i``-th operation draws the same in every arm. Shared by all
@@ -34,15 +34,16 @@ class Arrivals(Generic[T]):
         self._rate_per_s = rate_per_s
         self._choices = choices
         self._chance = chance
-        self._phase = chance.random() if phase is None else phase  # streams of one rate do not beat together
+        # So that streams of one rate do not coincide.
+        self._phase = chance.random() if phase is None else phase
         self._taken = 0
 
     def end(self, end_ns: int) -> None:
-        """Let nothing be due at or after an instant, which is known only when it is near."""
+        """End the schedule at an instant, which becomes known only shortly before."""
         self._end_ns = end_ns
 
     def is_over(self, due_ns: int) -> bool:
-        """Return whether what was due then is due no more."""
+        """Return whether an operation that was due at an instant is cancelled by the end."""
         return self._end_ns is not None and due_ns >= self._end_ns
 
     def take(self) -> tuple[int, int, T] | None:

@@ -22,7 +22,7 @@ READY_S: Final = 15.0
 
 
 class AttachedCluster(Cluster):
-    """Drives what is there. Nothing of it is started, sampled, struck or stopped."""
+    """Drives a given cluster, whose processes are never started, sampled, struck or stopped."""
 
     first_step = "looking for the cluster"
 
@@ -50,7 +50,7 @@ class AttachedCluster(Cluster):
         self._start_topics()
 
     def _find_brokers(self) -> None:
-        """Take every master that the cluster lists, but for those that a load generator plays."""
+        """Use every master that the cluster lists, except those that a load generator plays."""
         client = Client(ClientConfig(nameservers=tuple(self.servers.clients)))
         try:
             info = client.run(client.admin.cluster_info())
@@ -80,7 +80,7 @@ class AttachedCluster(Cluster):
         ]
 
     def observe(self, *, reading: bool) -> None:
-        """Leave the observer reading: what a given cluster costs is not measured."""
+        """Leave the observer reading: the cost of a given cluster is not measured."""
 
     def broker_indexes(self) -> list[int]:
         return self._indexes

@@ -1,4 +1,4 @@
-"""Which scenarios one cluster's life has been through, when, and by what its arm has lost them (pure)."""
+"""The scenarios of one cluster's life: their times, and the reasons why its arm has lost some (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from routekeeper.bench.split import Slot
 
 
 class Chronicle:
-    """A life's scenarios so far.
+    """The scenarios of a life so far.
 
     Attributes:
         scenario: The one that is under way; the warm-up belongs to the first one.
@@ -27,19 +27,19 @@ class Chronicle:
         self.lost: dict[str, str] = {}
 
     def begins(self, scenario: str) -> None:
-        """Another scenario is under way."""
+        """Note that another scenario has begun."""
         self.scenario = scenario
 
     def ends(self, begin_ns: int, end_ns: int) -> None:
-        """The scenario that is under way is over."""
+        """Note that the present scenario is over."""
         self._add(self.scenario, begin_ns, end_ns)
 
     def loses(self, reason: str) -> None:
-        """The arm has lost the scenario that is under way; the first reason counts."""
+        """Note that the arm has lost the present scenario; the first reason counts."""
         self.lost.setdefault(self.scenario, reason)
 
     def loses_rest(self, begin_ns: int, now_ns: int, reason: str) -> None:
-        """The arm has lost the scenario that began then, and those that were to follow."""
+        """Note that the arm has lost the scenario that began at an instant, and all later ones."""
         over = {slot.scenario for slot in self.slots}
         for scenario in self.scenarios:
             if scenario in over:
@@ -54,7 +54,7 @@ class Chronicle:
         self.slots.append(Slot(scenario=scenario, folder=folder, begin_ns=begin_ns, end_ns=end_ns))
 
     def loss(self, error: Exception, ends: Iterable[str]) -> str | None:
-        """Say what the arm has lost by, if a server of its own kept the harness from going on.
+        """Return the reason for which the arm has lost, if one of its servers stopped the harness.
 
         Args:
             error: Why the harness cannot go on.

@@ -21,7 +21,8 @@ from routekeeper.bench.arms.servers import Servers, StartedServers, server_names
 from routekeeper.bench.arms.started import servers_of
 from routekeeper.bench.chance import stream
 from routekeeper.bench.cuts import SIDES
-from routekeeper.bench.events import Event, Fact, LinkSample, Role, Truth
+from routekeeper.bench.disk import sectors_written
+from routekeeper.bench.events import DiskSample, Event, Fact, LinkSample, Role, Truth
 from routekeeper.bench.files import write_at_once
 from routekeeper.bench.generator_config import (
     Beginning,
@@ -39,7 +40,7 @@ from routekeeper.bench.plan import Load
 from routekeeper.bench.ports import free_ports
 from routekeeper.bench.processes import READY_MARK, ArmLost, ClusterError, Process
 from routekeeper.bench.resolution import OBSERVE_EVERY_S
-from routekeeper.bench.runfolder import Links, Timer
+from routekeeper.bench.runfolder import AGAIN, Links, Timer
 from routekeeper.bench.schedule import SessionPlan
 from routekeeper.bench.timers import DOCUMENTED_MS
 from routekeeper.client.blocking import Client
@@ -66,14 +67,16 @@ class Cluster:
     """Everything that runs for one life of one arm.
 
     Attributes:
-        first_step: What is said while it starts.
-        servers: Asked over the network; known since :meth:`build`.
-        started: The same, where their processes are ours.
-        server_processes: Theirs; empty where they are not.
-        sides: What the groups of users dial.
+        first_step: Text to show while the cluster starts.
+        side_names: Names of the groups of users.
+        servers: The servers, to be asked over the network; known since :meth:`build`.
+        started: The same servers, if the harness started their processes.
+        server_processes: Processes of the servers; empty if somebody else runs these.
+        sides: Addresses that each group of users dials.
     """
 
     first_step = "starting"
+    side_names: Sequence[str] = SIDES
     servers: Servers
     started: StartedServers
     observer: Process
@@ -91,10 +94,10 @@ class Cluster:
         self._carriers: list[Process] = []
         self._helpers: list[Process] = []
 
-    # -- what there is ------------------------------------------------------------------------------------
+    # -- parts -------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Choose places, ports and command lines; nothing is started."""
+        """Choose hosts, ports and command lines; start no process."""
         names = [f"broker-{index}" for index in range(self.plan.brokers)]
         if self.plan.links == "kernel":
             from routekeeper.bench.kernel import KernelNetwork  # only root has it
@@ -129,7 +132,7 @@ class Cluster:
                     for name, addr in zip(names, self.broker_addrs, strict=True)
                 },
             )
-            for side in SIDES
+            for side in self.side_names
         ]
         self.brokers = [self._broker(index, dialled(name)) for index, name in enumerate(names)]
         self._carriers = network.carriers()
@@ -187,7 +190,7 @@ class Cluster:
 
     @property
     def _kind(self) -> ArmKind:
-        return "zookeeper" if self.given.arm == "zookeeper" else "remoting"
+        return "zookeeper" if AGAIN.get(self.given.arm, self.given.arm) == "zookeeper" else "remoting"
 
     def _arm_config(self) -> ArmConfig:
         timers = self.series.timers
@@ -240,7 +243,7 @@ class Cluster:
         for process in self._carriers:
             process.wait_ready()
         self._launch_brokers()
-        # Start processes that load much after those that the others wait for.
+        # Start processes that take long to load last, after those that others wait for.
         self.generator.launch()
         self._launch_observer()
         wait_until(
@@ -256,7 +259,7 @@ class Cluster:
         self._start_topics()
 
     def _launch_brokers(self) -> None:
-        """Start the brokers so long after each other that their reports lie at random instants of a period.
+        """Start the brokers at random instants of a period, so that their reports do not coincide.
 
         Those of an installation were not started together: how soon the last one reports to a nameserver that
         restarted empty depends on how they are spread.
@@ -287,7 +290,7 @@ class Cluster:
         self.observer.launch()
 
     def observe(self, *, reading: bool) -> None:
-        """Have the observer read the servers or rest; returns when it does.
+        """Have the observer read the servers or rest; return when it does.
 
         Raises:
             ClusterError: If it does not say so in time.
@@ -299,7 +302,7 @@ class Cluster:
             pass
 
     def _start_topics(self) -> None:
-        """Make the topics that are there from the start, and wait until every server knows of them."""
+        """Make the topics of the start, and wait until every server knows them."""
         topics = [topic_name(number) for number in range(self.plan.load.topics)]
         self.create_topics(topics)
         self.await_routes(topics, self.processes)
@@ -351,7 +354,7 @@ class Cluster:
         )
 
     def begin(self) -> int:
-        """Let the load go; return when it begins."""
+        """Start the load; return the instant of its beginning."""
         self.generator.wait_ready()
         self.observer.wait_ready()
         start_ns = time.monotonic_ns() + round(LEAD_S * 1e9)
@@ -372,7 +375,7 @@ class Cluster:
         write_at_once(self.config_path("generator"), [msgspec.json.encode(config)])
 
     def say_topic(self, topic: str, beginning: Beginning) -> None:
-        """Tell producers when a new topic comes to be."""
+        """Tell producers the instant at which a new topic is made."""
         path = begin_path(self.config_path("generator"), topic)
         write_at_once(path, [msgspec.json.encode(beginning)])
 
@@ -384,7 +387,7 @@ class Cluster:
         return not self.generator.alive
 
     def check_users_gone(self) -> None:
-        """Check that users have gone as they should.
+        """Check that users have ended without an error.
 
         Raises:
             ClusterError: If they are still there, or failed.
@@ -404,7 +407,7 @@ class Cluster:
                 process.join()
 
     def take_rows(self) -> None:
-        """Make events of what programs have written in a form of their own; ours write events."""
+        """Convert lines that foreign programs have written into events; ours write events themselves."""
 
     def kill(self) -> None:
         """End anything that still runs."""
@@ -415,11 +418,11 @@ class Cluster:
 
     @property
     def processes(self) -> list[Process]:
-        """Servers and brokers, as far as they are ours."""
+        """Processes of servers and brokers that the harness started."""
         return [*self.server_processes, *self.brokers]
 
     def truth(self, broker: int, what: Fact, t_ns: int | None = None) -> None:
-        """Record what has become of a broker, by default now."""
+        """Record a change of a broker's state, by default now."""
         t_ns = time.monotonic_ns() if t_ns is None else t_ns
         self.record(Truth(subject="broker", broker=broker, what=what, t_ns=t_ns))
 
@@ -427,6 +430,24 @@ class Cluster:
         """Record what each process has used so far."""
         for process in [*self.processes, *self._helpers]:
             process.sample()
+
+    def measure_disk(self, t_ns: int) -> None:
+        """Record the bytes that each server and the device have written up to now."""
+        for process in self.server_processes:
+            written = self.started.written(process.index)
+            if written is not None:
+                self.record(
+                    DiskSample(
+                        role=process.role,
+                        index=process.index,
+                        t_ns=t_ns,
+                        written_bytes=written.written_bytes,
+                        syncs=written.syncs,
+                    )
+                )
+        sectors = sectors_written(self.given.work) if self.server_processes else None
+        if sectors is not None:
+            self.record(DiskSample(role="machine", index=0, t_ns=t_ns, sectors=sectors))
 
     def count(self) -> None:
         """Record how many bytes have passed each link."""
@@ -443,18 +464,18 @@ class Cluster:
             )
 
     def revive_servers(self) -> Iterator[str]:
-        """Start every server again that has ended by itself; yield at once how it ended."""
+        """Start every server again that has ended by itself; yield the way in which it ended, at once."""
         for process in self.server_processes:
             end = process.revive()
             if end is not None:
                 yield end
 
     def server_ends(self) -> Iterator[str]:
-        """Yield how each server ended that has done so by itself and does not run again."""
+        """Yield, for each server that ended by itself and is down, the way in which it ended."""
         return (end for process in self.server_processes if (end := process.died()) is not None)
 
     def check_others(self, *, load_is_over: bool) -> None:
-        """Check that everybody runs who is no server.
+        """Check that all processes other than servers run.
 
         Raises:
             ClusterError: If somebody has ended; the load's end is the users' only excuse.
@@ -481,7 +502,7 @@ def making_topics(command: Sequence[str]) -> list[str]:
 
 
 def say_end(config: Path, end_ns: int) -> None:
-    """Tell users that await it when the load ends.
+    """Write the end of the load into the file that users await.
 
     Args:
         config: Whose :func:`end_path` they watch.

@@ -1,4 +1,4 @@
-"""Make a comparison: block by block, every arm in random order, gone on with where it was left."""
+"""Make a comparison: block by block, every arm in random order; an interrupted one goes on."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Teller:
             print(line, file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:
-        """Say something that stays."""
+        """Print a line that stays on the screen."""
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""
         print(f"{clear}mqbench: {line}", file=sys.stderr, flush=True)
 
@@ -75,7 +75,7 @@ def begin(out: Path, comparison: Comparison) -> None:
 
 
 def load(out: Path) -> Comparison:
-    """Read what a folder's comparison is.
+    """Read the order of the comparison in a folder.
 
     Raises:
         PlanError: If there is none that this program understands.
@@ -88,28 +88,31 @@ def load(out: Path) -> Comparison:
         raise PlanError(f"{out / FILE_NAME} is of another version of mqbench: {error}") from None
 
 
-def is_whole(out: Path, comparison: Comparison, block: list[Turn]) -> bool:
-    """Say whether every run of a block is there, over and not void."""
+def is_made(out: Path, comparison: Comparison, turn: Turn) -> bool:
+    """Return whether every run of an arm's turn is complete and not void."""
     series = {one.name: one for one in comparison.plan.series}
-    for turn in block:
-        for scenario in scenarios_of(comparison.plan, series[turn.series]):
-            folder = run_folder(
-                out, series=turn.series, scenario=scenario.name, block=turn.block, arm=turn.arm
-            )
-            try:
-                manifest = read_manifest(folder)
-            except ManifestError:
-                return False
-            if manifest.ended_ns is None or manifest.void is not None or manifest.seed != turn.seed:
-                return False
+    for scenario in scenarios_of(comparison.plan, series[turn.series]):
+        folder = run_folder(out, series=turn.series, scenario=scenario.name, block=turn.block, arm=turn.arm)
+        try:
+            manifest = read_manifest(folder)
+        except ManifestError:
+            return False
+        if manifest.ended_ns is None or manifest.void is not None or manifest.seed != turn.seed:
+            return False
     return True
 
 
-def make_runs(out: Path, comparison: Comparison) -> list[Path]:
-    """Make every block that is not whole; return the folders of the runs that were made.
+def missing_turns(out: Path, comparison: Comparison) -> list[Turn]:
+    """Return the turns of a comparison that are still to be made, in their order."""
+    every = [turn for block in blocks_of(comparison.plan, comparison.seed) for turn in block]
+    return [turn for turn in every if not is_made(out, comparison, turn)]
 
-    A block is the unit: one that was interrupted is made anew, so that its arms ran side by side. So is one
-    of which a run turned out void while it ended.
+
+def make_runs(out: Path, comparison: Comparison) -> list[Path]:
+    """Make every run that is missing; return the folders of those that were made.
+
+    What an interrupted round has is kept: its arms get the same load and faults from the round's seed,
+    whenever they run. A run that turned out void while it ended is made again.
     """
     folders: list[Path] = []
     for round_ in range(ATTEMPTS_MAX):
@@ -121,13 +124,12 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> Ending:
-    """Make every block that is not whole, once; attempts are counted from the one that is given."""
+    """Make every run that is missing, once; attempts are counted from the one that is given."""
     plan = comparison.plan
-    blocks = blocks_of(plan, comparison.seed)
-    missing = [block for block in blocks if not is_whole(out, comparison, block)]
-    turns = [turn for block in missing for turn in block]
-    teller = Teller(sum(map(len, blocks)))
-    made = sum(map(len, blocks)) - len(turns)
+    number = sum(map(len, blocks_of(plan, comparison.seed)))
+    turns = missing_turns(out, comparison)
+    teller = Teller(number)
+    made = number - len(turns)
     if made:
         teller.say(f"{made} runs are there already")
     total_s = expected_s(plan, turns, done_s=[]) + REPORT_S
@@ -191,7 +193,7 @@ class Ending:
         self._running = self._pool.submit(end)
 
     def wait(self) -> None:
-        """Return when nothing is ending any more; what failed to end is void."""
+        """Return when no cluster is ending any more; runs whose cluster failed to end are void."""
         if self._running is None:
             return
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from routekeeper.bench.links import Direction, between_groups, both_ways
 from routekeeper.bench.plan import Kind
@@ -11,20 +11,30 @@ from routekeeper.bench.plan import Kind
 SIDES: Final = ("side-a", "side-b")
 """Groups of clients; in a partition the first sits with the server that is alone."""
 
+_Side = TypeVar("_Side")
 
-def struck_server(scenario: str, *, count: int, drawn: int, leader: int | None) -> int:
+
+def side_of(number: int, sides: Sequence[_Side]) -> _Side:
+    """Return the side on which a client or a simulated broker of this number sits: they take turns."""
+    return sides[number % len(sides)]
+
+
+def struck_server(scenario: str, case: str, *, count: int, drawn: int, leader: int | None) -> int:
     """Return the index of the one server that a fault strikes.
 
-    That is the leader where there is one; only restarts strike other servers.
+    That is the leader where a case is about it and there is one. A restart and the cases of followers strike
+    another server, and a partition parts whichever was drawn.
 
     Args:
         count: How many servers there are.
         drawn: One of them, by chance.
         leader: None where nobody leads.
     """
-    if scenario == "nameserver-restarts":
+    if scenario == "nameserver-restarts" or case.startswith("follower-"):
         return (drawn + 1) % count if drawn == leader else drawn
-    return drawn if leader is None else leader
+    if leader is None or case in ("1-2", "1-1-1", "broker-nameserver"):
+        return drawn
+    return leader
 
 
 def directions(
@@ -52,7 +62,7 @@ def directions(
             turn = [servers[(target + step) % len(servers)] for step in range(len(servers))]
             alone = turn if case == "1-1-1" else turn[:1]
             groups = [[name] for name in alone]
-            if case == "1-2":
+            if case != "1-1-1":
                 groups.append(turn[1:])
             for position, name in enumerate(brokers):
                 groups[min(position, len(groups) - 1)].append(name)

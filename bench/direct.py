@@ -1,4 +1,4 @@
-"""HTTP to servers of a run, past any proxy that the environment names."""
+"""HTTP to servers of a run, without the proxy that the environment may name."""
 
 import urllib.request
 from typing import Final

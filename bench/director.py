@@ -25,6 +25,7 @@ from routekeeper.bench.plan import (
     CASES,
     COSTS,
     NEW_TOPIC,
+    REST,
     Kind,
     PlannedFault,
     after_seconds,
@@ -91,17 +92,24 @@ class Director:
         try:
             self._sleep_until(self._start_ns + round(self.plan.warmup_s * 1e9))
             for place, scenario in enumerate(scenarios_of(self.plan, self.series)):
+                if scenario.name == REST:
+                    break  # it begins when the load is over
                 self._chronicle.begins(scenario.name)
                 if place == 0:
                     # A starved generator registers its brokers late: that would count as lost routes.
                     self._cluster.await_brokers()
                 # Reading each server 50 times a second costs them more than idle brokers do.
-                self._cluster.observe(reading=scenario.name not in COSTS)
+                of_costs = scenario.name in COSTS
+                self._cluster.observe(reading=not of_costs)
+                if of_costs:
+                    self._cluster.measure_disk(time.monotonic_ns())
                 begin_ns = at_ns = time.monotonic_ns()
                 if scenario.quiet_s:
                     self._progress(scenario.name)
                     at_ns += round(scenario.quiet_s * self.series.stretch * 1e9)
                     self._sleep_until(at_ns)
+                if of_costs:
+                    self._cluster.measure_disk(at_ns - 1)  # the last instant that is the scenario's
                 for n, fault in enumerate(scenario.faults):
                     self._progress(f"{scenario.name}: {fault.case}")
                     strike = self._bring_topic if scenario.name == NEW_TOPIC else self._strike
@@ -117,7 +125,7 @@ class Director:
             self.failure = error
 
     def _sleep_until(self, at_ns: int) -> None:
-        """Sleep, unless the run is over before.
+        """Sleep until an instant, or until the run is over.
 
         Raises:
             ClusterError: If it is.
@@ -147,7 +155,7 @@ class Director:
                 n=n,
                 kind=kind,
                 case=fault.case,
-                targets=[],  # nobody is struck
+                targets=[],  # this case strikes no server
                 from_ns=from_ns,
                 begin_ns=begin_ns,
                 until_ns=until_ns,
@@ -171,7 +179,7 @@ class Director:
     # -- faults -------------------------------------------------------------------------------------------
 
     def _strike(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Carry out one fault: choose, wait, strike, wait, take back, wait for those who start again.
+        """Carry out one fault: choose, wait, strike, wait, take back, wait for restarted servers.
 
         Returns:
             The end of its window: it goes on after everything was back, however long a restart took.
@@ -228,7 +236,8 @@ class Director:
         if strikes_every_server(case):
             return list(everybody)
         leader = self._cluster.servers.leader()
-        return [everybody[struck_server(scenario, count=len(everybody), drawn=drawn, leader=leader)]]
+        struck = struck_server(scenario, case, count=len(everybody), drawn=drawn, leader=leader)
+        return [everybody[struck]]
 
     def _go_down(self, kind: Kind, processes: list[Process], cut: list[Direction], begin_ns: int) -> None:
         brokers = [process.index for process in processes if process.role == "broker"]
@@ -245,7 +254,7 @@ class Director:
             case "cable" | "oneway" | "partition":
                 self._cluster.network.cut(cut)
             case "rolling":
-                return  # one by one, when they come back
+                return  # they come back one by one
             case "update-topic" | "first-send":
                 raise AssertionError("these strike nobody")
         for broker in brokers:
@@ -272,7 +281,7 @@ class Director:
                 process.join()
                 process.launch()
                 self._await_service(process)
-                # An operator goes on when all are well: else two of them are away at a time.
+                # An operator goes on only when all serve: else two would be away at a time.
                 self._await_server(cluster.servers.ready, f"{process.name} is not ready")
             return time.monotonic_ns()
         for process in processes:

@@ -14,14 +14,10 @@ Rules that hold for every event:
 Nothing here reads a clock: instants come from the caller, so a test can set them.
 """
 
-import re
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal
 
 import msgspec
-
-from routekeeper.bench.recorder import FLUSH_INTERVAL_NS, Recorder
 
 Op = Literal["lookup", "newcomer", "announce", "send", "send_once", "first_send"]
 """``lookup``: a client asks for a route over a connection that it keeps, and tries the next server itself;
@@ -156,16 +152,32 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cpu_ns: int
     rss_bytes: int
     threads: int | None = None
-    written_bytes: int | None = None
-    """Handed to the block layer since it began."""
     code: int | None = None
     """``exit``: exit code, negative for a signal."""
     wanted: bool | None = None
     """``exit``: whether the harness ended it."""
 
 
+class DiskSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes that one server, or the device below all of them, had written by one instant.
+
+    Only differences between two samples of one server mean anything.
+    """
+
+    role: Role
+    index: int
+    """Of a server; 0 for the ``machine``."""
+    t_ns: int
+    """Begin or end of what is measured; it is read just outside, so that reading it costs nothing there."""
+    written_bytes: int | None = None
+    """To its files, as it says itself or as its files show."""
+    syncs: int | None = None
+    sectors: int | None = None
+    """``machine``: sectors of 512 bytes that the device has written, for whomever."""
+
+
 class LinkSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes that had passed one link of the proxy by one instant, since the run began."""
+    """Bytes that passed one link of the proxy from the run's beginning to an instant."""
 
     dialler: str
     acceptor: str
@@ -183,7 +195,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     t_ns: int
 
 
-Event = Operation | Truth | View | Fault | ProcessSample | LinkSample | Delivery
+Event = Operation | Truth | View | Fault | ProcessSample | DiskSample | LinkSample | Delivery
 
 FILE_PREFIX: Final[dict[type[Event], str]] = {
     Operation: "ops",
@@ -191,12 +203,11 @@ FILE_PREFIX: Final[dict[type[Event], str]] = {
     View: "views",
     Fault: "faults",
     ProcessSample: "processes",
+    DiskSample: "disks",
     LinkSample: "links",
     Delivery: "deliveries",
 }
 """Event kind to the beginning of its files' names: ``ops-PROCESS.jsonl``."""
-
-_PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def instant_of(event: Event) -> int:
@@ -204,7 +215,7 @@ def instant_of(event: Event) -> int:
     match event:
         case Operation():
             return event.due_ns
-        case Truth() | ProcessSample() | LinkSample() | Delivery():
+        case Truth() | ProcessSample() | DiskSample() | LinkSample() | Delivery():
             return event.t_ns
         case View():
             return event.seen_ns
@@ -212,61 +223,8 @@ def instant_of(event: Event) -> int:
             return event.begin_ns
 
 
-class EventLog:
-    """All event files of one process in one folder, opened when their first event comes.
-
-    A process that forks opens its log after the fork. Someone must call ``flush_if_due``: else a kill loses
-    up to 64 KiB a file.
-    """
-
-    def __init__(self, folder: Path, process: str) -> None:
-        """Write to ``folder``, which exists, under the name ``process``.
-
-        Raises:
-            ValueError: If the name would not make a file name.
-        """
-        if _PROCESS_NAME.fullmatch(process) is None:
-            raise ValueError(f"process name {process!r}: allowed are 1 to 64 letters, digits, '_', '.', '-'")
-        self._folder = folder
-        self._process = process
-        self._recorders: dict[type[Event], Recorder] = {}
-        self._flush_at_ns = 0
-
-    def record(self, event: Event) -> None:
-        """Append one event to the file of its kind."""
-        recorder = self._recorders.get(type(event))
-        if recorder is None:
-            recorder = Recorder(event_file(self._folder, type(event), self._process))
-            self._recorders[type(event)] = recorder
-        recorder.record(event)
-
-    def flush(self) -> None:
-        """Write what is waiting."""
-        for recorder in self._recorders.values():
-            recorder.flush()
-
-    def flush_if_due(self, now_ns: int) -> None:
-        """Flush if ``FLUSH_INTERVAL_NS`` have passed since the last time."""
-        if now_ns >= self._flush_at_ns:
-            self.flush()
-            self._flush_at_ns = now_ns + FLUSH_INTERVAL_NS
-
-    def close(self) -> None:
-        """Flush and close all files."""
-        for recorder in self._recorders.values():
-            recorder.close()
-
-    def __enter__(self) -> "EventLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 def event_file(folder: Path, kind: type[Event], process: str) -> Path:
-    """Return where events of ``kind`` by ``process`` go: ``FOLDER/ops-PROCESS.jsonl``."""
+    """Return the path for events of ``kind`` by ``process``: ``FOLDER/ops-PROCESS.jsonl``."""
     return folder / f"{FILE_PREFIX[kind]}-{process}.jsonl"
 
 

@@ -37,10 +37,10 @@ from routekeeper.bench.arms.remoting import LastAsked, RemotingArm
 from routekeeper.bench.arms.zookeeper import Waits, ZooKeeperArm
 from routekeeper.bench.arrivals import Arrivals
 from routekeeper.bench.chance import stream
+from routekeeper.bench.cuts import side_of
 from routekeeper.bench.events import (
     SIMULATED_FROM,
     Delivery,
-    EventLog,
     Op,
     Operation,
     Outcome,
@@ -61,7 +61,7 @@ from routekeeper.bench.generator_config import (
     sim_addr,
     topic_name,
 )
-from routekeeper.bench.recorder import FLUSH_INTERVAL_NS, short_remark
+from routekeeper.bench.recorder import FLUSH_INTERVAL_NS, EventLog, short_remark
 from routekeeper.bench.waiting import at_once
 from routekeeper.client.blocking import Client
 from routekeeper.client.blocking_parts import PushConsumer
@@ -145,7 +145,7 @@ class Generator:
         self.leaving.set()
 
     def await_due(self, due_ns: int) -> bool:
-        """Wait until an operation is due, or until all may go: what was due later is due no more.
+        """Wait until an operation is due, or until the load ends, which cancels later operations.
 
         Returns:
             Whether all may go.
@@ -169,8 +169,7 @@ class Generator:
                 gevent.spawn(client.try_to_send, topic, beginning.begin_ns + late_ns, beginning.until_ns)
 
     def side(self, number: int) -> Side:
-        sides = self.config.arm.sides
-        return sides[number % len(sides)]
+        return side_of(number, self.config.arm.sides)
 
     def number(self, kind: str) -> int:
         """Return the next number of a kind of users, from 0."""
@@ -193,7 +192,7 @@ class Generator:
             self.log.flush()
 
     def leave(self) -> None:
-        """Take one user out; the last one closes what they share and ends the process."""
+        """Remove one user; the last one closes the shared state and ends the process."""
         self.active -= 1
         if self.active == 0:
             for clients in self.producers.values():
@@ -249,7 +248,7 @@ class ObservedClient:
         self.client.start()
 
     def look(self) -> None:
-        """Record what the cache shows since just now."""
+        """Record the cache's present view."""
         now_ns = time.monotonic_ns()
         for topic in self._observed:
             route = self.client.core.directory.routes.route(topic)
@@ -385,7 +384,7 @@ class ReadingClient(ObservedClient):
             self.consumer = self.client.consume(config, self.topics, self.read)
 
     def read(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Record that these were handed over; each time is a row."""
+        """Record that these messages were delivered; each delivery is a row."""
         now_ns = time.monotonic_ns()
         for message in messages:
             number = int(message.properties[MESSAGE_NUMBER])
@@ -406,7 +405,7 @@ def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[i
 
 
 class Shared:
-    """Holder of the generator; Locust makes users itself, so it cannot be handed to them."""
+    """A holder of the generator: Locust makes the users itself, so they cannot get it as an argument."""
 
     generator: Generator
 
@@ -435,7 +434,7 @@ def open_log(environment: Any, **_: Any) -> None:
 
 @events.user_error.add_listener  # type: ignore[untyped-decorator]
 def void_run(exception: Exception, **_: Any) -> None:
-    """A user's own failure is a bug of ours, not of what is measured: the run must not be used."""
+    """An exception in a user is a bug of the harness, not of the servers: the run must not be used."""
     Shared.generator.environment.process_exit_code = 3
     Shared.generator.environment.runner.quit()
 
@@ -482,7 +481,7 @@ class Paced(Staying):
 
     @abstractmethod
     def operate(self, number: int, due_ns: int, chosen: Any) -> Operation:
-        """Do one operation now and return what came of it; ``queued`` is set by the caller."""
+        """Do one operation now and return its row; the caller sets ``queued``."""
 
     @task
     def go_on(self) -> None:
@@ -536,7 +535,7 @@ class Lookup(Paced):
 
 
 class Newcomer(Paced):
-    """Comes as a new client to one server; all are asked in turn, so that none is not looked at for long."""
+    """Comes as a new client to one server; the servers take turns, so that each is asked often."""
 
     op = "newcomer"
 
@@ -569,7 +568,7 @@ class Sender(Paced):
 
 
 class SenderOnce(Sender):
-    """The same without retries."""
+    """Sends messages through the brokers of its client's routes, without retries."""
 
     op = "send_once"
 
@@ -632,7 +631,7 @@ class SimulatedBroker(Staying):
             due_ns += period_ns
 
     def announced(self, due_ns: int, change: int | None) -> None:
-        """Announce to every server at once and record what each said."""
+        """Announce to every server at once and record each answer."""
         listing = self.listing()
         begun_ns = time.monotonic_ns()
         facts = {

@@ -48,7 +48,7 @@ def begin_path(config: Path, topic: str) -> Path:
 
 
 def new_topics(plan: Plan, series: SeriesPlan) -> list[str]:
-    """Return the topics that come to be in a run, in order."""
+    """Return the new topics of a run, in order."""
     return [
         new_topic(fault.case)
         for scenario in scenarios_of(plan, series)
@@ -78,7 +78,7 @@ def observed_topics(load: Load) -> list[str]:
 
 
 def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
-    """Return what is asked or sent by clients that stay: how often a second, and about which topics."""
+    """Return the rates and topics of the operations of clients that stay."""
     topics = [topic_name(number) for number in range(load.topics)]
     return {
         "lookup": (load.lookup_per_s, [*topics, *observed_topics(load)]),
@@ -93,5 +93,5 @@ def is_versioned(topic: str) -> bool:
 
 
 def sim_addr(index: int) -> str:
-    """Return what a simulated broker gives as its address; nobody dials it."""
+    """Return the address that a simulated broker announces; nobody dials it."""
     return f"127.0.0.1:{40_000 + index}"

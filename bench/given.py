@@ -25,7 +25,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def given_cluster(arm: str | None, servers: Sequence[str], http: Sequence[str]) -> Given:
-    """Check what a command line says of a cluster.
+    """Check a command line's description of a cluster.
 
     Raises:
         PlanError: If something is missing or is no address; the message names it.

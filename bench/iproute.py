@@ -56,7 +56,7 @@ def remove(tag: str) -> None:
 
 
 def _is_left(tag: str, pid: int) -> bool:
-    """Say whether a process that was killed has left these."""
+    """Say whether these are left over from a process that was killed."""
     return tag not in _own if pid == os.getpid() else not psutil.pid_exists(pid)
 
 

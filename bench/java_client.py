@@ -86,7 +86,7 @@ _DECODER: Final = msgspec.json.Decoder(Did | Shown | Ended)
 
 
 def without_java(load: Load) -> Load:
-    """Return what is left of a load for the program that stands before every other arm."""
+    """Return the part of a load that remains for the usual load generator."""
     return msgspec.structs.replace(
         load, lookup_per_s=0.0, send_per_s=0.0, send_once_per_s=0.0, send_clients=0
     )
@@ -150,7 +150,7 @@ def _pairs(data: bytes) -> Iterator[bytes]:
 
 
 def schedule(load: Load, seed: int, start_ns: int, horizon_ns: int) -> Iterator[str]:
-    """Yield what is due when, up to ``horizon_ns`` after the start: what the other load would have done."""
+    """Yield the due operations, up to ``horizon_ns`` after the start, that the other load would have done."""
     for op, (rate_per_s, topics) in paced(load).items():
         arrivals = Arrivals(
             start_ns=start_ns,
@@ -230,7 +230,7 @@ def _status(did: Did) -> str | None:
 
 
 def outcome(did: Did) -> Outcome:
-    """Say how an operation ended, as its caller sees it.
+    """Return the outcome of an operation, as its caller sees it.
 
     A message that the broker has stored but not yet synced or copied counts as sent, as for our client.
     """

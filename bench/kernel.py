@@ -1,7 +1,9 @@
 """Links that the kernel cuts: every process in a network namespace, see :mod:`routekeeper.bench.namespaces`.
 
-Packets into a cut vanish and nobody is told; TCP repeats them, after pauses that double. Needs root and
-iproute2.
+Packets into a cut vanish and nobody is told; TCP repeats them, after pauses that double. Delayed packets pass
+a TUN device in their sender's namespace, where a program holds them back and may lose some
+(:mod:`routekeeper.bench.held_back`): handshakes, acknowledgements and repetitions, too. Needs root and
+iproute2; delays need /dev/net/tun.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from routekeeper.bench.iproute import claimed_subnet, inside, ip, new_tag, remove, run
 from routekeeper.bench.links import Count, Direction
-from routekeeper.bench.namespaces import HARNESS, Namespaces
+from routekeeper.bench.namespaces import HARNESS, HELD, Namespaces
 from routekeeper.bench.network import Network
 from routekeeper.bench.processes import ClusterError, Process
 
@@ -32,6 +37,11 @@ def missing() -> str | None:
     return None
 
 
+def missing_for_delays() -> str | None:
+    """Return what this machine lacks to delay packets by the kernel; None if nothing."""
+    return missing() or (None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun")
+
+
 class KernelNetwork(Network):
     """Namespaces of one cluster, made at once.
 
@@ -43,8 +53,11 @@ class KernelNetwork(Network):
 
     def __init__(self, names: Sequence[str]) -> None:
         self._tag = new_tag()
+        self._logs = tempfile.TemporaryDirectory(prefix="routekeeper-")
         self._rules: list[str] = []
         self._waiting: subprocess.Popen[str] | None = None
+        self._holding: dict[str, Process] = {}
+        self._led_on: set[str] = set()
         try:
             self._spaces = self._made(names)
             self._waiting = self._at_router()
@@ -88,8 +101,45 @@ class KernelNetwork(Network):
         self._rules = []
         return done_ns
 
+    def delay(self, directions: Sequence[Direction], delay_ms: float, *, loss: float = 0.0) -> None:
+        """Hold back and lose packets between servers and brokers, until told otherwise or closed.
+
+        All directions of one sender have one delay; those that are not named have none.
+
+        Args:
+            loss: Share of packets that are lost, 0 to 1.
+
+        Raises:
+            ClusterError: If the kernel refuses.
+        """
+        for process in self._holding.values():
+            process.kill()  # its device and the routes to it go with it
+        self._holding.clear()
+        if not delay_ms and not loss:
+            return
+        for number, sender in enumerate(dict.fromkeys(sender for sender, _ in directions)):
+            receivers = [receiver for one, receiver in directions if one == sender]
+            command = [sys.executable, "-m", "routekeeper.bench.held_back", HELD, "--seed", str(number)]
+            process = Process(
+                role="proxy",
+                index=number,
+                command=self.command(
+                    sender, [*command, "--delay-ms", f"{delay_ms:g}", "--loss", f"{loss:g}"]
+                ),
+                log=Path(self._logs.name) / f"held-{sender}.log",
+            )
+            self._holding[sender] = process
+            process.launch()
+            process.wait_ready()
+            space = self._spaces.inside(sender)
+            run(inside(space, ["sh", "-c", self._spaces.forwarding(sender)]))
+            if sender not in self._led_on:
+                ip(*self._spaces.onward(sender), space=space)
+                self._led_on.add(sender)
+            ip(*self._spaces.held_back(sender, receivers), space=space)
+
     def _at_router(self) -> subprocess.Popen[str]:
-        """Return what waits for lines at the router: to start it takes a busy machine a tenth of a second."""
+        """Return a process that waits for lines at the router, because a start may take 0.1 s."""
         command = ["ip", "-n", self._spaces.router, "-batch", "-"]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -103,10 +153,13 @@ class KernelNetwork(Network):
         return done_ns
 
     def counts(self) -> list[Count]:
-        """Nobody counts: what an interface has carried names no pair, and repetitions would count twice."""
+        """Return no counts: an interface's counters name no pair, and would count repeated packets twice."""
         return []
 
     def close(self) -> None:
+        for process in self._holding.values():
+            process.kill()
+        self._logs.cleanup()
         if self._waiting is not None:
             self._waiting.kill()
             self._waiting.communicate()

@@ -7,12 +7,21 @@ dialled, as each dialler is given addresses of its own, or by the first frame.
 What a cut by the proxy cannot show: a connection is still accepted by it, where a real dialler would repeat
 its first packet; and what was sent into the cut arrives at once when it ends, where TCP would wait for its
 next repetition.
+
+A delay by the proxy holds each byte back for a given time, in each direction by itself. A new connection
+reaches its acceptor when the three packets of TCP's handshake would have passed: its first answer comes two
+round trips after the dial, as without a proxy. Bytes that are under way when a cut begins wait for its end,
+as those do that are sent into it. A delay by the proxy cannot show two things: ``connect`` returns at once,
+as a dialler that is refused learns at once, and packets are neither lost nor sent twice.
 """
 
 from collections.abc import Collection, Iterable
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+
+DELAY_MAX_MS: Final = 10_000.0
+"""Longest delay of a direction, ms."""
 
 Direction = tuple[str, str]
 """Names (from, to): ``nameserver-0``, ``broker-2``, ``side-a``."""
@@ -32,14 +41,28 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """One line to the proxy; it answers each with one :class:`Done`."""
+    """One line of JSON to the proxy; it answers each with one :class:`Done`.
 
-    do: Literal["cut", "heal", "count"]
+    - ``cut``: let nothing through in these directions.
+    - ``heal``: end all cuts; delays stay.
+    - ``delay``: hold each byte of these directions back for ``delay_ms`` from now on; 0 ends their delay.
+      Bytes that are under way keep their order, and the time that they were given.
+    - ``count``: say how many bytes have passed.
+    - ``look``: say of each direction whether it lets through, and how late.
+
+    For a round trip of 20 ms both directions are given 10 ms:
+    ``{"do":"delay","directions":[["a","b"],["b","a"]],"delay_ms":10}``.
+    """
+
+    do: Literal["cut", "heal", "delay", "count", "look"]
+    number: int = 0
+    """Comes back with the answer: somebody else may give the proxy commands, too."""
     directions: list[Direction] = []
+    delay_ms: Annotated[float, msgspec.Meta(ge=0, le=DELAY_MAX_MS)] = 0.0
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that passed between two, since the proxy began."""
+    """Bytes that passed between two processes since the proxy began."""
 
     dialler: str
     acceptor: str
@@ -47,11 +70,35 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     back: int
 
 
+class GateState(msgspec.Struct, frozen=True, kw_only=True):
+    """The present state of one direction."""
+
+    open: bool
+    delay_ms: float = 0.0
+    bytes: int = 0
+    """Passed since the proxy began."""
+    waiting: bool = False
+    """Return whether something was sent, or somebody dialled, that a cut holds back."""
+
+
+class Passes(msgspec.Struct, frozen=True, kw_only=True):
+    """The two directions between two processes."""
+
+    dialler: str
+    acceptor: str
+    forward: GateState
+    """From the dialler."""
+    back: GateState
+
+
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """That a command was carried out, and when."""
+    """The answer that a command was carried out, with the instant."""
 
     t_ns: int
+    number: int = 0
+    """The command's."""
     counts: list[Count] = []
+    passes: list[Passes] = []
 
 
 def both_ways(some: Collection[str], others: Collection[str]) -> list[Direction]:

@@ -1,4 +1,4 @@
-"""On what machine, with which versions, from which commit something was measured."""
+"""The conditions of a measurement: machine, versions, commit."""
 
 import importlib.metadata
 import os
@@ -34,7 +34,7 @@ def this_machine() -> Machine:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return what is installed of the packages that matter."""
+    """Return the versions of the installed packages that matter."""
     found = {"python": describe(about())}
     for name in ("routekeeper", "pysyncobj", "uvloop", "aiohttp", "locust", "kazoo", "pyspark"):
         try:

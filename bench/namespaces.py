@@ -18,8 +18,12 @@ from routekeeper.bench.links import Direction
 HARNESS: Final = "harness"
 #: A cluster's addresses are 198.19.N.0/23, of those that RFC 2544 keeps for benchmarks.
 SUBNETS: Final = range(0, 256, 2)
+HELD: Final = "held"
+"""Device that packets pass which are held back, in their sender's namespace."""
 #: Before the rules of every router, which look into its tables.
 _PREFERENCE: Final = 1000
+#: Routing table of the packets that have been held back.
+_ONWARD: Final = 100
 
 
 def network(subnet: int) -> str:
@@ -61,6 +65,29 @@ class Namespaces:
         return [
             f"pref {_PREFERENCE} iif {sender} to {self.dialled(sender, receiver)} blackhole"
             for sender, receiver in directions
+        ]
+
+    def forwarding(self, sender: str) -> str:
+        """Return the shell line by which a namespace takes its own packets back from the device."""
+        settings = {"ip_forward": "1", f"conf/{HELD}/accept_local": "1"}
+        settings |= {f"conf/{each}/rp_filter": "0" for each in ("all", HELD, sender)}
+        return " && ".join(f"echo {value} > /proc/sys/net/ipv4/{name}" for name, value in settings.items())
+
+    def onward(self, sender: str) -> list[str]:
+        """Return the lines for ``ip`` that lead packets on which have been held back; once."""
+        return [
+            f"route add default via {self._gate(sender)} dev {sender} table {_ONWARD}",
+            f"rule add pref {_PREFERENCE} iif {HELD} lookup {_ONWARD}",
+        ]
+
+    def held_back(self, sender: str, receivers: Sequence[str]) -> list[str]:
+        """Return the lines for ``ip`` by which packets pass the device, once it is there."""
+        return [
+            f"link set {HELD} up",
+            *(
+                f"route replace {self.dialled(sender, receiver)} dev {HELD} src {self.host(sender)}"
+                for receiver in receivers
+            ),
         ]
 
     def commands(self) -> Iterator[tuple[str | None, list[str]]]:

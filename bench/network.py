@@ -7,13 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from routekeeper.bench.links import Count, Direction, Link, pair_host
+from routekeeper.bench.links import Count, Direction, Link, Passes, pair_host
 from routekeeper.bench.ports import HOST, free_ports
-from routekeeper.bench.processes import Process, ProxyProcess, Record, network_process
+from routekeeper.bench.processes import ClusterError, Process, ProxyProcess, Record, network_process
 
 
 class Network(abc.ABC):
-    """Says where processes stand and what they dial; a link is known by the names of its two ends.
+    """The places of processes and the addresses that they dial; a link is named by its two ends.
 
     The harness and the observer reach everybody past all cuts.
 
@@ -53,23 +53,39 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, directions: Sequence[Direction]) -> int:
-        """Let nothing through from the first to the second of each; return the instant since when."""
+        """Cut these directions, each from its first to its second process; return the instant."""
 
     @abc.abstractmethod
     def heal(self) -> int:
         """End all cuts."""
 
+    def delay(self, directions: Sequence[Direction], delay_ms: float, *, loss: float = 0.0) -> None:
+        """Delay these directions, and lose a share of their packets.
+
+        Raises:
+            ClusterError: If this network cannot.
+        """
+        raise ClusterError("these links are not delayed")
+
     @abc.abstractmethod
     def counts(self) -> list[Count]:
         """Return the bytes that have passed each link, where they are counted."""
 
+    def look(self, timeout_s: float) -> list[Passes]:
+        """Return what passes each link now.
+
+        Raises:
+            ClusterError: If this network cannot say so, or not in time.
+        """
+        raise ClusterError("these links are not looked at")
+
     @abc.abstractmethod
     def close(self) -> None:
-        """Remove what is no process; these have ended."""
+        """Remove interfaces and rules after the processes have ended."""
 
 
 class ProxyNetwork(Network):
-    """All on loopback; every link passes the proxy."""
+    """A network on loopback, in which every link passes the proxy."""
 
     bind = HOST
 
@@ -122,8 +138,16 @@ class ProxyNetwork(Network):
     def heal(self) -> int:
         return self._proxy.heal()
 
+    def delay(self, directions: Sequence[Direction], delay_ms: float, *, loss: float = 0.0) -> None:
+        if loss:
+            raise ClusterError("the proxy loses no packets; --links kernel does")
+        self._proxy.delay(directions, delay_ms)
+
     def counts(self) -> list[Count]:
         return self._proxy.counts()
 
+    def look(self, timeout_s: float) -> list[Passes]:
+        return self._proxy.look(timeout_s)
+
     def close(self) -> None:
-        """There is nothing but the process."""
+        """Do nothing: there is only the process, which has ended."""

@@ -20,9 +20,9 @@ import msgspec
 from routekeeper.bench.arms.interface import ArmKind, looked_at
 from routekeeper.bench.arms.layout import child_index, topic_path
 from routekeeper.bench.arms.servers import four_letters
-from routekeeper.bench.events import EventLog, View, ViewState
+from routekeeper.bench.events import View, ViewState
 from routekeeper.bench.generator_config import is_versioned
-from routekeeper.bench.recorder import FLUSH_INTERVAL_NS
+from routekeeper.bench.recorder import FLUSH_INTERVAL_NS, EventLog
 from routekeeper.bench.views import Views
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
@@ -100,7 +100,7 @@ class NameserverReader:
 
 
 def seen(views: Views, topic: str, shown: Shown, sent_ns: int) -> View | None:
-    """Take a reading that has just been read; return the row to record, if any."""
+    """Note a reading; return the row to record, if any."""
     state, brokers, version = shown
     seen_ns = time.monotonic_ns()
     return views.reading(topic, state, brokers=brokers, version=version, sent_ns=sent_ns, seen_ns=seen_ns)
@@ -159,7 +159,6 @@ def watch_zookeeper(
     config: ObserverConfig,
     log: EventLog,
     views: Views,
-    writing: threading.Lock,
     stopped: threading.Event,
 ) -> None:
     reader = ZooKeeperReader(config.servers[index], config.session_ms / 1000, config.period_s)
@@ -169,8 +168,7 @@ def watch_zookeeper(
                 sent_ns = time.monotonic_ns()
                 row = seen(views, topic, reader.read(topic), sent_ns)
                 if row is not None:
-                    with writing:
-                        log.record(row)
+                    log.record(row)
     finally:
         reader.close()
 
@@ -181,14 +179,12 @@ class Observer:
     def __init__(self, config: ObserverConfig, log: EventLog) -> None:
         self._config = config
         self._log = log
-        self._writing = threading.Lock()
         self._ending = threading.Event()
         self._views: list[Views] = []
         self._readers: list[asyncio.Task[None]] = []
 
     def flush(self) -> None:
-        with self._writing:
-            self._log.flush()
+        self._log.flush()
 
     def read(self) -> None:
         """Begin to read, over connections of their own."""
@@ -202,7 +198,7 @@ class Observer:
     async def _watch(self, index: int) -> None:
         config, log, views = self._config, self._log, self._views[index]
         if config.kind == "zookeeper":
-            await asyncio.to_thread(watch_zookeeper, index, config, log, views, self._writing, self._ending)
+            await asyncio.to_thread(watch_zookeeper, index, config, log, views, self._ending)
         else:
             await watch_nameserver(index, config, log, views)
 

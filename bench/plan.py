@@ -44,14 +44,24 @@ NEW_TOPIC: Final = "new-topic"
 """The scenario in which topics come to be. It is the last one: for it brokers are set to make topics "
 "themselves."""
 
+REST: Final = "rest"
+"""The scenario in which the load is over and brokers and servers are at rest: the last one."""
+
+SWEEPS: Final[dict[str, tuple[str, str]]] = {
+    f"{who}-{length}": (who, length) for who in ("leader", "follower") for length in ("half", "twice", "four")
+}
+"""Cases of a partition that differ in who is alone, and in how long: half a session of ZooKeeper's, twice, or
+four times as long."""
+
 CASES: Final[dict[str, dict[str, Kind]]] = {
     "quiet": {},
     "staleness": {},
     "idle-300": {},
+    REST: {},
     "broker-dies": {"stop": "stop", "kill": "kill", "freeze": "freeze", "cable": "cable"},
     "nameserver-restarts": {"one-empty": "kill", "all": "kill", "rolling": "rolling", "disk-lost": "empty"},
     "leader-fails": {"kill": "kill", "freeze": "freeze", "cable": "cable", "oneway": "oneway"},
-    "partition": {"1-2": "partition", "1-1-1": "partition", "broker-nameserver": "partition"},
+    "partition": dict.fromkeys(("1-2", "1-1-1", "broker-nameserver", *SWEEPS), "partition"),
     NEW_TOPIC: {"update-topic": "update-topic", "first-send": "first-send"},
     "messages": {
         "broker-kill": "kill",
@@ -63,8 +73,11 @@ CASES: Final[dict[str, dict[str, Kind]]] = {
 }
 """Scenario to its cases, and what each does."""
 
-COSTS: Final = ("quiet", "idle-300")
+COSTS: Final = ("quiet", "idle-300", REST)
 """Scenarios in which the servers' cost is measured: nobody but the load asks them meanwhile."""
+
+DEVICE: Final = ("idle-300",)
+"""Scenarios in which nothing but the servers writes: only there the device's sectors are theirs."""
 
 REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
 """What may happen to servers where RocketMQ's own brokers and clients stand: these dial each other directly,
@@ -78,7 +91,7 @@ _CONNECT_AGAIN_S: Final = 1.0
 
 
 def strikes_broker(scenario: str, case: str) -> bool:
-    """Return whether a case takes a broker away; else it is servers that are struck."""
+    """Return whether a case stops a broker; other cases strike servers."""
     return scenario == "broker-dies" or case in ("broker-kill", "broker-cable")
 
 
@@ -124,7 +137,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """
         rate_per_s, time_outs = {
             "lookup": (self.lookup_per_s, 1),
-            "newcomer": (self.newcomer_per_s, 2),  # one to connect, one for the answer
+            "newcomer": (self.newcomer_per_s, 2),  # one limit for the connection, one for the answer
             "send": (self.send_per_s, 1),
             "send_once": (self.send_once_per_s, 1),
         }[op]
@@ -171,7 +184,7 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scenarios: list[str] = []
     """Which of the plan's scenarios; all if empty."""
     cases: list[str] = []
-    """Which of their cases, by name; all if empty."""
+    """Which of their cases, by name; all if empty, but those that sweep lengths."""
     stretch: float = 1.0
     """Multiplies the seconds of every fault, but for how long servers are struck: larger timers need longer
     windows."""
@@ -195,7 +208,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
-    """Return for how long a fault lasts in a series.
+    """Return the duration of a fault in a series.
 
     Where servers alone are struck that is not stretched: a restart or an election takes as long with every
     divisor, and a server that stayed away for longer would look like one whose recovery a timer scales.
@@ -205,7 +218,7 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
 
 
 def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> float:
-    """Return how long it is quiet before a fault.
+    """Return the quiet time before a fault.
 
     What is drawn is stretched as what follows the fault is: it must be as likely at any instant between two
     registrations, or an average of recoveries is that of one instant.
@@ -217,7 +230,7 @@ def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> floa
 
 
 def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
-    """Return how long the window of a fault goes on when everything is back.
+    """Return the time for which the window of a fault goes on after it was taken back.
 
     Where the kernel has cut links TCP repeats what was lost after pauses that double: a connection may pass
     nothing for about as long after a cut as the cut has lasted, or until its first packet is repeated.
@@ -229,7 +242,7 @@ def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links:
 
 
 def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links = "proxy") -> float:
-    """Return how long a fault takes in all."""
+    """Return the total time of a fault."""
     after_s = after_seconds(scenario, fault, series, links)
     return quiet_seconds(fault, series, 0.5) + down_seconds(scenario, fault, series) + after_s
 
@@ -239,7 +252,11 @@ def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
     chosen = [
         msgspec.structs.replace(
             scenario,
-            faults=[fault for fault in scenario.faults if not series.cases or fault.case in series.cases],
+            faults=[
+                fault
+                for fault in scenario.faults
+                if fault.case in series.cases or (not series.cases and fault.case not in SWEEPS)
+            ],
         )
         for scenario in plan.scenarios
         if not series.scenarios or scenario.name in series.scenarios
@@ -248,7 +265,7 @@ def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
 
 
 def only_series(plan: Plan, names: Sequence[str]) -> Plan:
-    """Return a plan with these of its series, in the plan's order.
+    """Return a plan with only these series, in the plan's order.
 
     Raises:
         PlanError: If it has no series of such a name.
@@ -348,8 +365,12 @@ def parse_plan(text: str) -> Plan:
                 _in_range(f"{where}.timers.{name}", given, 10, 600_000)
         _known(f"{where}.arms", series.arms, set(plan.arms))
         _known(f"{where}.scenarios", series.scenarios, names)
-        all_cases = scenarios_of(plan, msgspec.structs.replace(series, cases=[]))
-        cases = {fault.case for scenario in all_cases for fault in scenario.faults}
+        cases = {
+            fault.case
+            for scenario in plan.scenarios
+            if not series.scenarios or scenario.name in series.scenarios
+            for fault in scenario.faults
+        }
         _known(f"{where}.cases", series.cases, cases)
     for scenario in plan.scenarios:
         if scenario.name not in CASES:
@@ -412,13 +433,16 @@ def _check_load(plan: Plan) -> None:
     _in_range("load.topics", load.topics, 1, 100_000)
     _in_range("load.topics_per_sim_broker", load.topics_per_sim_broker, 2, 10_000)
     _in_range("load.consumers", load.consumers, 0, 100)
-    if "messages" in {scenario.name for scenario in plan.scenarios} and not load.consumers:
+    names = [scenario.name for scenario in plan.scenarios]
+    if "messages" in names and not load.consumers:
         raise PlanError("load.consumers=0 is too few for the scenario 'messages': who is to read them?")
-    if NEW_TOPIC in {scenario.name for scenario in plan.scenarios}:
+    if NEW_TOPIC in names:
         if not load.consumers:
             raise PlanError("load.consumers=0 is too few for the scenario 'new-topic': who is to read it?")
-        if plan.scenarios[-1].name != NEW_TOPIC:
+        if [name for name in names if name != REST][-1] != NEW_TOPIC:
             raise PlanError("scenario 'new-topic' is not the last one: brokers are set otherwise after it")
+    if REST in names and names[-1] != REST:
+        raise PlanError("scenario 'rest' is not the last one: nobody asks any more when it begins")
     _in_range("load.message_bytes", load.message_bytes, 1, 4 * 1024 * 1024)
     _in_range("load.timeout_s", load.timeout_s, 0.1, 60)
     _in_range("users that these rates and load.timeout_s need", load.all_users, 1, 10_000)

@@ -21,7 +21,7 @@ BLOCKS: Final = 4
 
 
 class NoPorts(OSError):
-    """Others have all ports that could be given."""
+    """Other processes hold all ports that could be given."""
 
 
 class Ports:
@@ -57,7 +57,7 @@ class Ports:
         firsts = range(USABLE.start, USABLE.stop - BLOCK + 1, BLOCK)
         for first in random.SystemRandom().sample(firsts, len(firsts)):
             guard = bound(first)
-            if guard is None:  # another process's
+            if guard is None:  # a block of another process
                 continue
             self._guards.append(guard)
             self._oldest_first.extend(range(first + 1, first + BLOCK))
@@ -65,7 +65,7 @@ class Ports:
                 return
 
     def close(self) -> None:
-        """Leave the blocks to others."""
+        """Release the blocks."""
         while self._guards:
             self._guards.pop().close()
         self._oldest_first.clear()

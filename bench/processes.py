@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from routekeeper.bench.events import ProcessSample, Role
-from routekeeper.bench.links import Command, Count, Direction, Done, Link
+from routekeeper.bench.links import DELAY_MAX_MS, Command, Count, Direction, Done, Link, Passes
 
 READY_MARK: Final = " ready"
 """In the line that a program of ours prints when it serves."""
@@ -26,15 +26,15 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class ClusterError(Exception):
-    """The harness could not do what it was to do: the run is void."""
+    """The harness failed at its own work: the run is void."""
 
 
 class ArmLost(Exception):
-    """A server ended by itself, or does not come to serve: its arm has lost."""
+    """A server ended by itself, or does not begin to serve: its arm has lost."""
 
 
 def allow_connections() -> None:
-    """Let this process and all that it starts open as many connections as the system lets them.
+    """Raise the limit on open files of this process and its children to the system's maximum.
 
     Where 1,024 are the custom, the proxy between three servers and 300 brokers runs out of them.
     """
@@ -153,12 +153,22 @@ class Process:
         return False
 
     @property
+    def paused(self) -> bool:
+        """Return whether it runs, and SIGSTOP keeps it from going on."""
+        with self._ends:
+            if not self._runs():
+                return False
+            assert self.child is not None
+            options = os.WSTOPPED | os.WNOWAIT | os.WNOHANG
+            return os.waitid(os.P_PID, self.child.pid, options) is not None
+
+    @property
     def code(self) -> int | None:
         """The exit code; None if it runs or never did."""
         return None if self.child is None else self.child.returncode
 
     def died(self) -> str | None:
-        """Return how it ended if it did so by itself."""
+        """Return the way in which the process ended by itself, if it did."""
         with self._ends:
             if self.child is None or self._ending or self.alive:
                 return None
@@ -271,7 +281,6 @@ def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
                 cpu_ns=cpu_ns,
                 rss_bytes=process.memory_info().rss,
                 threads=process.num_threads(),
-                written_bytes=_written(process),
             )
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
@@ -300,42 +309,74 @@ def sample_machine() -> ProcessSample:
     )
 
 
-def _written(process: psutil.Process) -> int | None:
-    try:
-        return int(process.io_counters().write_bytes)
-    except (AttributeError, psutil.AccessDenied):  # not every system counts, or tells
-        return None
-
-
 class ProxyProcess:
     """The proxy's process, and the harness's hold on it."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self._asking = threading.Lock()
+        self._number = 0
+        self._is_silent = False
 
     def _do(self, command: Command) -> Done:
+        with self._asking:
+            self._write(command)
+            return self._answer(10.0)
+
+    def _write(self, command: Command) -> None:
         child = self.process.child
         assert child is not None
         assert child.stdin is not None
-        with self._asking:
-            try:
-                child.stdin.write(msgspec.json.encode(command).decode() + "\n")
-                child.stdin.flush()
-            except OSError as error:
-                raise ClusterError(f"the proxy is gone: {error}\n{self.process.log_tail()}") from error
-            return msgspec.json.decode(self.process.next_line(time.monotonic() + 10.0), type=Done)
+        self._number += 1
+        numbered = msgspec.structs.replace(command, number=self._number)
+        try:
+            child.stdin.write(msgspec.json.encode(numbered).decode() + "\n")
+            child.stdin.flush()
+        except OSError as error:
+            raise ClusterError(f"the proxy is gone: {error}\n{self.process.log_tail()}") from error
+
+    def _answer(self, timeout_s: float) -> Done:
+        """Return the answer to the last command; earlier ones were given up, or are somebody else's."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            done = msgspec.json.decode(self.process.next_line(deadline), type=Done)
+            if done.number == self._number:
+                return done
 
     def cut(self, directions: Iterable[Direction]) -> int:
-        """Let nothing through from the first to the second of each; return the instant since when."""
+        """Cut these directions, each from its first to its second process; return the instant."""
         return self._do(Command(do="cut", directions=list(directions))).t_ns
 
     def heal(self) -> int:
         """End all cuts."""
         return self._do(Command(do="heal")).t_ns
 
+    def delay(self, directions: Iterable[Direction], delay_ms: float) -> int:
+        """Delay the bytes of these directions; return the instant.
+
+        Raises:
+            ValueError: If the delay is out of its range; the message names both.
+        """
+        if not 0 <= delay_ms <= DELAY_MAX_MS:
+            raise ValueError(f"delay_ms={delay_ms:g} is out of range, allowed are 0 to {DELAY_MAX_MS:g}")
+        return self._do(Command(do="delay", directions=list(directions), delay_ms=delay_ms)).t_ns
+
     def counts(self) -> list[Count]:
         return self._do(Command(do="count")).counts
+
+    def look(self, timeout_s: float) -> list[Passes]:
+        """Return what passes each link now.
+
+        Raises:
+            ClusterError: If the proxy does not say so in time; it is asked once, however often that is.
+        """
+        with self._asking:
+            if not self._is_silent:
+                self._write(Command(do="look"))
+            self._is_silent = True
+            passes = self._answer(timeout_s).passes
+            self._is_silent = False
+            return passes
 
 
 def network_process(links: Sequence[Link], folder: Path, python: str, record: Record) -> ProxyProcess:

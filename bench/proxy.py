@@ -1,10 +1,11 @@
-"""The proxy that the links of a run pass, so that each direction can be cut: ``python -m
+"""The proxy that the links of a run pass, so that each direction can be cut or delayed: ``python -m
 routekeeper.bench.proxy``.
 
 Reads :class:`routekeeper.bench.links.Command` lines from stdin and answers on stdout. What is sent into a cut
 waits, as TCP repeats it, and arrives late when the cut ends; the end of a connection does not pass either.
 Where nobody listens behind a link, nobody listens before it: a dialler is refused, as it would be without the
 proxy (on Linux, which tells who listens). Who dials into a cut and gives up before its end was never there.
+Delays are described in :mod:`routekeeper.bench.links`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
+import heapq
+import itertools
+import os
 import socket
 import struct
 import sys
@@ -22,10 +27,12 @@ from typing import Final
 
 import msgspec
 
-from routekeeper.bench.links import Command, Count, Direction, Done, Link
+from routekeeper.bench.links import Command, Count, Direction, Done, GateState, Link, Passes
 from routekeeper.remoting.transport.accepting import stop_accepting
 
 _CHUNK: Final = 64 * 1024
+#: Bytes under way in one direction of a delayed connection; more wait at their sender, as for TCP's window.
+UNDER_WAY_MAX: Final = 1024 * 1024
 #: Interval at which listeners are looked for, s.
 _LOOK_S: Final = 0.02
 #: 127.0.0.1 as the kernel holds it; Java binds it as an IPv6 address.
@@ -42,20 +49,144 @@ _DONE: Final = 3
 _ERROR: Final = 2
 _ANSWER_MAX: Final = 256 * 1024
 _HELLO_MAX: Final = 64 * 1024
+_LIBC: Final = ctypes.CDLL(None)
+#: Source: timerfd_settime(2): interval and instant, each in seconds and nanoseconds.
+_TIMER: Final = struct.Struct("=qqqq")
+_ABSOLUTE: Final = 1
+
+
+class Alarm:
+    """Timers finer than the whole milliseconds of event loops, where the system has timerfd (Linux)."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+        self._timer: int | None = None
+        self._coarse: asyncio.TimerHandle | None = None
+
+    async def until(self, due_s: float) -> None:
+        """Wait until an instant of ``time.monotonic``."""
+        if due_s <= time.monotonic():
+            return
+        if self._timer is None:
+            self._timer = _new_timer()
+            if self._timer is not None:
+                asyncio.get_running_loop().add_reader(self._timer, self._ring)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._due, (due_s, next(self._numbers), done))
+        if self._due[0][2] is done:
+            self._set(due_s)
+        await done
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            asyncio.get_running_loop().remove_reader(self._timer)
+            os.close(self._timer)
+            self._timer = None
+
+    def _set(self, due_s: float) -> None:
+        if self._timer is not None:
+            value = _TIMER.pack(0, 0, *divmod(round(due_s * 1e9), 10**9))
+            _LIBC.timerfd_settime(self._timer, _ABSOLUTE, value, None)
+            return
+        if self._coarse is not None:
+            self._coarse.cancel()
+        loop = asyncio.get_running_loop()
+        self._coarse = loop.call_later(max(0.0, due_s - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        if self._timer is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._timer, 8)
+        while self._due and self._due[0][0] <= time.monotonic():
+            done = heapq.heappop(self._due)[2]
+            if not done.done():  # else nobody waits any more
+                done.set_result(None)
+        if self._due:
+            self._set(self._due[0][0])
+
+
+def _new_timer() -> int | None:
+    """Return the file of a timer; None where the system has none."""
+    if not hasattr(_LIBC, "timerfd_create"):
+        return None
+    timer = int(_LIBC.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+    return timer if timer >= 0 else None
+
+
+class UnderWay:
+    """Delayed bytes in one direction of a connection, each piece with the instant at which it arrives.
+
+    Attributes:
+        pending: Pieces that have not arrived.
+        lost: Whether the connection has ended, so that they never will.
+    """
+
+    def __init__(self, not_before_s: float = 0.0) -> None:
+        self.pending = 0
+        self.lost = False
+        self._bytes = 0
+        self._last_s = not_before_s
+        self._pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        self._arrived = asyncio.Event()
+
+    async def put(self, data: bytes, due_s: float) -> None:
+        """Add a piece, which arrives after all before it; wait while too many bytes are under way."""
+        while self._bytes > UNDER_WAY_MAX and not self.lost:
+            await self._next_arrival()
+        self._last_s = max(self._last_s, due_s)
+        self.pending += 1
+        self._bytes += len(data)
+        self._pieces.put_nowait((self._last_s, data))
+
+    async def get(self) -> tuple[float, bytes]:
+        return await self._pieces.get()
+
+    def arrived(self, data: bytes) -> None:
+        self.pending -= 1
+        self._bytes -= len(data)
+        self._arrived.set()
+
+    def lose(self) -> None:
+        self.lost = True
+        self._arrived.set()
+
+    async def all_arrived(self) -> None:
+        while self.pending and not self.lost:
+            await self._next_arrival()
+
+    async def _next_arrival(self) -> None:
+        self._arrived.clear()
+        await self._arrived.wait()
 
 
 class Gate:
-    """Lets one direction through, or not."""
+    """The gate of one direction: whether it is open, and its delay."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
         self.open.set()
         self.bytes = 0
+        self.held = 0
+        self.delay_s = 0.0
 
     async def passable(self) -> None:
-        """Wait until it is open, and still so when it is this waiter's turn."""
+        """Wait until the gate is open at this waiter's turn."""
         while not self.open.is_set():
-            await self.open.wait()
+            self.held += 1
+            try:
+                await self.open.wait()
+            finally:
+                self.held -= 1
+
+    def look(self) -> GateState:
+        """Return its state."""
+        return GateState(
+            open=self.open.is_set(),
+            delay_ms=1_000 * self.delay_s,
+            bytes=self.bytes,
+            waiting=self.held > 0,
+        )
 
 
 class Passage:
@@ -68,6 +199,7 @@ class Passage:
         """Leads to the dialler."""
         self.onward: asyncio.StreamWriter | None = None
         """Leads to the acceptor, once it is reached."""
+        self.reached = asyncio.Event()
 
     def reset(self) -> None:
         """End it on both sides; what is under way is lost."""
@@ -96,6 +228,7 @@ class Proxy:
         self._doubt = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialled: dict[Direction, None] = {}
+        self._alarm = Alarm()
 
     async def start(self) -> None:
         await self._follow()
@@ -110,6 +243,7 @@ class Proxy:
         for passage in self.passages:
             passage.reset()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._alarm.stop()
 
     def do(self, command: Command) -> Done:
         """Carry out one command."""
@@ -117,9 +251,13 @@ class Proxy:
             self.cut(command.directions)
         elif command.do == "heal":
             self.heal()
+        elif command.do == "delay":
+            self.delay(command.directions, command.delay_ms)
         now_ns = time.monotonic_ns()
+        if command.do == "look":
+            return Done(t_ns=now_ns, number=command.number, passes=self.look())
         if command.do != "count":
-            return Done(t_ns=now_ns)
+            return Done(t_ns=now_ns, number=command.number)
         counts = [
             Count(
                 dialler=dialler,
@@ -129,12 +267,35 @@ class Proxy:
             )
             for dialler, acceptor in self._dialled
         ]
-        return Done(t_ns=now_ns, counts=counts)
+        return Done(t_ns=now_ns, number=command.number, counts=counts)
+
+    def look(self) -> list[Passes]:
+        """Return the state of every link, used or not."""
+        ends = {
+            (dialler, link.acceptor): None
+            for link in self._links
+            for dialler in ([link.dialler] if link.dialler is not None else link.names.values())
+            if dialler != link.acceptor
+        }
+        return [
+            Passes(
+                dialler=dialler,
+                acceptor=acceptor,
+                forward=self._gate((dialler, acceptor)).look(),
+                back=self._gate((acceptor, dialler)).look(),
+            )
+            for dialler, acceptor in ends
+        ]
 
     def cut(self, directions: Iterable[Direction]) -> None:
-        """Let nothing through from the first to the second of each."""
+        """Cut these directions, each from its first to its second process."""
         for direction in directions:
             self._gate(direction).open.clear()
+
+    def delay(self, directions: Iterable[Direction], delay_ms: float) -> None:
+        """Delay all later bytes of these directions."""
+        for direction in directions:
+            self._gate(direction).delay_s = delay_ms / 1e3
 
     def heal(self, *, reset: bool = False) -> None:
         """End all cuts. What waited arrives now, or is lost with its connection."""
@@ -166,6 +327,8 @@ class Proxy:
 
     async def _serve(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         passage: Passage | None = None
+        forward: asyncio.Future[None] | None = None
+        accepted_s = time.monotonic()
         try:
             dialler, begun = link.dialler, b""
             if dialler is None:
@@ -174,22 +337,36 @@ class Proxy:
             self.passages.add(passage)
             self._dialled[dialler, link.acceptor] = None
             forth, back = self._gate((dialler, link.acceptor)), self._gate((link.acceptor, dialler))
-            said = await _said_until_open((forth, back), reader)
-            if said is None:
+            # TCP's handshake: there, back, and there again.
+            reached_s = accepted_s + 2 * forth.delay_s + back.delay_s
+            if reached_s > time.monotonic():
+                under_way = UnderWay(reached_s)
+                await under_way.put(begun, reached_s)
+                forward = self._start(passage, forth, reader, under_way)
+                await self._alarm.until(reached_s)
+                if await _wait_open((forth, back)) and reader.at_eof():
+                    return
+            elif (said := await _said_until_open((forth, back), reader)) is None:
                 return
+            else:
+                begun += said
             host, _, port = link.to.rpartition(":")
             back_reader, passage.onward = await asyncio.open_connection(host, int(port))
-            self._passed(passage, forth, begun + said)
-            forward = asyncio.ensure_future(self._pass(passage, forth, reader))
-            backward = asyncio.ensure_future(self._pass(passage, back, back_reader))
+            passage.reached.set()
+            if forward is None:
+                self._passed(passage, forth, begun)
+                forward = self._start(passage, forth, reader, UnderWay())
+            backward = self._start(passage, back, back_reader, UnderWay())
             _, pending = await asyncio.wait({forward, backward}, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 task.cancel()
             await asyncio.gather(forward, backward, return_exceptions=True)
         except (OSError, asyncio.IncompleteReadError, ValueError):
-            pass  # one end went, or never said who it was: so does the other
+            pass  # one end closed, or never named itself: close the other one
         finally:
             self._doubt.set()  # perhaps the acceptor is gone
+            if forward is not None:
+                forward.cancel()
             if passage is not None:
                 self.passages.discard(passage)
             for end in (writer, passage.onward if passage is not None else None):
@@ -197,11 +374,47 @@ class Proxy:
                     # what was written goes out before the end of the stream does
                     end.close()
 
-    async def _pass(self, passage: Passage, gate: Gate, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(_CHUNK):
-            await gate.passable()
-            await self._passed(passage, gate, data).drain()
-        await gate.passable()  # the end of a stream does not pass a cut either
+    def _start(
+        self, passage: Passage, gate: Gate, reader: asyncio.StreamReader, under_way: UnderWay
+    ) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self._pass(passage, gate, reader, under_way))
+
+    async def _pass(
+        self, passage: Passage, gate: Gate, reader: asyncio.StreamReader, under_way: UnderWay
+    ) -> None:
+        delivering: asyncio.Future[None] | None = None
+        if under_way.pending:
+            delivering = asyncio.ensure_future(self._deliver(passage, gate, under_way))
+        try:
+            while data := await reader.read(_CHUNK):
+                if not gate.delay_s and not under_way.pending:
+                    await gate.passable()
+                    await self._passed(passage, gate, data).drain()
+                    continue
+                if delivering is None:
+                    delivering = asyncio.ensure_future(self._deliver(passage, gate, under_way))
+                await under_way.put(data, time.monotonic() + gate.delay_s)
+            await self._alarm.until(time.monotonic() + gate.delay_s)
+            await under_way.all_arrived()
+            await gate.passable()  # the end of a stream does not pass a cut either
+        finally:
+            if delivering is not None:
+                delivering.cancel()
+                await asyncio.gather(delivering, return_exceptions=True)
+
+    async def _deliver(self, passage: Passage, gate: Gate, under_way: UnderWay) -> None:
+        """Hand over delayed bytes when their time has come."""
+        try:
+            while True:
+                due_s, data = await under_way.get()
+                await self._alarm.until(due_s)
+                await gate.passable()
+                await passage.reached.wait()
+                await self._passed(passage, gate, data).drain()
+                under_way.arrived(data)
+        except OSError:
+            under_way.lose()
+            passage.reset()  # ends the reading, too
 
     def _passed(self, passage: Passage, gate: Gate, data: bytes) -> asyncio.StreamWriter:
         """Hand over what came through a gate; return the writer that took it."""
@@ -281,15 +494,24 @@ async def _hello(link: Link, reader: asyncio.StreamReader) -> tuple[str, bytes]:
     return link.names[identity], size + frame
 
 
+async def _wait_open(gates: Sequence[Gate]) -> bool:
+    """Wait until all of these gates are open; return whether one was closed."""
+    waited = False
+    while shut := [gate for gate in gates if not gate.open.is_set()]:
+        waited = True
+        await shut[0].open.wait()
+    return waited
+
+
 async def _said_until_open(gates: Sequence[Gate], reader: asyncio.StreamReader) -> bytes | None:
-    """Nobody connects through a cut: wait for its end.
+    """Wait for the end of a cut: no connection is made through it.
 
     Returns:
         What the dialler said meanwhile; None if it gave up, which nobody behind a cut hears of.
     """
     said = b""
     while shut := [gate for gate in gates if not gate.open.is_set()]:
-        opened = asyncio.ensure_future(shut[0].open.wait())
+        opened = asyncio.ensure_future(shut[0].passable())
         heard = asyncio.ensure_future(reader.read(_CHUNK)) if len(said) < _CHUNK else None
         waiting = [task for task in (opened, heard) if task is not None]
         try:

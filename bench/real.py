@@ -15,12 +15,12 @@ from routekeeper.bench.arms.apache_brokers import (
     client_command,
 )
 from routekeeper.bench.cluster import LEAD_S, RESTART_MAX_S, Cluster
-from routekeeper.bench.events import EventLog
 from routekeeper.bench.files import write_at_once
 from routekeeper.bench.generator_config import RETRIES, end_path
 from routekeeper.bench.java_client import LinesError, rows, schedule, settings, without_java
 from routekeeper.bench.plan import Load, run_seconds, scenarios_of
 from routekeeper.bench.processes import ClusterError, Process
+from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.runfolder import Timer
 
 
@@ -125,7 +125,8 @@ class RealCluster(Cluster):
     def stop(self) -> None:
         self.observer.terminate()
         self.observer.join()
-        for process in self.brokers:  # nothing is measured any more, and their way out takes ten seconds
+        # Nothing is measured any more, and an orderly end of these programs takes ten seconds.
+        for process in self.brokers:
             process.kill()
         super().stop()
 

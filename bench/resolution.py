@@ -13,13 +13,18 @@ OBSERVE_EVERY_S: Final = 0.02
 
 _OBSERVED: Final = (
     *("left_by_nameservers_s", "back_by_nameservers_s", "given_up_s", "disagree_s", "agree_s"),
-    *("backward_s",),
+    *("disagree_queues_s", "agree_queues_s", "backward_s"),
 )
+_RECOVERIES: Final = (
+    *("right_again_s", "right_again_side_a_s", "right_again_side_b_s", "newcomer_right_s"),
+    *("newcomer_others_right_s", "announce_again_s", "announce_again_side_a_s", "announce_again_side_b_s"),
+)
+STEPS: Final = {**dict.fromkeys(_OBSERVED, OBSERVE_EVERY_S), "visible_ms_p50": 1000 * OBSERVE_EVERY_S}
+"""Measure that is read off to the time between two readings of it, in the measure's unit: a figure is told in
+whole steps of that."""
+
 RESOLUTION_S: Final = {
-    **dict.fromkeys(
-        ("right_again_s", "newcomer_right_s", "newcomer_others_right_s", "announce_again_s"),
-        WAITED_NS / 1e9,
-    ),
+    **dict.fromkeys(_RECOVERIES, WAITED_NS / 1e9),
     **dict.fromkeys(_OBSERVED, OBSERVE_EVERY_S),
 }
 """Measure to its resolution; measures that are not here are exact."""

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from routekeeper.bench.events import FILE_PREFIX, Event, event_files
+from routekeeper.bench.events import FILE_PREFIX, event_files
 from routekeeper.bench.files import write_at_once
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -31,12 +31,35 @@ FORMAT: Final = 2
 """Version of the manifest and of the events beside it; a report refuses a newer one."""
 
 Arm = Literal[
-    "independent", "raft", "zookeeper", "apache", "independent-again", "independent-real", "raft-real"
+    "independent",
+    "raft",
+    "zookeeper",
+    "apache",
+    "independent-again",
+    "raft-again",
+    "zookeeper-again",
+    "independent-real",
+    "raft-real",
 ]
+AGAIN: Final[dict[Arm, Arm]] = {
+    "independent-again": "independent",
+    "raft-again": "raft",
+    "zookeeper-again": "zookeeper",
+}
+"""The same arm once more: nothing may differ."""
 REAL: Final[dict[Arm, Arm]] = {"independent-real": "independent", "raft-real": "raft"}
 """Arms with RocketMQ's own brokers and Java client before our nameservers, to the same with ours."""
 
-Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-polling", "equal-journal", "defaults"]
+Series = Literal[
+    "equal",
+    "equal-described",
+    "equal-lengths",
+    "equal-tenth",
+    "equal-undivided",
+    "equal-polling",
+    "equal-journal",
+    "defaults",
+]
 Durability = Literal["memory", "journal", "fsync"]
 Links = Literal["proxy", "kernel"]
 """What cuts links: our proxy, which they pass, or the kernel, between network namespaces."""
@@ -179,7 +202,7 @@ def void_folder(out: Path, manifest: Manifest) -> Path:
 
 
 def event_sums(folder: Path) -> dict[str, FileSum]:
-    """Return what a manifest says of the event files in a run folder."""
+    """Return a manifest's entries for the event files in a run folder."""
     return {path.name: _sum_of(path) for kind in FILE_PREFIX for path in event_files(folder, kind)}
 
 
@@ -243,8 +266,3 @@ def find_run_folders(roots: list[Path]) -> list[Path]:
             ):
                 found.add(folder)
     return sorted(found)
-
-
-def run_files(folders: list[Path], kind: type[Event]) -> list[Path]:
-    """Return the files of one event kind in all of ``folders``, in order."""
-    return [path for folder in folders for path in event_files(folder, kind)]

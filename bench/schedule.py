@@ -1,4 +1,4 @@
-"""Which runs a comparison consists of, in which order, and when it will be over (pure)."""
+"""The runs of a comparison, their order, and the time that they take (pure)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPlan:
-    """Which part of a comparison a cluster's life is: one turn, and what it takes to carry it out."""
+    """The part of a comparison that one cluster's life is: one turn, and the means to carry it out."""
 
     out: Path
     plan: Plan
@@ -103,7 +103,7 @@ def blocks_of(plan: Plan, seed: int) -> list[list[Turn]]:
 
 
 def expected_s(plan: Plan, turns: Sequence[Turn], *, done_s: Sequence[tuple[Turn, float]]) -> float:
-    """Return how long these turns will still take, from how long others took.
+    """Return the expected time of these turns, from the times of others.
 
     Args:
         done_s: Turns that are over, each with the seconds that it took.

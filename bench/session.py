@@ -21,8 +21,9 @@ import msgspec
 from routekeeper.bench.chronicle import Chronicle, reason_of
 from routekeeper.bench.cluster import RESTART_MAX_S, Cluster, Record
 from routekeeper.bench.director import Director, Progress
-from routekeeper.bench.events import Event, EventLog
+from routekeeper.bench.events import Event
 from routekeeper.bench.machine import commit, this_machine
+from routekeeper.bench.plan import REST, scenarios_of
 from routekeeper.bench.processes import (
     ArmLost,
     ClusterError,
@@ -30,9 +31,10 @@ from routekeeper.bench.processes import (
     sample_machine,
     sample_process,
 )
+from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.runfolder import Manifest, event_sums, void_folder, write_manifest
 from routekeeper.bench.schedule import SessionPlan
-from routekeeper.bench.split import split
+from routekeeper.bench.split import Slot, split
 
 SAMPLE_EVERY_S = 0.2
 COUNT_EVERY_S: Final = 0.5
@@ -55,10 +57,9 @@ class Session:
         self.plan = given.plan
         self._progress = progress
         given.spool.mkdir(parents=True, exist_ok=True)
-        self._recording = threading.Lock()
         self._log = EventLog(given.spool, "harness")
         self._chronicle = Chronicle(given)
-        self.cluster = make_cluster(given, self._record)
+        self.cluster = make_cluster(given, self.record)
         self._start_ns = time.monotonic_ns()
         self._over = threading.Event()
         self._director: Director | None = None
@@ -66,9 +67,9 @@ class Session:
         self._end_ns: int | None = None
         """When the load ended; None before, and if the arm lost before there was one."""
 
-    def _record(self, event: Event) -> None:
-        with self._recording:
-            self._log.record(event)
+    def record(self, event: Event) -> None:
+        """Record an event of the harness; may be called from any thread."""
+        self._log.record(event)
 
     # -- the run ------------------------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Session:
         return self.end()
 
     def measure(self, before_load: Callable[[], object]) -> None:
-        """Start everything, let the load and the faults go by; what runs is ended by :meth:`end`.
+        """Start everything, and wait for the end of load and faults; :meth:`end` ends the processes.
 
         Args:
             before_load: Called when everything has started; returns when nothing else needs the machine.
@@ -146,7 +147,7 @@ class Session:
         self._over.set()
         try:
             self.cluster.kill()
-            if self._director is not None:  # it may have been starting what it had struck
+            if self._director is not None:  # the director may have been starting a server that it had struck
                 self._director.join(RESTART_MAX_S)
                 self.cluster.kill()
             self._log.close()
@@ -156,16 +157,39 @@ class Session:
     # -- time goes by -------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
-        """Let the timetable go by, and users stay for as long as they linger."""
+        """Wait for the end of the timetable, and then for the users' last operations."""
         director = self._director = Director(
             self.cluster, self._chronicle, self._progress, start_ns=self._start_ns, over=self._over
         )
         director.start()
         self._watch(lambda: not director.is_busy)
-        end_ns = self._end_ns = self._chronicle.slots[-1].end_ns
+        slots = self._chronicle.slots
+        end_ns = self._end_ns = slots[-1].end_ns if slots else time.monotonic_ns()
         self.cluster.say_end(end_ns)
         linger_ns = round(self.plan.linger_s * 1e9)
         self._watch(lambda: time.monotonic_ns() >= end_ns + linger_ns)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Measure what brokers and servers cost when nobody asks them, if the plan has that."""
+        planned = [each for each in scenarios_of(self.plan, self.given.series) if each.name == REST]
+        if not planned or REST in self._chronicle.lost:
+            return
+        self._leave()
+        self._progress(REST)
+        self._chronicle.begins(REST)
+        self.cluster.observe(reading=False)
+        self.cluster.measure_disk(time.monotonic_ns())
+        begin_ns = time.monotonic_ns()
+        self.cluster.sample()
+        self.cluster.count()
+        end_ns = begin_ns + round(planned[0].quiet_s * self.given.series.stretch * 1e9)
+        self._watch(lambda: time.monotonic_ns() >= end_ns)
+        self.cluster.sample()
+        self.cluster.count()
+        over_ns = time.monotonic_ns()
+        self.cluster.measure_disk(over_ns)
+        self._chronicle.ends(begin_ns, over_ns + 1)
 
     def _leave(self) -> None:
         """Wait until every user has gone."""
@@ -195,32 +219,35 @@ class Session:
 
     def _sample(self, now_ns: int) -> None:
         self.cluster.sample()
-        self._record(sample_machine())
+        self.record(sample_machine())
         own = sample_process(os.getpid(), role="harness", index=0)
         if own is not None:
-            self._record(own)
-        with self._recording:
-            self._log.flush_if_due(now_ns)
+            self.record(own)
+        self._log.flush_if_due(now_ns)
 
     # -- run folders --------------------------------------------------------------------------------------
 
     def _sort(self) -> list[Path]:
-        """Cut what was recorded into runs, and say of each what it is."""
+        """Cut the recorded events into runs, and write each run's manifest."""
         slots = self._chronicle.slots
         for slot in slots:
             shutil.rmtree(slot.folder, ignore_errors=True)
             slot.folder.mkdir(parents=True)
         split(self.given.spool, slots)
         for slot in slots:
-            done = msgspec.structs.replace(
-                self._manifest(slot.scenario, slot.begin_ns, slot.end_ns),
-                ended_ns=time.monotonic_ns(),
-                lost=self._chronicle.lost.get(slot.scenario),
-                files=event_sums(slot.folder),
-            )
-            write_manifest(slot.folder, done)
+            self.write_manifest(slot)
         self._keep_logs()
         return [slot.folder for slot in slots]
+
+    def write_manifest(self, slot: Slot) -> None:
+        """Write the manifest of a run beside its events."""
+        done = msgspec.structs.replace(
+            self._manifest(slot.scenario, slot.begin_ns, slot.end_ns),
+            ended_ns=time.monotonic_ns(),
+            lost=self._chronicle.lost.get(slot.scenario),
+            files=event_sums(slot.folder),
+        )
+        write_manifest(slot.folder, done)
 
     def _set_aside(self, reason: str) -> None:
         if not hasattr(self.cluster, "servers"):

@@ -69,7 +69,7 @@ def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Ev
             standing[key] = event
         if place < len(slots):
             yield place, event
-        elif isinstance(event, (View, Delivery)):  # what was sent or changed last is seen after the end
+        elif isinstance(event, (View, Delivery)):  # the last sends and changes are seen after the end
             yield len(slots) - 1, event
     for rest in range(stated + 1, len(slots)):
         for event in standing.values():
@@ -92,7 +92,7 @@ def _by_time(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _key(event: Event) -> object | None:
-    """Return whose state an event says; None if it says none that lasts."""
+    """Return the subject whose lasting state an event states; None if it states none."""
     match event:
         case View():
             return event.observer, event.index, event.topic
@@ -103,7 +103,7 @@ def _key(event: Event) -> object | None:
 
 
 def _again(event: Event, t_ns: int) -> Event | None:
-    """Return what states the same at another instant; None for what has ended."""
+    """Return an event that states the same at another instant; None for an ended state."""
     match event:
         case View(state="end"):
             return None

@@ -1,4 +1,4 @@
-"""Settings of the shell and the system that are somebody else's: Spark, Java, locale, home, user."""
+"""Settings of the shell and the system that a run depends on: Spark, Java, locale, home, user."""
 
 from __future__ import annotations
 

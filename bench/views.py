@@ -1,4 +1,4 @@
-"""Readings of who lists what, compressed to transitions (pure)."""
+"""Readings of listed brokers and topics, compressed to transitions (pure)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

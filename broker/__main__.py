@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from routekeeper.remoting.interrupt import end_quietly_when_interrupted
+from routekeeper.remoting.interrupt import Hangups, end_quietly_when_interrupted
+
+hangups = Hangups()  # before the other modules are loaded, which takes a while
+hangups.hold()
+end_quietly_when_interrupted()
+# ruff: noqa: E402
+
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
 print_any_text()
-# ruff: noqa: E402
 
 import argparse
 import asyncio
@@ -32,7 +36,7 @@ from routekeeper.broker.config import (
     is_broker_name,
 )
 from routekeeper.broker.errors import SettingError, StoreUnusable
-from routekeeper.broker.foreign_settings import fit_settings
+from routekeeper.broker.foreign_settings import fit_settings, refuse_missed
 from routekeeper.broker.server.ending import UNORDERLY, end_at_signals
 from routekeeper.broker.server.founding import default_place, name_of_store, stores_below
 from routekeeper.broker.server.loading import read_changed_settings
@@ -63,13 +67,19 @@ _DATA: Final = Path("data")
 """Holds the store where no place is named."""
 
 
-def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    announcer: AnnouncerFactory = Registrar,
+    fixed_keys: frozenset[str] = frozenset(),
+) -> int:
     """Run ``mqbroker``; return its exit code, of those that docs/operations.md lists.
 
     SIGHUP has it read settings and files again; of a closed terminal, it stops it in order, with 129.
 
     Args:
         announcer: Makes what keeps the nameservers informed.
+        fixed_keys: Settings that it reads at its start only.
     """
     write_stderr_in_thread()
     try:
@@ -104,7 +114,8 @@ def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Reg
     except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
         pass
     try:
-        return runner(_run(config, directory, announcer, changed, arguments=arguments, file=file))
+        work = _run(config, directory, announcer, changed, fixed_keys, arguments=arguments, file=file)
+        return runner(work)
     except (SettingError, StoreUnusable) as error:
         return _complain(error)
     except Exception:
@@ -117,13 +128,14 @@ async def _run(
     directory: Path,
     announcer: AnnouncerFactory,
     changed: Mapping[str, str],
+    fixed_keys: frozenset[str],
     *,
     arguments: argparse.Namespace,
     file: Mapping[str, str],
 ) -> int:
     stop = asyncio.Event()
     manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
-    server = BrokerServer(config, directory, announcer, changed_settings=changed)
+    server = BrokerServer(config, directory, announcer, changed_settings=changed, fixed_keys=fixed_keys)
 
     def resolve(content: Mapping[str, str]) -> dict[str, str]:
         found, _, _ = _settings(arguments, content, changed=server.changed_settings)
@@ -133,12 +145,13 @@ async def _run(
         file,
         read=lambda: _file(arguments.config),
         resolve=resolve,
-        reloadable=("logLevel", *NAMESRV_KEYS),
+        reloadable=frozenset({"logLevel"}) | NAMESRV_KEYS - fixed_keys,
         take=server.take_settings,
         refusals=(SettingError,),
     )
     reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
     ending = end_at_signals(stop, reload.begin)
+    hangups.heed(reload.begin)  # a signal that came before
     beside: list[asyncio.Task[None]] = []
     bind_unnamed = _bind_unnamed(arguments, file)
 
@@ -207,7 +220,7 @@ def _file(name: str | None) -> dict[str, str]:
 
 
 def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> None:
-    """Have log lines written as flags and file say: what is wrong with other settings is logged.
+    """Set the log up as flags and file say, first of all: errors of other settings are logged.
 
     Raises:
         SettingError: If a setting of the log is bad.
@@ -228,7 +241,7 @@ def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> N
 def _settings(
     arguments: argparse.Namespace, values: Mapping[str, str], *, changed: dict[str, str] | None = None
 ) -> tuple[BrokerConfig, Path, dict[str, str]]:
-    """Lay the flags over what was changed at run time over the file over the defaults, and check the result.
+    """Merge the settings and check them: flags win over changes at run time, those over the file.
 
     Args:
         values: Of the settings file.
@@ -310,6 +323,7 @@ def _settings(
         raise SettingError(f"{directory}/config/{SETTINGS}: {error}") from None
     config, unknown = apply_properties(config, flags)
     if unknown:
+        refuse_missed(unknown[0], flags[unknown[0]].strip().lower())
         raise SettingError(f"--set {unknown[0]}: no such setting")
     config.validate()
     return config, directory, changed
@@ -336,7 +350,7 @@ def _founding(config: BrokerConfig, *, is_named: bool) -> tuple[Path, str]:
     """
     asked = config.broker_name or None if is_named else None
     if asked is not None and not is_broker_name(asked):
-        return Path(config.store_path or "data"), asked  # refused with all other settings
+        return Path(config.store_path or "data"), asked  # the check of all settings refuses it later
     try:
         if config.store_path:
             directory = Path(config.store_path)

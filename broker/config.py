@@ -11,6 +11,7 @@ from routekeeper.broker.errors import SettingError
 from routekeeper.broker.store.message_index import FILE_MESSAGES
 from routekeeper.broker.store.retention import parse_hours
 from routekeeper.remoting.acl.addresses import AddressError, parse_networks
+from routekeeper.remoting.address_server import url_of
 from routekeeper.remoting.addresses import FORM, address_fault, split_address
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 from routekeeper.remoting.errors import LocalProtocolError
@@ -37,6 +38,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "listenPort": (0, 65_535),
     "advertisePort": (0, 65_535),
     "updateNameServerAddrPeriod": (1000, 86_400_000),
+    "fetchNamesrvAddrInterval": (1000, 86_400_000),
     "haListenPort": (0, 65_535),
     "brokerPermission": (0, 7),
     "timerDivisor": (1, 1000),
@@ -96,6 +98,10 @@ class BrokerConfig:
     namesrv_addr: str = _setting("namesrvAddr", "", live=True)
     look_up_namesrv: bool = _setting("fetchNameSrvAddrByDnsLookup", False, live=True)
     look_up_period_ms: int = _setting("updateNameServerAddrPeriod", 120_000, live=True)
+    fetch_namesrv: bool = _setting("fetchNamesrvAddrByAddressServer", False, live=True)
+    fetch_period_ms: int = _setting("fetchNamesrvAddrInterval", 10_000, live=True)
+    namesrv_domain: str = _setting("rocketmq.namesrv.domain", "jmenv.tbsite.net")
+    namesrv_domain_subgroup: str = _setting("rocketmq.namesrv.domain.subgroup", "nsaddr")
     listen_port: int = _setting("listenPort", 10911)
     bind_host: str = _setting("bindAddress", "127.0.0.1")
     broker_ip: str = _setting("brokerIP1", "")
@@ -173,7 +179,8 @@ class BrokerConfig:
     tls_client_auth: str = _setting("tlsClientAuth", "")
     tls_config: str = _setting("tlsConfig", "")
 
-    # TLS towards nameservers, see broker.server.namesrv_tls. Source: TlsSystemConfig, RocketMQ 4.9 and 5.3.
+    # Settings of TLS towards nameservers, see broker.server.namesrv_tls. Source: TlsSystemConfig, RocketMQ
+    # 4.9 and 5.3.
     tls_enable: str = _setting("tls.enable", "")
     tls_client_cert: str = _setting("tls.client.certPath", "")
     tls_client_key: str = _setting("tls.client.keyPath", "")
@@ -194,8 +201,22 @@ class BrokerConfig:
         return tuple(dict.fromkeys(part for part in parts if part))
 
     @property
+    def asks_address_server(self) -> bool:
+        """Say whether an address server names the nameservers; a given list wins over it, as in RocketMQ."""
+        return self.fetch_namesrv and not self.namesrv_addrs
+
+    @property
+    def address_server_url(self) -> str:
+        """Page of the address server.
+
+        Raises:
+            ValueError: If domain or subgroup cannot be part of one; says what is allowed.
+        """
+        return url_of(domain=self.namesrv_domain, subgroup=self.namesrv_domain_subgroup, environment="")
+
+    @property
     def rpc_hooks(self) -> tuple[str, ...]:
-        """Names of the hooks of the wire, in their order."""
+        """Names of the hooks that see requests, in the order in which they are called."""
         return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
@@ -279,6 +300,10 @@ class BrokerConfig:
             if not is_address(addr):
                 fault = address_fault(addr, form=ADDR_FORM, separator="semicolons")
                 raise SettingError(f"namesrvAddr: {addr[:300]!r} {fault}")
+        try:
+            self.address_server_url  # noqa: B018 - raises when malformed
+        except ValueError as error:
+            raise SettingError(str(error)) from None
         for key, value in (
             ("tls.enable", self.tls_enable),
             ("tls.client.authServer", self.tls_client_auth_server),
@@ -348,12 +373,17 @@ LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metada
 #: Keys whose values are shown to nobody.
 SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
 #: Keys that decide which nameservers the broker registers with.
-NAMESRV_KEYS: Final = frozenset({"namesrvAddr", "fetchNameSrvAddrByDnsLookup", "updateNameServerAddrPeriod"})
+NAMESRV_KEYS: Final = frozenset(
+    {
+        *("namesrvAddr", "fetchNameSrvAddrByDnsLookup", "updateNameServerAddrPeriod"),
+        *("fetchNamesrvAddrByAddressServer", "fetchNamesrvAddrInterval"),
+    }
+)
 #: Keys that ``-m`` prints. Source: ImportantField in BrokerConfig and MessageStoreConfig, RocketMQ 5.3.
 IMPORTANT_KEYS: Final = frozenset(
     {
         *("namesrvAddr", "brokerIP1", "listenPort", "brokerName", "brokerClusterName", "brokerId"),
-        "fetchNameSrvAddrByDnsLookup",
+        *("fetchNameSrvAddrByDnsLookup", "fetchNamesrvAddrByAddressServer"),
         *("autoCreateTopicEnable", "autoCreateSubscriptionGroup", "traceTopicEnable"),
         *("rejectTransactionMessage", "aclEnable", "storePathRootDir", "storePathCommitLog"),
         *("flushIntervalCommitLog", "deleteWhen", "fileReservedTime", "maxTransferBytesOnMessageInMemory"),
@@ -375,7 +405,7 @@ def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[B
         if item is None:
             unknown.append(key)
             continue
-        # Trimmed, as 5.x brokers do.
+        # Blanks around it are removed, as 5.x brokers do.
         changes[item.name] = _parse(key, text.strip(_BLANKS), type(item.default))
     return replace(config, **changes), tuple(sorted(unknown))
 
@@ -410,7 +440,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 def _parse(key: str, text: str, kind: type) -> Any:
     if not text.isprintable():
-        # Line ends would be other settings to anyone who reads them in request 26's answer.
+        # A line end in a value would look like a further setting in the answer to request 26.
         raise SettingError(f"{key}={text[:80]!r}: allowed are printable characters on one line")
     if kind is str:
         return text.upper() if key == "logLevel" else text

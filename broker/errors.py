@@ -8,7 +8,7 @@ from typing import Final
 
 from routekeeper.remoting.codes import ResponseCode
 
-#: Errors of a disk without room: none at all, none for this user, none in this file.
+#: Errors of a disk without room: it is full, the user's quota is used up, or the file is too large.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -87,7 +87,7 @@ _REASONS: Final[dict[int, Refused]] = {
 
 
 def refused_for(error: OSError | StoreUnavailable) -> Refused:
-    """Return how a send is counted that the disk refused."""
+    """Return the reason under which a send that the disk refused is counted."""
     if isinstance(error, StoreUnavailable):
         return error.reason
     return Refused.DISK_FULL if error.errno in _FULL else Refused.DISK_FAILED

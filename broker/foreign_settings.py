@@ -13,18 +13,17 @@ from routekeeper.remoting.properties import closed_door
 _UNSUPPORTED: Final = {
     "rejectTransactionMessage": ("false", "transactions are not supported, their messages are refused"),
     "enablePropertyFilter": ("true", "SQL92 filters are not supported, pulls with one are refused"),
-    "fetchNamesrvAddrByAddressServer": ("true", "no address server is asked, name them in namesrvAddr"),
 }
 #: Settings without which messages would have fewer copies than asked for.
 _REPLICATION: Final = ("enableDLegerCommitLog", "enableControllerMode")
 #: Numbers that RocketMQ moves into their range; elsewhere a number below the range is a mistake.
 _MOVED_UP: Final = frozenset({"diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"})
-#: Numbers that name one thing, so that no other one can stand for them.
+#: Numbers that name one certain thing, so that no near number can replace them.
 _EXACT: Final = frozenset({"listenPort", "advertisePort", "haListenPort", "brokerPermission", "timerDivisor"})
 
 
 def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the settings of a file as far as they can be honoured, and a line for each one that cannot.
+    """Return the settings of a file that can be honoured, and a line for each other one.
 
     Raises:
         SettingError: If ignoring a setting would break a promise or open a door.
@@ -36,11 +35,7 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
             del fitting[key]
             fitting["tls.enable"] = value
             continue
-        reason = closed_door(key, value)
-        if key in _REPLICATION and value == "true":
-            reason = "there is no replication, allowed is false"
-        if reason is not None:
-            raise SettingError(f"{key}={value}: {reason}")
+        refuse_missed(key, value)
         unsupported, why = _UNSUPPORTED.get(key, (None, ""))
         if value == unsupported:
             del fitting[key]
@@ -53,8 +48,24 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     return fitting, tuple(warnings)
 
 
+def refuse_missed(key: str, value: str) -> None:
+    """Refuse a setting of RocketMQ that is missing here, if its loss breaks a promise or opens a door.
+
+    Args:
+        value: In small letters, without blanks around it.
+
+    Raises:
+        SettingError: With the reason.
+    """
+    reason = closed_door(key, value)
+    if key in _REPLICATION and value == "true":
+        reason = "there is no replication, allowed is false"
+    if reason is not None:
+        raise SettingError(f"{key}={value}: {reason}")
+
+
 def _bound(key: str, value: str) -> int | None:
-    """Return the number to use instead; None if the value is in its range, or none can stand for it."""
+    """Return the number to use instead; None if the value is in its range, or nothing can replace it."""
     if key not in RANGES or key in _EXACT or not (value.isascii() and value.isdecimal() and len(value) < 19):
         return None
     low, high = RANGES[key]

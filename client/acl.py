@@ -31,4 +31,4 @@ class Credentials(Keys):
         return self.signed(request)
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Nothing: answers are not signed."""
+        """Do nothing: answers are not signed."""

@@ -272,7 +272,7 @@ class Admin:
         return ConsumeStats.decode(response.body)
 
     def consumer_connection(self, broker_addr: str, group: str) -> Operation[ConsumerConnection]:
-        """Return the members of a group that a broker hears of, and what they subscribe to.
+        """Return the members of a group that are connected with a broker, and their subscriptions.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`; code 206 if none.
@@ -284,7 +284,7 @@ class Admin:
         return ConsumerConnection.decode(response.body)
 
     def consumer_groups_of(self, broker_addr: str, topic: str) -> Operation[tuple[str, ...]]:
-        """Return the groups that consume a topic, as one of its brokers knows them.
+        """Return the groups that one broker knows as consumers of a topic.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -377,7 +377,7 @@ def all_addrs(info: ClusterInfo, cluster_name: str) -> tuple[str, ...]:
 
 
 def topic_count(answer: RemotingCommand) -> int:
-    """Return how many topics an answer to 205 or 327 names.
+    """Return the number of topics in an answer to 205 or 327.
 
     Raises:
         RemoteProtocolError: If it names none.

@@ -116,7 +116,7 @@ class Client:
     async def close(self) -> None:
         """Close consumers and producers, end the background tasks, close the connections."""
         if self.core.closing or os.getpid() != self._pid:
-            return  # a fork has nothing to close: it is the parent who is a member
+            return  # a forked process has nothing to close: the parent is the member
         self._check_loop()
         try:
             await self.perform(self.core.close())
@@ -126,7 +126,8 @@ class Client:
             try:
                 await self._transport.close()
                 if self._started:
-                    # The tasks have caught what they met; without this the body's exception would come out in
+                    # The tasks have caught their own exceptions; without this the body's exception would come
+                    # out in
                     # a group.
                     await self._group.__aexit__(None, None, None)
             finally:
@@ -160,14 +161,14 @@ class Client:
             raise WrongLoop
 
     async def perform(self, operation: Operation[T]) -> T:
-        """As :meth:`run`, also for what is left to be done once the client is closed."""
+        """Run an operation as :meth:`run` does, even after the client was closed."""
         if os.getpid() != self._pid:
             operation.close()
             raise ForkedClient(self._pid, os.getpid())
         try:
             effect = next(operation)
             while True:
-                if isinstance(effect, Clock):  # the most frequent one, and it waits for nothing
+                if isinstance(effect, Clock):  # the most frequent effect, which waits for nothing
                     effect = operation.send(self._now())
                     continue
                 try:
@@ -265,7 +266,7 @@ class Client:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # it is we who are to end
+                raise  # this very task was cancelled, not the other one
             raise ListenerEnded(error) from error
         except SystemExit as error:
             raise ListenerEnded(error) from error
@@ -325,7 +326,7 @@ class Client:
 
 
 def _warn_of_unsent(core: ClientCore) -> None:
-    """Tell of messages that were put, when a client goes whose loop ended without it."""
+    """Log the messages of :meth:`put` that are lost, when a client is deleted after its loop has ended."""
     unsent = 0 if core.closing else core.unsent()
     if unsent:
         log.warning("messages not sent before the end of the loop unknown=%d", unsent)

@@ -95,7 +95,7 @@ class Producer:
         select: QueueSelector | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Take a message to be sent in a batch with others, after ``linger_s`` at the latest.
+        """Add a message to a batch, which is sent after ``linger_s`` at the latest.
 
         Waits while ``buffer_size`` bytes are on their way. The future ends as :meth:`send` would; before that
         ``on_delivery(error, result)``, a plain function, is called; one of the two is None.
@@ -111,11 +111,11 @@ class Producer:
         return future
 
     async def flush(self) -> None:
-        """Send what :meth:`put` has taken, and return once the result of each is known."""
+        """Send the messages of :meth:`put`, and return once the result of each is known."""
         await self._client.perform(self._linger.flush())
 
     async def close(self) -> None:
-        """Send what :meth:`put` has taken, leave the group."""
+        """Send the messages of :meth:`put`, and leave the group."""
         await self._client.perform(self._client.core.close_producer(self.core.config.group, self.core))
 
 
@@ -125,11 +125,12 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> l
         if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
             failures.append(failure)
         if future.done():
-            continue  # its owner does not want to know
+            continue  # the owner has cancelled the future
         if isinstance(outcome, RemotingError):
             future.set_exception(outcome)
             if on_delivery is not None:
-                future.exception()  # told already: nobody has to look at the future, too
+                # The error was reported already, so asyncio must not warn about the future.
+                future.exception()
         else:
             future.set_result(outcome)
     return failures
@@ -166,7 +167,7 @@ class Consumer:
     seek = _awaited(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Pull and hand out nothing of these queues, of all assigned ones if none is named."""
+        """Stop pulling and handing out messages of these queues, or of all assigned queues."""
         self.core.pause(queues or self.core.assigned)
 
     def resume(self, *queues: MessageQueue) -> None:

@@ -1,4 +1,4 @@
-"""Which queues a member of a push consumer's group consumes: its share, the locks on them, their offsets."""
+"""The queues of a member of a push consumer's group: its share, the locks on them, their offsets."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 #: Our own limit on how long a lock on a queue counts. Source: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
 _LOCK_LIVES_S: Final = 30.0
-#: Offsets stored beside each other.
+#: Offsets that are stored at a time.
 STORED_AT_ONCE: Final = 64
 _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
-#: Brokers that are asked beside each other: one that does not answer must not hold up the others.
+#: Brokers that are asked at a time: one that does not answer must not hold up the others.
 _ASKED_AT_ONCE: Final = 16
 #: Brokers that are asked in turn for the members of the group.
 _MEMBER_TRIES: Final = 3
@@ -63,7 +63,7 @@ class Assignment:
         orderly: bool,
         auto_store: bool,
     ) -> None:
-        """Take what is subscribed, by topic (it may change later), and what runs for each queue."""
+        """Take the subscriptions by topic (they may change later) and the operation for each queue."""
         self.config = config
         self._orderly = orderly
         self._auto_store = auto_store
@@ -140,11 +140,12 @@ class Assignment:
             if settled:
                 self._trouble.worked((yield from read_clock()).now_s)
             period_s = min(config.rebalance_s, config.lock_s) if self._orderly else config.rebalance_s
-            # what could not be settled (a broker that does not know us yet, a lock held) is tried again soon
+            # an assignment that failed (the broker does not know us yet, or another member holds the lock) is
+            # tried again soon
             yield from wait(self.changed, seen, period_s if settled else 1.0)
 
     def _balance(self, topic: str) -> Operation[bool]:
-        """Bring the assigned queues of a topic to our share; return whether nothing is left to do."""
+        """Adjust the assigned queues of a topic to our share; return whether that is complete."""
         if not self._directory.routes.subscribe(topic):
             yield from self._directory.refresh_quietly(topic)
         queues = sorted(self._directory.routes.subscribe(topic))
@@ -176,7 +177,7 @@ class Assignment:
         return all(queue in self.queues and not self._leaving(queue) for queue in share)
 
     def _side_by_side(self, operations: Iterable[Operation[None]]) -> Operation[None]:
-        """Run one operation for each broker; a member that ends starts nothing beside it."""
+        """Run one operation for each broker, side by side; a member that is ending starts none."""
         at_once = 1 if self._stopping or self._core.closing else _ASKED_AT_ONCE
         yield from together(operations, f"rebalance {self.config.group}", at_once=at_once)
 
@@ -210,7 +211,7 @@ class Assignment:
         yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Go on with another offset; what was pulled and not consumed is forgotten.
+        """Go on with another offset; messages that were pulled and not consumed are dropped.
 
         Raises:
             InvalidArgument: If the offset is none, or the queue is not consumed by this member.
@@ -266,7 +267,7 @@ class Assignment:
             yield from self._unlock((queue,))
 
     def _finish(self, process: ProcessQueue[Taken]) -> Operation[None]:
-        """Let the batch in flight end, but not wait for ever: the broker's lock ends too."""
+        """Wait for the batch in flight, with a limit: the broker's lock ends, too."""
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + _LOCK_LIVES_S
         while not (process.idle or self._stopping) and instant.now_s < deadline_s:
@@ -294,7 +295,8 @@ class Assignment:
                 failure = error
                 continue
             if members is None:
-                # It forgot us (restarted): giving up our queues for that would only stop consumption.
+                # The broker has restarted and forgotten us: to give up our queues would only stop
+                # consumption.
                 yield from self._core.beat()
             return members
         if failure is not None:
@@ -383,7 +385,7 @@ class Assignment:
     def store(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
     ) -> Operation[None]:
-        """As :meth:`commit`; a failure is logged, and the next time tries again."""
+        """Store offsets as :meth:`commit`; a failure is logged, and the next call tries again."""
         try:
             yield from self.commit(queue, process, oneway=oneway, last=last)
         except RemotingError as error:
@@ -429,7 +431,7 @@ class Assignment:
             self._stored[queue] = offset
 
     def _tell(self, text: str, *values: object) -> Operation[None]:
-        """Warn of what failed, unless it was this member's own end that cut it off."""
+        """Log failures as warnings, unless this member's own end caused them."""
         text, values = text + " group=%s", (*values, self.config.group)
         if self._stopping or self._core.closing:
             log.info(text, *values)

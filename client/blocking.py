@@ -74,7 +74,7 @@ from .tls import secured
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Seconds that threads get to end that nothing holds.
+#: Seconds in which threads that wait for nothing must end.
 _MOMENT_S: Final = 1.0
 MakeCore = Callable[[ClientConfig, Identity, random.Random], ClientCore]
 _serials: Final = itertools.count(secrets.randbits(31))
@@ -113,7 +113,8 @@ class Client:
         )
         self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
-        self._spawning = threading.Lock()  # a thread is known once it runs; none begins once we wait for all
+        # A thread is listed once it runs; no thread starts after we wait for all.
+        self._spawning = threading.Lock()
         if not 1 <= send_threads <= send_async_max <= 1 << 20:
             raise InvalidArgument(
                 f"send_threads={send_threads}, send_async_max={send_async_max},"
@@ -147,7 +148,7 @@ class Client:
         left then fail, and say what became of them.
         """
         if self.core.closing or os.getpid() != self._pid:
-            return  # a fork has nothing to close: it is the parent who is a member
+            return  # a forked process has nothing to close: the parent is the member
         _open_clients.pop(id(self), None)
         deadline_s = time.monotonic() + self.core.config.shutdown_s
         try:
@@ -193,7 +194,7 @@ class Client:
             raise ClientClosed("the client is closed, make a new one")
 
     def perform(self, operation: Operation[T]) -> T:
-        """As :meth:`run`, also for what is left to be done once the client is closed."""
+        """Run an operation as :meth:`run` does, even after the client was closed."""
         if os.getpid() != self._pid:
             operation.close()
             raise ForkedClient(self._pid, os.getpid())
@@ -342,7 +343,7 @@ class Client:
             case Deliver():
                 return _deliver(effect)
             case Fetch():
-                # HTTP and TLS are 30 ms of loading, and most commands speak remoting only
+                # HTTP and TLS take 30 ms to load, and most commands speak remoting only
                 from .fetch import http_fetch
 
                 return http_fetch(effect, None if self._tls is None else self._tls.context())
@@ -402,9 +403,9 @@ _finalized: Final[set[int]] = set()
 
 
 def _close_at_the_end(client: Client) -> None:
-    """Have a client closed when the program ends without having done so."""
+    """Register a client to be closed at the end of a program that did not close it."""
     _open_clients[id(client)] = client
-    # A child of multiprocessing ends without what is registered at atexit.
+    # A child of multiprocessing does not run functions of atexit.
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None and os.getpid() not in _finalized:
         _finalized.add(os.getpid())

@@ -124,7 +124,7 @@ class Producer:
         select: QueueSelector | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Future[SendResult]:
-        """Take a message to be sent in a batch with others, after ``linger_s`` at the latest.
+        """Add a message to a batch, which is sent after ``linger_s`` at the latest.
 
         Waits while ``buffer_size`` bytes are on their way. The future ends as :meth:`send` would; before that
         ``on_delivery(error, result)`` is called in a thread of the client, one of the two is None.
@@ -140,11 +140,11 @@ class Producer:
         return future
 
     def flush(self) -> None:
-        """Send what :meth:`put` has taken, and return once the result of each is known."""
+        """Send the messages of :meth:`put`, and return once the result of each is known."""
         self._client.perform(self._linger.flush())
 
     def close(self) -> None:
-        """Send what :meth:`put` has taken, leave the group."""
+        """Send the messages of :meth:`put`, and leave the group."""
         self._client.perform(self._client.core.close_producer(self.core.config.group, self.core))
 
 
@@ -154,7 +154,7 @@ def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[Ba
         if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
             failures.append(failure)
         if not future.set_running_or_notify_cancel():
-            continue  # its owner does not want to know
+            continue  # the owner has cancelled the future
         if isinstance(outcome, RemotingError):
             future.set_exception(outcome)
         else:
@@ -197,7 +197,7 @@ class Consumer:
     seek = _performed(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Pull and hand out nothing of these queues, of all assigned ones if none is named."""
+        """Stop pulling and handing out messages of these queues, or of all assigned queues."""
         with self._client.between_steps:
             self.core.pause(queues or self.core.assigned)
 

@@ -1,4 +1,4 @@
-"""Functions that users hand over: which of them can be run, and results that mean nothing. Pure."""
+"""Checks of users' functions: that they can be called, and that their results mean something. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gives_coroutine(call: Any) -> bool:
 
 
 def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = False) -> None:
-    """Refuse what would be called and never run.
+    """Refuse a function that would be called and whose code would never run.
 
     Args:
         name: How users call it.
@@ -83,7 +83,7 @@ def never_runs(result: Any) -> bool:
 
 
 def discarded(result: Any) -> str:
-    """Describe what a callback returned and should not have; close it if it is a coroutine or generator."""
+    """Describe a result that a callback must not return; close it if it is a coroutine or generator."""
     text = shortened(repr(result))
     if isinstance(result, Coroutine | Generator):
         result.close()

@@ -28,7 +28,7 @@ from .errors import InvalidArgument
 _NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
 MESSAGE_SIZE_MAX: Final = 4 * 1024 * 1024
 #: Longest group, with its namespace, whose retry topic has the length of a topic: brokers of 4.9 take back
-#: nothing of a longer one. RocketMQ's client refuses those, too, since July 2025.
+#: no message of a longer one. RocketMQ's client refuses those, too, since July 2025.
 CLIENT_GROUP_LENGTH_MAX: Final = TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
 #: Queues of a topic that a producer names before it exists. Source: DefaultMQProducer.defaultTopicQueueNums.
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
@@ -365,7 +365,7 @@ def check_group(group: str) -> str:
 
 
 def check_text(what: str, text: object) -> None:
-    """Refuse what is no text, or cannot be sent as UTF-8.
+    """Refuse a value that is no text, or that cannot be sent as UTF-8.
 
     Raises:
         InvalidArgument: If it is such.
@@ -380,7 +380,7 @@ def check_text(what: str, text: object) -> None:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Refuse what is no timeout of a request; one that is over already is one.
+    """Refuse a value that is no timeout of a request; 0 and less are allowed, and are over at once.
 
     Raises:
         InvalidArgument: If it is none.
@@ -390,7 +390,7 @@ def check_timeout(timeout_s: float) -> None:
 
 
 def check_queue(queue: object) -> None:
-    """Refuse what is no queue.
+    """Refuse a value that is no queue.
 
     Raises:
         InvalidArgument: If it is none.

@@ -72,11 +72,11 @@ Listener = Callable[[Sequence[ReceivedMessage]], Any]
 
 
 class NoResult(ClientError):
-    """A listener returned something that says nothing about its messages."""
+    """A listener returned a value that is neither success nor failure."""
 
 
 def _checked_result(result: Any) -> ConsumeResult:
-    """Return what a listener says of its messages.
+    """Return the listener's result for its messages.
 
     Raises:
         NoResult: If it says nothing: a coroutine that nobody awaited has not looked at them.
@@ -154,7 +154,7 @@ class PushConsumerCore(GroupMember):
         return super().on_request(request)
 
     def _consume_directly(self, request: RemotingCommand) -> Operation[RemotingCommand]:
-        """Give an operator's message to the listener; it counts for nothing else."""
+        """Give an operator's message to the listener; no offset or retry depends on it."""
         stored, _ = decode_message(request.body)
         message = receive(stored, request.ext_fields.get("brokerName", ""))
         before: Instant = yield Clock()
@@ -218,7 +218,7 @@ class PushConsumerCore(GroupMember):
     def _listen(
         self, queue: MessageQueue, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]
     ) -> Operation[None]:
-        """Give messages to the user's code, and follow what it says of them."""
+        """Give messages to the user's code, and act on its result."""
         failure: Exception | None = None
         try:
             result = _checked_result((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
@@ -244,7 +244,7 @@ class PushConsumerCore(GroupMember):
         if result is not ConsumeResult.RECONSUME_LATER:
             process.done(batch)
         elif self.config.broadcast:
-            if failure is None:  # a failure was told already
+            if failure is None:  # the failure was logged already
                 self._listener_trouble.failed(
                     instant.now_s,
                     "messages dropped, a broadcast group cannot have them again group=%s queue=%s",
@@ -347,7 +347,7 @@ class PushConsumerCore(GroupMember):
 
     def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[bool]:
         """Send a copy to the retry topic as one that was consumed so often; return success."""
-        # Tags and keys among them: other clients write what our users may not.
+        # The copy keeps tags and keys as they are: other clients write some that ours refuses.
         kept = message.properties.items()
         properties = {name: value for name, value in kept if name not in (PROPERTY_WAIT, PROPERTY_DELAY)}
         properties[PROPERTY_RETRY_TOPIC] = message.topic

@@ -36,7 +36,7 @@ PEER_REQUESTS: Final = (
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
-#: Those of them that a broker waits for.
+#: The requests among those that a broker waits for.
 _ANSWERED: Final = PEER_REQUESTS[2:]
 #: Serves them: returns an answer, at once or as an operation; None if it has none.
 PeerHandler = Callable[[RemotingCommand], "RemotingCommand | Operation[RemotingCommand] | None"]
@@ -112,7 +112,7 @@ class ClientCore:
         yield Spawn(self._keep_heartbeat(), "heartbeat")
 
     def close(self) -> Operation[None]:
-        """Close the consumers, leave the producer groups, let all background operations come to their end."""
+        """Close the consumers, leave the producer groups, and end all background operations in order."""
         at_once = _TOLD_AT_ONCE if self._started else 1
         parts = [close() for close in tuple(self._closers.values())]
         yield from together(parts, "close", at_once=at_once)
@@ -123,7 +123,7 @@ class ClientCore:
         self.stop.notify()
 
     def end(self) -> Operation[None]:
-        """End what :meth:`close` has left, or was kept from: nobody waits for this client any more.
+        """End the parts that :meth:`close` did not reach, because nobody waits for this client any more.
 
         Nothing is sent. The driver's background operations have ended, or never will.
         """
@@ -134,11 +134,11 @@ class ClientCore:
         self._enders.clear()
 
     def cache_room(self) -> int:
-        """Return how many bytes of bodies the consumers may take beside what they hold; below 0 if none."""
+        """Return how many more bytes of bodies the consumers may hold; below 0 if they hold too many."""
         return self.config.cache_size - sum(count() for count in self._cached.values())
 
     def unsent(self) -> int:
-        """Return how many messages that were put have no outcome yet."""
+        """Return the number of messages of ``put`` that have no outcome yet."""
         return sum(count() for count in self._unsent.values())
 
     def left_open(self) -> bool:
@@ -261,7 +261,7 @@ class ClientCore:
     def _each(
         self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str
     ) -> Operation[None]:
-        """Tell brokers something side by side, so that a silent one does not hold up the others.
+        """Notify brokers side by side, so that a silent one does not hold up the others.
 
         A client that was not started, or ends, starts nothing beside it and tells them in turn.
         """
@@ -269,7 +269,7 @@ class ClientCore:
         yield from together((tell(addr) for addr in addrs), name, at_once=at_once)
 
     def peer_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve a request that a broker sent us; return the answer, what brings it, or None for neither."""
+        """Serve a broker's request; return the answer, an operation that makes it, or None for no answer."""
         for handler in tuple(self._peer_handlers.values()):
             response = handler(request)
             if response is not None:
@@ -294,7 +294,7 @@ class ClientCore:
             log.info("oneway failed addr=%s code=%d error=%s", addr, request.code, error)
 
     def _heartbeat_addrs(self, *, consumers: bool) -> list[str]:
-        """Masters; with consumers also slaves, which serve reads."""
+        """Only masters; with consumers also slaves, which serve reads."""
         addrs: dict[str, None] = {}
         for by_id in self.directory.routes.brokers().values():
             for broker_id, addr in by_id.items():

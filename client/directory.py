@@ -1,4 +1,4 @@
-"""Operations that ask the nameservers, and what a client has learnt from them."""
+"""Operations that ask the nameservers, and a client's knowledge of addresses and routes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Directory:
         self.watchers: list[Callable[[], None]] = []
         #: True if :meth:`keep_routes` runs; if not, a send refreshes a route that is due itself.
         self.kept = False
-        #: The client has ended: what fails was cut off by that.
+        #: The client has ended, so a failure is only the consequence of that.
         self.closing = False
         self._refresh_trouble = TroubleLog(log, "routes are refreshed again")
 
@@ -145,7 +145,7 @@ class Directory:
     def tell_each(
         self, request: RemotingCommand, *, timeout_s: float | None = None
     ) -> Operation[tuple[EachAnswer, ...]]:
-        """Send a request to each nameserver, as RocketMQ's admin does; return what each of them said.
+        """Send a request to each nameserver, as RocketMQ's admin does; return the answer of each.
 
         No failure keeps the others from being told; who wants all or nothing looks at every answer.
 
@@ -167,7 +167,7 @@ class Directory:
         return tuple(answers)
 
     def nameserver_list(self) -> tuple[str, ...]:
-        """Return the addresses as configured, first to last; those a page named in addition at the end."""
+        """Return the configured addresses in order, and behind them those that the page of addresses adds."""
         known = self.nameservers.addrs
         configured = tuple(addr for addr in self.config.nameservers if addr in known)
         return configured + tuple(addr for addr in known if addr not in configured)
@@ -222,7 +222,7 @@ class Directory:
     def publish_info(
         self, topic: str, *, default_queue_nums: int, default_topic: str
     ) -> Operation[PublishInfo]:
-        """Return where to send: from the cache, or by asking if nothing usable is known.
+        """Return the queues to send to: from the cache, or from a nameserver if the cache has none.
 
         Raises:
             NoRoute: If there is no queue to send to.

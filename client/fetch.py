@@ -1,4 +1,4 @@
-"""HTTP, as the nameservers' own interface and a list of nameservers need it."""
+"""An HTTP client for the nameservers' own interface and for a page that lists nameservers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _UntilDeadline(io.RawIOBase):
-    """Reads from a socket until an instant: a server that sends a byte now and then moves no timeout on."""
+    """Reads from a socket until an instant; a server that sends single bytes cannot extend it."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock
@@ -45,7 +45,7 @@ class _UntilDeadline(io.RawIOBase):
 
 
 class _Readable:
-    """A socket as http.client asks for it."""
+    """A socket with the one method that http.client calls."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock
@@ -56,7 +56,7 @@ class _Readable:
 
 
 class _Connection(http.client.HTTPConnection):
-    """Tells a connection that was not made from one that broke; its timeout is for all that happens on it."""
+    """A connection that tells "not connected" from "broken"; its timeout covers all of its work."""
 
     def __init__(self, host: str, *, timeout: float, **more: Any) -> None:
         super().__init__(host, timeout=timeout, **more)
@@ -100,7 +100,7 @@ class _SecureHandler(urllib.request.HTTPSHandler):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirection as the reply: a token goes only where its owner sent it."""
+    """Returns a redirection as the reply: a token must go only to the address that its owner named."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

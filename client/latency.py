@@ -1,4 +1,4 @@
-"""Which brokers a producer leaves alone for a while because they were slow or did not answer. Pure.
+"""Brokers that a producer avoids for a while because they were slow or did not answer. Pure.
 
 RocketMQ's latency fault tolerance; as there, off unless it is asked for.
 """
@@ -30,7 +30,7 @@ class SlowBrokers:
         self._until_s: dict[str, float] = {}
 
     def sent(self, broker_name: str, latency_s: float, now_s: float) -> None:
-        """Note how long a send took that ended now."""
+        """Note the duration of a send that has ended now."""
         avoid_s = avoid_for_s(latency_s)
         if avoid_s:
             self._until_s[broker_name] = now_s + avoid_s

@@ -44,10 +44,10 @@ class BatchKey:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Messages that go together, and what is to be told of each when that is over.
+    """Messages of one batch, with the handle by which each message's outcome is reported.
 
     Attributes:
-        told: The outcome is known, and its owners have it.
+        reported: The outcome is known, and the owners have it.
     """
 
     key: BatchKey
@@ -55,7 +55,7 @@ class Batch:
     items: list[EncodedItem] = field(default_factory=list)
     handles: list[Any] = field(default_factory=list)
     size: int = 0
-    told: bool = False
+    reported: bool = False
 
 
 class Batches:
@@ -70,7 +70,7 @@ class Batches:
         self._open: dict[BatchKey, Batch] = {}
         self._closed: deque[Batch] = deque()
         self._busy: set[BatchKey] = set()
-        #: Taken, and not come to their end.
+        #: Batches that a sender has taken and not ended.
         self.under_way: list[Batch] = []
         #: Bytes that wait or are under way, and the messages they belong to.
         self.size = 0
@@ -107,7 +107,7 @@ class Batches:
         return None
 
     def done(self, batch: Batch) -> None:
-        """A batch that was taken has come to its end; nothing the second time."""
+        """Note the end of a batch that was taken; a second call does nothing."""
         if not self._ended(batch):
             return
         self.size -= batch.size
@@ -118,12 +118,12 @@ class Batches:
         return min((batch.due_s for batch in self._open.values()), default=None)
 
     def flush(self) -> None:
-        """Let nothing that is here now wait for others."""
+        """Close all open batches, so that their messages wait no longer."""
         for key in tuple(self._open):
             self._close(key)
 
     def abandon(self) -> list[Batch]:
-        """Give up what was not taken; return it."""
+        """Give up the messages that no sender has taken; return them."""
         self.flush()
         left = list(self._closed)
         self._closed.clear()
@@ -148,7 +148,7 @@ class Batches:
         self._closed.append(self._open.pop(key))
 
 
-#: Told of a delivery: the error or the result, the other one is None.
+#: Called with the outcome of a delivery: the error or the result; the other one is None.
 OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
 #: Takes outcomes of messages: (handle, result or error). Returns failures of their owners' callbacks.
 #: A coroutine function with the asyncio driver.
@@ -184,7 +184,7 @@ class LingerCore:
         queue: MessageQueue | None = None,
         select: QueueSelector | None = None,
     ) -> Operation[None]:
-        """Take a message; ``handle`` and its result are told once that is known.
+        """Add a message; ``handle`` and the result are reported once the result is known.
 
         Waits for room while ``buffer_size`` bytes wait or are under way.
 
@@ -219,7 +219,7 @@ class LingerCore:
             self._ripe.notify()
 
     def flush(self) -> Operation[None]:
-        """Send what was put, and wait until all of it has come to its end, no matter what that is."""
+        """Send all messages of :meth:`put`, and wait until each has an outcome of any kind."""
         self._batches.flush()
         self._ripe.notify()
         while self._batches.count:
@@ -228,7 +228,7 @@ class LingerCore:
             yield from wait(self._ended, seen, None)
 
     def close(self) -> Operation[None]:
-        """Send what was put, as long as it may take; what is left after that is told to be not applied.
+        """Send the messages of :meth:`put` in the time for closing; others are reported as not applied.
 
         A warning says how many messages were not sent.
         """
@@ -282,8 +282,8 @@ class LingerCore:
             yield from self._settle(batch, error)
 
     def _settle(self, batch: Batch, error: RemotingError) -> Operation[None]:
-        if not batch.told:
-            batch.told = True
+        if not batch.reported:
+            batch.reported = True
             yield from self._tell_owners([(handle, error) for handle in batch.handles])
 
     @property
@@ -338,8 +338,8 @@ class LingerCore:
                     self._unknown += len(outcomes)
                 else:
                     self._not_sent += len(outcomes)
-            if not batch.told:
-                batch.told = True
+            if not batch.reported:
+                batch.reported = True
                 yield from self._tell_owners(list(zip(batch.handles, outcomes, strict=True)))
         except GeneratorExit:  # its task is cancelled: the loop ends, or the client
             cut_off = not outcomes
@@ -397,6 +397,6 @@ def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> B
         raise
     except (
         BaseException
-    ) as error:  # the user's code, SystemExit too: the other messages' owners are to be told
+    ) as error:  # the user's code, SystemExit too: owners of the other messages still get their reports
         return error
     return ClientError(f"it returned {discarded(result)}") if never_runs(result) else None

@@ -156,7 +156,7 @@ class GroupMember:
         yield from self._assignment.start(instant.wall_ms)
 
     def close(self) -> Operation[None]:
-        """Stop pulling, let what is under way end, store offsets (15), give up locks (42), leave the group
+        """Stop pulling, wait for work under way, store offsets (15), give up locks (42), leave the group
         (35)."""
         if self.stopping:
             return
@@ -213,7 +213,7 @@ class GroupMember:
         yield from self._announce()
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Go on with another offset of an assigned queue; what was pulled and not consumed is forgotten.
+        """Go on with another offset of an assigned queue; pulled messages are dropped.
 
         Raises:
             InvalidArgument: If the offset is none, or the queue is not assigned to this member.
@@ -224,7 +224,7 @@ class GroupMember:
         yield from self._assignment.seek(self._namespace.queue_inside(queue), offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull and hand out nothing of these queues until :meth:`resume`; they stay assigned."""
+        """Stop pulling and handing out messages of these queues until :meth:`resume`; they stay assigned."""
         self.paused.update(map(self._namespace.queue_inside, queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -259,7 +259,7 @@ class GroupMember:
         return request.reply(body=self.running_info(instant.now_s).encode())
 
     def running_info(self, now_s: float) -> ConsumerRunningInfo:
-        """Return what this member is and holds, as 307 tells it."""
+        """Return the state of this member, as the answer to 307 has it."""
         queues = {}
         for queue, process in self._queues.items():
             low, high = process.cached_offsets
@@ -415,7 +415,7 @@ class GroupMember:
             given_up = process.dropped or process.next_offset != offset  # or reset while the request was out
             moved = result.code == ResponseCode.PULL_OFFSET_MOVED
             if not (given_up or moved):
-                # Before the next effect: how much another pull may take depends on what is held.
+                # Before the next effect: the room for another pull depends on the bytes that are held.
                 process.pulled((*result.messages, *result.broken), result.next_offset)
             after = yield from read_clock()
             trouble.worked(after.now_s, source=queue)

@@ -78,7 +78,7 @@ class SendThreads:
             try:
                 future.set_exception(OutcomeUnknown("the client was closed, and the send had not ended"))
             except InvalidStateError:
-                pass  # it ended meanwhile
+                pass  # the thread ended meanwhile
 
     def _work(self, first: _Task) -> None:
         task: _Task | None = first
@@ -101,7 +101,7 @@ class SendThreads:
         with self._lock:
             self._idle -= 1
             if is_late and not self._waiting.empty():
-                task = self._waiting.get()  # it came just now, for this thread
+                task = self._waiting.get()  # an operation came just now for this thread
             if task is None:
                 self._threads -= 1
         return task
@@ -114,7 +114,7 @@ class SendThreads:
             self._running.add(future)
         try:
             result, failure = self._perform(operation), None
-        except BaseException as error:  # the future's owner is to see it
+        except BaseException as error:  # the future passes the exception to its owner
             result, failure = None, error
         finally:
             with self._lock:

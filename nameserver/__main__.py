@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from routekeeper.remoting.interrupt import (
     Ending,
+    Hangups,
     Order,
     end_quietly_when_interrupted,
     server_signals,
 )
+
+hangups = Hangups()  # before the other modules are loaded, which takes a while
+hangups.hold()
+end_quietly_when_interrupted()
+# ruff: noqa: E402
+
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 bear_far_clocks()
 print_any_text()
-# ruff: noqa: E402
 
 import asyncio
 import contextlib
@@ -119,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Ending:
-    """Waits for what ends this process: a signal, or the group that removes this member.
+    """Waits for the end of this process: by a signal, or by the group that removes this member.
 
     Attributes:
         begun: Set once it has come.
@@ -136,7 +141,7 @@ class _Ending:
         return _EXIT_REMOVED if self._removed else self._signals.code
 
     def signal(self, number: int) -> None:
-        """End in order; at once at a second signal that does not only repeat the first."""
+        """End in order; end at once at a second signal, unless it only repeats the first."""
         order = self._signals.take(number, asyncio.get_running_loop().time())
         if order is Order.AT_ONCE:
             log.warning("second signal, exiting at once signal=%s", number)
@@ -147,7 +152,7 @@ class _Ending:
             self.begun.set()
 
     def removed(self, line: str) -> None:
-        """End in order, as at a signal: who was served here still gets the answers that are on their way."""
+        """End in order, as at a signal: clients still get the answers that are under way."""
         print(f"mqnamesrv: {line}", file=sys.stderr, flush=True)
         self._removed = True
         self.begun.set()
@@ -172,20 +177,20 @@ async def serve(
     """
     current = settings.current
     if current.http_listen is not None:
-        # aiohttp is 0.15 s of CPU, a third of a start: help, a bad setting and who has HTTP off do without
+        # loading aiohttp takes 0.15 s of CPU, a third of a start; --help, a bad setting and --http off need
+        # none
         from routekeeper.nameserver.http.app import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
     manager = ServiceManager.of_environment(os.environ, pid=os.getpid())
     reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
-    end_at, reload_at = server_signals()
-    for number in reload_at:
-        loop.add_signal_handler(number, reload.begin)
-    for number in end_at:
+    hangups.heed(lambda: loop.call_soon_threadsafe(reload.begin))
+    for number in server_signals()[0]:
         loop.add_signal_handler(number, ending.signal, number)
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as at_end:
         server = NameServer(settings=settings, group=group)
-        boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
+        # JavaScript reads this number, too, and has no larger integers.
+        boot_id = int.from_bytes(os.urandom(6), "big")
         consistency = await _open_mode(settings, server, boot_id=boot_id, ending=ending)
         at_end.push_async_callback(consistency.close)
         at_end.push_async_callback(server.close, drain_s=float(current.drain_s))

@@ -113,7 +113,7 @@ class QueueMapping(_Wire, frozen=True):
 
 
 class TableLimits(_Wire, frozen=True):
-    """The most that the table may hold for a command to make it grow, as the proposer's settings say.
+    """Bounds of the table, from the proposer's settings: a command may not make the table grow beyond them.
 
     Attributes:
         topics: Topics listed.
@@ -133,7 +133,7 @@ class TableLimits(_Wire, frozen=True):
 
 
 class _OfBroker(_Wire, frozen=True):
-    """Base of what is about one broker: it begins with who that is."""
+    """Base of the commands about one broker: its identity comes first."""
 
     cluster_name: ClusterName
     broker_name: BrokerName
@@ -176,7 +176,7 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
 
 
 class Touch(_OfBroker, frozen=True, tag=2):
-    """A registration that changes nothing, without its topics: moves the record's revision and no more.
+    """A registration that changes nothing, without its topics: only the record's revision rises.
 
     It names no revision; instead the record must still be as described, else it has moved.
 
@@ -203,7 +203,7 @@ class UnregisterBroker(_OfBroker, frozen=True, tag=3):
 
 
 class Evict(_Wire, frozen=True, tag=4):
-    """A broker judged gone; void if its record is not exactly at this revision."""
+    """Removes a broker judged gone; changes nothing unless its record is exactly at this revision."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -270,7 +270,7 @@ class ImportKv(_Wire, frozen=True, tag=11):
 
 
 class Update(_OfBroker, frozen=True, tag=12):
-    """A registration as the difference that it makes, of a broker that says of itself what it said before.
+    """A registration as the difference that it makes, for a broker whose own facts have not changed.
 
     Comes to what the whole registration would come to; made by :meth:`RouteTable.shortened`. That holds only
     on the table that it was computed from, as far as this broker goes. So what it names is matched exactly:
@@ -358,7 +358,7 @@ def bases(command: Command) -> tuple[Base, ...]:
 
 
 class Proposal(_Wire, frozen=True):
-    """A command on its way through a log, with the mark by which its proposer knows it again.
+    """A command on its way through a log, with the mark by which its proposer recognises it.
 
     Attributes:
         boot_id: Random number of the proposing process.

@@ -96,7 +96,7 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
     try:
         return _HANDLERS[request.code](view, request, settings)
     except FieldError as error:
-        # Java does not check what it marks as required and fails later, or stores null; we say which it is.
+        # Java fails later, or stores null, where a required argument is missing; we name the argument.
         return refusal(str(error))
     except RemoteProtocolError as error:
         return refusal(f"body of request {request.code} cannot be read: {error}")
@@ -118,7 +118,7 @@ def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) ->
 
 
 def table_limits(settings: NamesrvSettings, host: str) -> commands.TableLimits:
-    """Return how large the table may be, for a command that makes it grow.
+    """Return the bounds of the table, for a command that makes it grow.
 
     Args:
         host: Of the connection, as :func:`routekeeper.remoting.addresses.charged_host` has it.
@@ -199,7 +199,7 @@ def deciding_registration(
 def renewal_of(
     view: RouteView, record: Record, settings: NamesrvSettings, *, is_current: bool = False
 ) -> Renewal:
-    """Return how a registration is answered of which nothing applies: as the record has it already.
+    """Return the answer to a registration that changes nothing: the record states the same already.
 
     Args:
         is_current: It states the record's data version. A late copy does not, nor need it be of the record's
@@ -338,7 +338,7 @@ def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRou
 
 
 def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
-    """Keep the brokers of one zone, and those without a master; the result may be empty (5.x).
+    """Keep the brokers of one zone, and broker names without a master; the result may be empty (5.x).
 
     Source: ZoneRouteRPCHook. Unlike it, this leaves the dialect to the caller: number keys stay quoted for
     those who asked for standard JSON.

@@ -69,7 +69,7 @@ class Ownership(Enum):
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Evidence that a broker is gone: its connection closed, or it said goodbye over it."""
+    """Evidence that a broker is gone: its connection closed, or it unregistered over the connection."""
 
     at: float
     """Instant on the liveness clock."""
@@ -107,7 +107,7 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Liveness:
-    """Contacts of one process, and the clock they are dated by.
+    """Contacts of one process, and the clock that dates them.
 
     Invariants:
         - a connected broker has an owner, and that connection is open;
@@ -122,13 +122,13 @@ class Liveness:
         """Number of the last change; see :meth:`changes_since`."""
         self._read_at: float | None = None
         self._contacts: dict[BrokerKey, Contact] = {}
-        self._unconnected: dict[BrokerKey, None] = {}  # of the contacts, in the order of their last change
+        self._unconnected: dict[BrokerKey, None] = {}  # contacts, in the order of their last change
         # Open connections only; the value is the revision of the last registration that succeeded over it.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
         # Of those pairs all but the owners of brokers with a record, the oldest first: no registration has
         # succeeded yet, the record is gone since, or a younger connection owns the broker.
         self._spare: dict[tuple[ConnectionId, BrokerKey], None] = {}
-        # One for a record at most; it goes with the record.
+        # At most one for each record; it goes with the record.
         self._contained: dict[BrokerKey, _Contained] = {}
 
     def advance(self, now: float) -> None:
@@ -196,7 +196,7 @@ class Liveness:
     def is_late(
         self, broker: BrokerKey, origin: ConnectionId, *, version: DataVersion, listed: DataVersion
     ) -> bool:
-        """Note the data version of a registration, and say whether it is a late copy: it is not applied then.
+        """Note the data version of a registration; return whether it is a late copy, which is not applied.
 
         It is one if its version is contained in the listed one and differs from it. A broker whose store was
         restored is believed when its youngest connection brings the same version again, long enough after the
@@ -260,7 +260,7 @@ class Liveness:
         return tuple(gone)
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
-        """Note an unregistration over ``origin``; it is evidence only over the owner.
+        """Note an unregistration over ``origin``; it is evidence only if that connection owns the broker.
 
         Args:
             revision: The revision of the broker's record as applied here, None if there is none.
@@ -293,7 +293,7 @@ class Liveness:
             self._add_spare(origin, broker)
 
     def table_replaced(self) -> None:
-        """Forget what speaks of records: others may be listed now."""
+        """Forget all revisions of records, because another table may be in force now."""
         self._contained.clear()
 
     def prune(self) -> None:
@@ -362,7 +362,7 @@ class Liveness:
         return True
 
     def _add_spare(self, origin: ConnectionId, broker: BrokerKey) -> None:
-        """Count a pair as spare if its connection is open, and forget the oldest one above the bound.
+        """Count a pair as spare if its connection is open; above the bound forget the oldest pair.
 
         To others the connection of a broker that is forgotten counts as closed by us, which is no evidence.
         """
@@ -387,7 +387,7 @@ class Liveness:
         self._place(broker, replace(contact, version=self.version + 1))
 
     def _place(self, broker: BrokerKey, contact: Contact) -> None:
-        """Put a contact that has the number of this change already."""
+        """Store a contact that has its change number already."""
         self.version = contact.version
         self._contacts.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
         self._contacts[broker] = contact
@@ -395,6 +395,6 @@ class Liveness:
         if not contact.connected:
             self._unconnected[broker] = None
             if len(self._unconnected) > CLOSED_MAX:
-                # Nothing more is known of it then: its lease decides, by the clock of anyone who judges it.
+                # Nothing more is known of the broker then; its lease decides, by the judge's clock.
                 oldest = next(iter(self._unconnected))
                 del self._unconnected[oldest], self._contacts[oldest]

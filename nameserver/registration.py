@@ -1,4 +1,4 @@
-"""Request 103, decoded: what a broker says of itself and of its topics."""
+"""Request 103, decoded: a broker's facts and its topics."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def decode_registration(request: Request) -> Registration | Answer:
 
 
 def decoding_registration(request: Request) -> Steps[Registration | Answer]:
-    """Decode a request 103 once for all decisions on it; an answer if it is no good."""
+    """Decode a request 103 once for all decisions on it; return an answer if it cannot be used."""
     try:
         fields = RegisterBrokerFields.parse(request.ext_fields)
     except FieldError as error:

@@ -27,7 +27,7 @@ def split_address(text: str) -> tuple[str, int]:
         LocalProtocolError: If there is no host, or no such port.
     """
     host, _, port = text.rpartition(":")
-    # Peers choose addresses: a number of thousands of digits is none, and Python raises at it.
+    # Peers choose addresses. Python raises an error at a number of thousands of digits, which is no port.
     is_port = len(port) <= 5 and port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
     if not host or not is_port or "/" in host or _SEPARATORS.search(host):
         raise LocalProtocolError(f"address {shortened(text)!r} {address_fault(text)}")
@@ -50,7 +50,7 @@ def address_fault(text: str, *, form: str = FORM, separator: str = "") -> str:
 
 def is_unspecified(host: str) -> bool:
     """Say whether a host, with or without brackets, is every address of a machine and so names none."""
-    if host and not host.strip("0."):  # systems read "0" as 0.0.0.0
+    if host and not host.strip("0."):  # operating systems read "0" as 0.0.0.0
         return True
     try:
         address = ipaddress.ip_address(host.strip("[]"))
@@ -78,7 +78,8 @@ def plain_host(host: str) -> str:
 def is_loopback(host: str) -> bool:
     """Say whether only this machine can reach a host, with or without brackets, as far as its text tells."""
     host = canonical_host(host)
-    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: never another machine
+    # RFC 6761: the name never stands for another machine.
+    if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -100,7 +101,7 @@ def canonical_host(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def charged_host(host: str) -> str:
-    """Return under which text a host is charged for what it fills: empty for loopback, which may fill all.
+    """Return the name under which a host's use of bounds is counted; empty for loopback, which has no share.
 
     All of an IPv6 network of 64 bits is one host: anyone who has one of its addresses mostly has all of them.
     """

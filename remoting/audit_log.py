@@ -45,7 +45,8 @@ class AuditLog:
         if self._turn is None:
             self._turn = self._loop.call_later(WINDOW_S, self.close)
         if self._limit.allow(peer.rpartition(":")[0] or peer):
-            names = "".join(f" {name}=%s" for name in fields)  # the program's own, as the template is
+            # These texts are the program's own, as the template is.
+            names = "".join(f" {name}=%s" for name in fields)
             words = (_word(text[:_WORD_MAX]) for text in fields.values())
             self._log.info(f"audit peer=%s change=%s{names} result=%s", peer, change, *words, result)
 
@@ -59,11 +60,11 @@ class AuditLog:
         self.note(peer, name, f"refused({denied.code})", fields)
 
     def close(self) -> None:
-        """End the window if there is one, and say what was left out in it."""
+        """End the present window, if there is one, and log how many lines it left out."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-            if suppressed := self._limit.turn(math.inf):  # when it is over, the timer says
+            if suppressed := self._limit.turn(math.inf):  # the timer ends the window and logs the rest
                 self._log.info("audit lines left out suppressed=%d", suppressed)
 
 

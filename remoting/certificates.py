@@ -15,7 +15,7 @@ from routekeeper.remoting.watched_files import WatchedFiles
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86_400.0
-#: So long before a certificate ends, and when it has ended, its owner is told.
+#: Times in seconds before the end of a certificate at which its owner is warned; 0 is the end itself.
 THRESHOLDS_S: Final = (30 * DAY_S, 7 * DAY_S, 0.0)
 
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
@@ -113,7 +113,7 @@ class CertificateFiles(Generic[T]):
 
     @property
     def value(self) -> T:
-        """As read last."""
+        """The value that was read last."""
         return self.files.value
 
     @property
@@ -122,12 +122,12 @@ class CertificateFiles(Generic[T]):
         return self._ends_at(self.value) - time.time()
 
     def watch(self) -> None:
-        """Look from now on at the files and the date."""
+        """Begin to watch the files and the date."""
         self._warn()
         self.files.watch()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self.files.close()
 
     def _take_newer(self, value: T) -> None:

@@ -181,7 +181,7 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     NO_MESSAGE = 208
-    # 4.9's; 5.x uses these three numbers for other things, which are not served here.
+    # Codes of 4.9. In 5.x these three numbers mean other things, which are not served here.
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211

@@ -87,7 +87,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def failed(self, error: Exception) -> RemotingCommand:
-        """Make the response of a handler that raised: an error of ours speaks for itself."""
+        """Make the response for a handler that raised; a RemotingError's text is the remark."""
         words = str(error) if isinstance(error, RemotingError) else f"{type(error).__name__}: {error}"
         return self.reply(ResponseCode.SYSTEM_ERROR, remark=words)
 
@@ -135,7 +135,8 @@ def encode_done(request: RemotingCommand) -> bytes:
     return _DONE_HEADS[len(opaque)] + opaque + _DONE_AFTER
 
 
-_JSON: Final = HeaderCodec.JSON  # looking a member up in its class takes longer than what it is asked for
+# A look-up in the enum class would take longer than the rest of this function.
+_JSON: Final = HeaderCodec.JSON
 _DONE_OPAQUE: Final = 2_000_000_000
 _DONE_LENGTHS: Final = struct.Struct(">II")
 _DONE_BEFORE, _, _DONE_AFTER = (
@@ -145,7 +146,7 @@ _DONE_BEFORE, _, _DONE_AFTER = (
     .partition(b"%d" % _DONE_OPAQUE)
 )
 _DONE_SIZE: Final = len(_DONE_BEFORE) + len(_DONE_AFTER)
-#: The beginning of such an answer, by the characters of its opaque: an int32 has at most 11.
+#: The beginning of such an answer, one for each length of the opaque: an int32 has at most 11 characters.
 _DONE_HEADS: Final = tuple(
     _DONE_LENGTHS.pack(4 + _DONE_SIZE + characters, _DONE_SIZE + characters) + _DONE_BEFORE
     for characters in range(12)

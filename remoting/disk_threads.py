@@ -31,7 +31,7 @@ class DiskThreads(Executor):
     def submit(
         self, work: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
-        """As any executor; from one thread only."""
+        """Submit work as to any executor; call it from one thread only."""
         future: Future[_Result] = Future()
 
         def run() -> None:
@@ -50,7 +50,7 @@ class DiskThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """End once everything is done that was submitted, without waiting for it."""
+        """Have the threads end after all submitted work; return at once."""
         for _ in range(self._made):
             self._work.put(None)
 

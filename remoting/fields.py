@@ -36,7 +36,7 @@ ClientId = Annotated[str, Meta(max_length=CLIENT_ID_MAX)]
 Address = Annotated[str, Meta(max_length=ADDR_MAX, extra={"address": True})]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-#: Its default where the text is no such number.
+#: Value to use where the text is no number in these bounds.
 Int32OrDefault = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra=_FORGIVING)]
 Int64OrDefault = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, extra=_FORGIVING)]
 
@@ -55,7 +55,7 @@ class _Argument(NamedTuple):
     required: bool
 
     def read(self, text: str) -> Any:
-        """Return the value as Java reads it; None where its default is to stand.
+        """Return the value as Java reads it; None if the default is to be used.
 
         Raises:
             FieldError: If it is none.
@@ -140,7 +140,7 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     @classmethod
     def parse_slowly(cls, ext: Mapping[str, str]) -> Self:
-        """Read what is unusual, as :meth:`parse`: a sign, leading zeros, booleans in other words, errors."""
+        """Read unusual spellings, as :meth:`parse`: signs, leading zeros, other booleans, errors."""
         values = {}
         for argument in _plan(cls).arguments:
             text = ext.get(argument.wire)

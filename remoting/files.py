@@ -43,7 +43,8 @@ def read_regular(path: str | os.PathLike[str], *, size_max: int) -> bytes:
     """
     with open(path, "rb", opener=open_regular) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(size + 1) if size <= size_max else b""  # so much is allocated at once
+        # The read allocates this many bytes at once.
+        content = file.read(size + 1) if size <= size_max else b""
     if max(size, len(content)) > size_max:
         why = f"{os.path.basename(path)} has more than {size_max} bytes"
         raise OSError(errno.EINVAL, why, str(path))
@@ -55,7 +56,7 @@ Signature = tuple[tuple[int, int, int], ...]
 
 
 def signature(paths: Sequence[Path]) -> Signature:
-    """Return a value that changes with the files, as far as a look at them tells; blocking."""
+    """Return a value that differs after the files have changed (time, size, inode); blocking."""
     return tuple(map(_of, paths))
 
 

@@ -80,7 +80,7 @@ class FrameDecoder:
 
     def __init__(self, *, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._buffer = bytearray()
-        self._missing = 0  # bytes until it is worth looking at the buffer again
+        self._missing = 0  # bytes that are still missing before the buffer can hold a whole frame
         self._frame_size_max = frame_size_max
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
@@ -93,7 +93,7 @@ class FrameDecoder:
             yield split_frame(whole, start, size)
 
     def places(self, data: bytes) -> Iterator[tuple[bytes, int, int]]:
-        """Yield of each frame that ``data`` completes: the bytes it lies in, its length word's place, its
+        """Yield for each frame that ``data`` completes: the bytes that hold it, its length word's place, its
         size.
 
         Raises:

@@ -53,7 +53,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
 
 
 #: Reads a JSON header in one go. Raises one of :data:`UNUSUAL` if it is unusual or wrong; then
-#: :func:`decode_header` reads it, or tells what is wrong. What this reads, that reads alike.
+#: :func:`decode_header` reads it, or says what is wrong. Both read a usual header alike.
 read_plain: Final = msgspec.json.Decoder(Header).decode
 UNUSUAL: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
@@ -171,7 +171,7 @@ def _int32(members: Mapping[str, Any], name: str) -> int:
     if type(value) is str and _INTEGER.fullmatch(value):
         value = int(value)
     if type(value) is not int or value not in _INT32_RANGE:
-        # Neither the whole of a long text nor that of a deep list belongs in a message.
+        # A long text or a deep list would fill the error message, so it is cut.
         plain = value if type(value) in (int, float, bool) else type(value).__name__
         shown = repr(value[:40]) if type(value) is str else plain
         raise RemoteProtocolError(f"header member {name} is {shown}, allowed: integers of 32 bits")
@@ -186,7 +186,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
             for name, value in values.items()
             if value is not None
         }
-    except TypeError as error:  # orjson writes less deep nesting than it reads
+    except TypeError as error:  # orjson reads deeper nesting than it can write
         raise RemoteProtocolError(f"extFields hold a value that is no argument: {error}") from None
 
 

@@ -40,11 +40,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Durations in all."""
+        """Number of all durations."""
         return sum(self._counts)
 
     def samples(self, labels: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield the samples as Prometheus names them: what comes behind the name, labels, value."""
+        """Yield each sample for Prometheus: the suffix of its name, its labels, its value."""
         total = 0
         for bound, count in zip(_LABELS, list(self._counts), strict=True):
             total += count

@@ -44,7 +44,7 @@ def deflate(body: bytes, method: int, *, level: int) -> bytes:
 
 
 def inflate(body: bytes, method: int, *, size_max: int) -> bytes:
-    """Return what ``body`` holds; nothing above ``size_max`` bytes is built up on the way.
+    """Return the inflated ``body``; at no time does it take more than ``size_max`` bytes of memory.
 
     Raises:
         RemoteProtocolError: If it is no whole stream of the method, inflates above the limit, or the method
@@ -94,7 +94,7 @@ def _inflate_zstandard(body: bytes, size_max: int) -> bytes:
     import zstandard
 
     try:
-        stated = zstandard.frame_content_size(body)  # -1 if the header does not say
+        stated = zstandard.frame_content_size(body)  # -1 if the header does not state the size
         if stated > size_max:  # the library would reserve the stated size under any limit
             raise RemoteProtocolError(
                 f"body of {len(body)} bytes inflates to {stated}, above the limit of {size_max}"

@@ -1,15 +1,19 @@
-"""Signals that end programs: Ctrl-C before they have handlers of their own, and what servers end at."""
+"""Signals that end programs: Ctrl-C while a program loads, and the signals that end a server."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from enum import Enum, auto
 from types import TracebackType
 from typing import Final
 
-#: Signals that come so soon after the first one repeat it: supervisors signal a process and its group.
+#: Seconds within which a further signal only repeats the first one: supervisors signal a process and its
+#: group.
 REPEAT_S: Final = 1.0
 
 
@@ -26,6 +30,36 @@ def end_quietly_when_interrupted() -> None:
             show(kind, error, trace)
 
     sys.excepthook = hook
+
+
+class Hangups:
+    """SIGHUP of a server without a terminal: it never kills, and one that comes early is remembered."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._heed: Callable[[], object] | None = None
+
+    def hold(self) -> None:
+        """Begin to remember signals. Call it before a server loads its other modules, which takes a while.
+
+        Does nothing for a server that was started from a terminal: a terminal that closes ends it.
+        """
+        if not os.isatty(0):
+            signal.signal(signal.SIGHUP, self._take)
+            # When it ends, the interpreter restores the default handling, which kills.
+            atexit.register(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+
+    def heed(self, heed: Callable[[], object]) -> None:
+        """Call ``heed`` in the main thread at each later signal, and at once if a signal came before."""
+        self._heed = heed
+        if self._came:
+            heed()
+
+    def _take(self, *_: object) -> None:
+        self._came = True
+        if self._heed is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended already
+                self._heed()
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:

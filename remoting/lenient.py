@@ -24,8 +24,8 @@ from routekeeper.remoting.errors import RemoteProtocolError
 #: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
 DEPTH_MAX: Final = 64
 
-#: Exceptions of msgspec on unreadable bytes: text that is none, and nesting without end, are no errors
-#: of its own.
+#: Exceptions that msgspec lets through: for bytes that are no UTF-8, and for nesting that is too deep, it
+#: raises no error of its own.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 INT32_MAX: Final = 2**31 - 1
@@ -53,18 +53,18 @@ class Limits(NamedTuple):
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
-#: Of what anybody may send to a server.
+#: Limits of a text that anybody may send to a server.
 REQUEST: Final = Limits(size=_MIB, containers=8 * _KIB, dialect_size=64 * _KIB, dialect_keys=_KIB)
-#: Of what a server answers that was asked; a frame is no larger.
+#: Limits of a text in the answer of a server that we asked. A frame is no larger.
 ANSWER: Final = Limits(
     size=16 * _MIB, containers=_MIB, dialect_size=4 * _MIB, dialect_keys=128 * _KIB, object_keys=True
 )
-#: Of a file that a broker has written.
+#: Limits of a file that a broker has written.
 FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 * _MIB, dialect_keys=64 * _MIB)
 
-# A whole string, or an unterminated one up to the end: nothing is scanned twice.
+# A whole string, or an unterminated one up to the end: so no character is scanned twice.
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-# Text before a key, and a key that needs quotes. Only of use where no strings are.
+# Text before a key, and a key that needs quotes. Apply it only to text outside strings.
 _BARE_KEY: Final = re.compile(rb"([{,][ \t\r\n]*+)(-?[0-9]++|\{[^{}]*+\})(?=[ \t\r\n]*+:)")
 _RESERVED: Final = re.compile(rb"[\0\1\2]")
 _HOLE: Final = b"\0"  # stands for a string while keys are looked for
@@ -103,7 +103,7 @@ def check_shape(data: bytes, limits: Limits) -> None:
             Brackets in strings are counted too, but not as nesting.
     """
     size = len(data)
-    if size <= DEPTH_MAX:  # too short for any of it
+    if size <= DEPTH_MAX:  # too short to hold any of these
         return
     if size > limits.size:
         raise RemoteProtocolError(f"JSON of {size} bytes is above the limit of {limits.size}")

@@ -22,7 +22,7 @@ EVENTS_MAX: Final = 1_000
 
 
 class LineLimit:
-    """Lets some lines about each peer through in a window of time, and counts those that it does not.
+    """Lets some lines about each peer through in a window of time, and counts the others.
 
     Args:
         per_peer: Lines about one peer in a window.
@@ -49,7 +49,7 @@ class LineLimit:
         return True
 
     def turn(self, now: float) -> int:
-        """Begin a new window if the last one is over; return how many lines that one suppressed.
+        """Begin a new window if the last one is over; return how many lines the last one left out.
 
         To be called before :meth:`allow`, and now and then without it, so that the count is told.
 
@@ -66,7 +66,7 @@ class LineLimit:
 
 
 class LimitedLog:
-    """Writes lines that peers cause as far as a limit lets them through, and then how many it did not.
+    """Writes lines that peers cause as far as a limit allows, and logs how many it left out.
 
     Args:
         clock: Seconds.
@@ -87,13 +87,13 @@ class LimitedLog:
             self._logger.log(level, message, *values)
 
     def tell_suppressed(self) -> None:
-        """Say how many lines were left out in the window that is over, if any; to be called now and then."""
+        """Log how many lines the last window left out, if any. Call it from time to time."""
         if suppressed := self._limit.turn(self._clock()):
             self._logger.warning("lines about peers not written count=%d", suppressed)
 
 
 class EventLimit:
-    """Lets some lines of each event through in a window of time, and counts those that it does not.
+    """Lets some lines of each event through in a window of time, and counts the others.
 
     An event is the text of a line without its values, so that one event hides no other.
     """

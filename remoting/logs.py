@@ -57,7 +57,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def shortened(text: str, limit: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return text with at most ``limit`` characters, and behind it how many were left out, if any were."""
+    """Return text cut to ``limit`` characters; the number of the characters left out stands behind it."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
 
 
@@ -72,7 +72,7 @@ def in_one_line(error: object) -> str:
 
 
 def apply_log_level(name: str) -> str:
-    """Have lines from this level on written, from now on; return the level before.
+    """Set the level from which on lines are written; return the former level.
 
     Raises:
         ValueError: If there is no such level; nothing has changed then.
@@ -85,7 +85,7 @@ def apply_log_level(name: str) -> str:
 
 
 class Quoted(str):
-    """A stranger's text: in quotation marks where it stands in a message, as it is in a field of its own."""
+    """A stranger's text: quoted inside a message, and unchanged as a JSON member of its own."""
 
     __slots__ = ()
 
@@ -127,7 +127,7 @@ def _read_template(template: str) -> _Template:
     fields = []
     for start, end in zip(starts, ends[1:], strict=True):
         value = template[start.end() : end].strip()
-        if value.startswith("%"):  # words behind a value belong to the message
+        if value.startswith("%"):  # words behind a value belong to the message, not to the value
             value = value.split(" ", 1)[0].rstrip(":;,.)")
         first = _placeholders(template[: start.end()])
         fields.append(_Field(start[1] + "_" * (start[1] in _OWN), value, first, _placeholders(value)))

@@ -59,7 +59,8 @@ _LAYOUTS: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)
 }
 _V4: Final = _LAYOUTS[4, 4]
-#: The same for reading, by the bits of the hosts' families: each host's address and port together.
+#: The same for reading, by the bits of the hosts' address families; each host's address and port are one
+#: field.
 _HOSTS_TOGETHER: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
         f">iiiiiqqiq{born}sq{store}siqi"
@@ -147,7 +148,7 @@ def _pack_ip(host: Host) -> bytes:
 
 
 class Unplaced(Protocol):
-    """A stored message before it has a place; members as those of :class:`StoredMessage`."""
+    """A stored message that has no place in the log yet; its members are as in :class:`StoredMessage`."""
 
     @property
     def topic(self) -> str: ...
@@ -348,7 +349,7 @@ class MessageHead:
 
 
 def decode_head(data: bytes, start: int) -> MessageHead:
-    """Decode where a message belongs and where it ends, for one that :func:`decode_message` refuses.
+    """Decode only the place and the end of a message, for messages that :func:`decode_message` refuses.
 
     Raises:
         RemoteProtocolError: If not even this much can be read: what follows cannot be found either.

@@ -1,4 +1,4 @@
-"""Output of programs to stdout and stderr, by threads: a hung reader holds up nobody.
+"""Output of programs to stdout and stderr, written by threads, so that a hung reader holds up nobody.
 
 Lines wait in a queue that is bounded in bytes. What does not fit is dropped and counted, and a line says how
 many were dropped once the output goes on.
@@ -67,12 +67,12 @@ class OutputThread:
         self.report: Callable[[int], str] = "{} lines were dropped\n".format
         self._write = write
         self._bytes_max = bytes_max
-        # Reentrant: what a signal or the garbage collector interrupts may hold it.
+        # Reentrant: a signal handler or the garbage collector may log while this thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         #: Lines, and how many were dropped between them.
         self._waiting: deque[bytes | int] = deque()
         self._held = 0  # bytes of lines that wait or are being written
-        self._untold = 0  # dropped lines of which the output did not take the report
+        self._untold = 0  # dropped lines that no written line has reported yet
         self._thread: threading.Thread | None = None
         self._is_given_up = False
         os.register_at_fork(after_in_child=self._begin_anew)
@@ -96,12 +96,12 @@ class OutputThread:
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Count a line that was not even made, because there is no room for it."""
+        """Count a line that was not formatted, because there is no room for it."""
         with self._changed:
             self._drop(1)
 
     def _drop(self, count: int) -> None:
-        """Count lines, and have a line say so at their place."""
+        """Count dropped lines; a line at their place reports the number."""
         self.dropped += count
         if self._waiting and isinstance(self._waiting[-1], int):
             self._waiting[-1] += count
@@ -134,7 +134,7 @@ class OutputThread:
             with self._changed:
                 self._held -= sum(map(len, lines))
                 self._untold = 0
-                if not is_written:  # told with the next line
+                if not is_written:  # the next line reports them
                     lost = sum(line.count(b"\n") for line in lines)
                     self.dropped += lost
                     self._untold = lost + sum(counts)
@@ -148,7 +148,7 @@ class OutputThread:
         return True
 
     def _begin_anew(self) -> None:
-        """Begin without a thread in a forked process; the parent writes what waited."""
+        """Begin without a thread in a forked process; the parent writes the lines that wait."""
         self._changed = threading.Condition(threading.RLock())
         self._waiting.clear()
         self._held = 0
@@ -188,7 +188,7 @@ class ThreadedText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Have a line that has not ended written, too; does not wait until it is."""
+        """Hand an unfinished line to the thread, too; return at once."""
         with self._lock:
             part, self._part = self._part, ""
             if part:
@@ -199,7 +199,7 @@ class ThreadedText(io.TextIOBase):
 
 
 class ThreadedHandler(logging.Handler):
-    """Gives log lines to an output thread; none is made while there is no room for it.
+    """Gives log lines to an output thread; a line for which there is no room is not even formatted.
 
     An event that is logged again and again is limited from INFO on, but for loggers named ``*.audit``, which
     have limits of their own: what operators change must not be lost among others' lines.
@@ -235,11 +235,11 @@ class ThreadedHandler(logging.Handler):
             return
         try:
             self._text.write(self.format(record) + "\n")
-        except Exception:  # as every handler does: a line that cannot be made ends nothing
+        except Exception:  # as every handler does: a line that cannot be formatted must not end the program
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait a moment for what is not written yet; :func:`logging.shutdown` calls it."""
+        """Wait a moment until all lines are written; :func:`logging.shutdown` calls it."""
         self._tell_left_out(math.inf)
         self._text.output.drain()
 
@@ -298,7 +298,7 @@ def lines_left_out() -> int:
 
 
 def _writer(stream: TextIO) -> Callable[[bytes], None]:
-    """Return what writes to a stream; around its buffer, so that nothing is left in it at the end."""
+    """Return the function that writes to a stream past its buffer, so that no byte stays there at the end."""
     stream.flush()
     try:
         fd = stream.fileno()
@@ -315,7 +315,7 @@ def _writer(stream: TextIO) -> Callable[[bytes], None]:
         while rest:
             try:
                 rest = rest[os.write(fd, rest) :]
-            except BlockingIOError:  # another process that shares the pipe has made it so
+            except BlockingIOError:  # another process that shares the pipe has made it non-blocking
                 poll = select.poll()
                 poll.register(fd, select.POLLOUT)
                 poll.poll()

@@ -37,21 +37,21 @@ def parse_properties(text: str) -> dict[str, str]:
     return values
 
 
-#: Values that ask for authentication or encryption, which the servers do not have or set otherwise.
+#: Values that ask for authentication or encryption that the servers lack, or that other settings switch on.
 _DOORS: Final = {
     "tls.server.mode": ("enforcing", "a line for the file of --tls-config, or use --tls-mode enforcing"),
     "authenticationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "authorizationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
 }
-#: Names of unknown settings that have a line each; more of them come from a whole dump of settings.
+#: Most unknown settings that get a line each. More of them come from a dump of all settings.
 _LINES_MAX: Final = 10
-#: Names in one line otherwise.
+#: Names in one line if there are more.
 _NAMES_MAX: Final = 100
 
 
 def closed_door(key: str, value: str) -> str | None:
-    """Return why a setting must not be ignored: it closes a door that would stand open; None if it does not.
+    """Return why a setting must not be ignored: without it a door stands open; None for other settings.
 
     Args:
         value: In small letters, without blanks around it.
@@ -61,7 +61,7 @@ def closed_door(key: str, value: str) -> str | None:
 
 
 def commented(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys whose values hold a comment by the looks of it: Java's properties have none there."""
+    """Return the keys whose values seem to hold a comment. Java's properties have none behind a value."""
     return tuple(key for key, value in values.items() if _COMMENT.search(value))
 
 

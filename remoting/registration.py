@@ -1,4 +1,4 @@
-"""Body of a registration (request 103), plain and compressed: what a broker says of itself and of its topics.
+"""Body of a registration (request 103), plain and compressed: a broker's facts and its topics.
 
 Writers produce compact text, as fastjson does. Source: RegisterBrokerBody of RocketMQ 4.9 and 5.3.
 """
@@ -40,9 +40,10 @@ from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
 REGISTER_TOPICS_MAX: Final = 100_000
 #: Size in bytes to which a compressed registration may inflate: 100,000 topics with names of 300 characters.
 REGISTER_INFLATED_MAX: Final = 32 * 1024 * 1024
-#: A compressed registration may inflate to so many times its size. Real ones reach 15 to 40.
+#: A compressed registration may inflate to this many times its size. Real ones reach 15 to 40.
 REGISTER_RATIO_MAX: Final = 128
-#: Of a registration that only the tolerant reader can read: one with static topics, say, whose keys are bare.
+#: Limits of a registration that only the tolerant reader can read: for example one with static topics, whose
+#: keys are not quoted.
 REGISTER_LIMITS: Final = Limits(
     size=2 * 1024 * 1024, containers=32 * 1024, dialect_size=2 * 1024 * 1024, dialect_keys=16 * 1024
 )
@@ -58,9 +59,9 @@ _INFLATED_STEP: Final = 1024 * 1024
 _SUMMED_STEP: Final = 1024 * 1024
 _KNOWN_MAX: Final = 1000
 _USUAL_MAX: Final = 64
-#: Bytes of JSON that are read at once: for 1 ms.
+#: Bytes of JSON that are read in one step, which takes 1 ms.
 _PIECE_MAX: Final = 128 * 1024
-#: Bytes that a topic takes at most where nothing but a registration is said; real ones take 150 to 250.
+#: Most bytes of one topic in a usual registration; real ones take 150 to 250.
 _TOPIC_SIZE_MAX: Final = 512
 
 
@@ -126,12 +127,12 @@ _plain_decoder: Final = msgspec.json.Decoder(_PlainBody)
 _table_decoder: Final = msgspec.json.Decoder(dict[_TopicName, TopicNumbers])
 _version_decoder: Final = msgspec.json.Decoder(_PlainVersion)
 
-#: Before the first topic of a registration in JSON.
+#: The text before the first topic of a registration in JSON.
 _TABLE_BEGINS: Final = re.compile(rb'[{,]\s*+"topicConfigTable"\s*+:\s*+\{\s*+(?=")')
-#: Between two topics, most likely: within one, no object follows another.
+#: The text between two topics: inside of a topic no object follows another one.
 _TOPIC_ENDS: Final = re.compile(rb'\}\s*+,\s*+(?="(?:[^"\\]|\\.)*+"\s*+:\s*+\{)', re.DOTALL)
 _ENDS_TRIED: Final = 3
-#: Stands where topics were taken out. No broker has it: as a topic it would be listed as well.
+#: A key that stands where topics were taken out. No broker has a topic of that name.
 _MARK: Final = ("\0", TopicNumbers("\0", 0, 0, -INT32_MAX - 1))
 _MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQueueNums":0,"perm":%d},' % -(
     INT32_MAX + 1
@@ -167,7 +168,7 @@ def summing_crc32(body: bytes) -> Steps[int]:
 
 
 def encode_register_body(body: RegisterBody, *, compressed: bool, version: int) -> bytes:
-    """Encode the body of a registration for a nameserver that takes it as from a sender of ``version``.
+    """Encode the body of a registration as a sender of release ``version`` writes it.
 
     Raises:
         LocalProtocolError: If a compressed topic's name or attributes cannot be split at blanks again.
@@ -293,7 +294,7 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
     except UNREADABLE:
         return None
     topics = found.topic_config_serialize_wrapper.topic_config_table
-    for key, numbers in topics.items():  # in one call, it would take longer
+    for key, numbers in topics.items():  # one call for all topics would take longer than a slice
         if numbers.topic_name != key:
             topics = finish(_named_as_stated(topics))
             break
@@ -303,7 +304,7 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
 def reading_long_json(
     body: bytes, topics_max: int = REGISTER_TOPICS_MAX, *, piece_max: int = _PIECE_MAX
 ) -> Steps[PlainRegistration | None]:
-    """Read as :func:`read_plain_json`, the topics in pieces and then all that stands around them.
+    """Read as :func:`read_plain_json`, but in steps: the topics in pieces, then the other members.
 
     Args:
         piece_max: Bytes of a piece. What stands before the topics must be shorter, and what stands behind.
@@ -336,7 +337,7 @@ def reading_long_json(
         return None
     last = found.topic_config_serialize_wrapper.topic_config_table
     if next(iter(last.items()), None) != _MARK:
-        return None  # the pieces were none of its table
+        return None  # the pieces were not part of its topic table
     del last[_MARK[0]]
     topics |= last
     if names_differ or _names_differ(last):
@@ -363,12 +364,12 @@ def _read_piece(body: bytes, at: int, piece_max: int) -> tuple[dict[str, TopicNu
 
 
 def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
-    """Return whether an object states no name, or another one than the key it stands under."""
+    """Return whether an object states no name, or a name that differs from its key."""
     return any(numbers.topic_name != key for key, numbers in topics.items())
 
 
 def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, TopicNumbers]]:
-    """Return topics by the names that they state, or else by their keys. Of equal ones the last counts."""
+    """Return topics by the names that they state, else by their keys. Of equal names the last counts."""
     named: dict[str, TopicNumbers] = {}
     for chunk in in_chunks(topics.items()):
         if named:
@@ -385,7 +386,7 @@ def _usable(
     if wrapper.topic_queue_mapping_info_map or len(topics) > topics_max or "" in topics:
         return None
     if size > _TOPIC_SIZE_MAX * (len(topics) + 1):
-        return None  # much was skipped: who knows how deep it is nested
+        return None  # much was skipped, which may be nested too deeply
     filters = found.filter_server_list
     if filters and not _are_filter_servers(filters):
         return None
@@ -412,7 +413,7 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     topics: dict[str, TopicNumbers] = {}
     # Most topics of a broker have equal configurations, so what follows their names is read once.
     known: dict[bytes, TopicNumbers] = {}
-    # Sizes without a sign: a negative one ends behind the data too, where nothing can be read.
+    # Sizes are read without a sign: a negative one becomes a size beyond the data, which is refused.
     position, end, size_at = reader.position, len(data), _SIZE.unpack_from
     try:
         for done in range(0, count, STEP):
@@ -521,7 +522,7 @@ def _words(rest: bytes) -> TopicNumbers:
     )
 
 
-#: Brokers repeat themselves, so what they said lately is kept, if it is short.
+#: Brokers repeat themselves, so short texts that came lately are kept.
 _usual_words: Final = lru_cache(maxsize=1024)(_words)
 
 
@@ -531,7 +532,7 @@ def _inflating(data: bytes, limit: int) -> Steps[bytes]:
     parts: list[bytes] = []
     left, room = data, limit + 1
     try:
-        # One byte more than allowed: at exactly the limit the end of the stream has yet to be looked at.
+        # Ask for one byte more than allowed: at exactly the limit the end of the stream is still unread.
         while not stream.eof and room > 0:
             if parts:
                 yield

@@ -57,7 +57,7 @@ def compare_settings(
     after: Mapping[str, str],
     reloadable: Collection[str],
 ) -> Reread:
-    """Tell which settings a changed file changes (pure).
+    """Return which settings a changed file changes (pure).
 
     Args:
         former_file, file: Content of the file, by key.
@@ -112,7 +112,7 @@ class SettingsFile:
         self._thread = DiskThreads("settings")
 
     async def reread(self) -> Reread:
-        """Read the file again, and put in force what can change; one that cannot be used changes nothing."""
+        """Read the file again and put in force what can change; an unusable file changes nothing."""
         try:
             content, found = await asyncio.get_running_loop().run_in_executor(self._thread, self._compare)
         except self._refusals as error:
@@ -157,7 +157,7 @@ class Reload:
         self._wanted = asyncio.Event()
 
     def begin(self) -> None:
-        """Have everything read again, once :meth:`run` runs; to be called on the loop."""
+        """Ask :meth:`run` to read everything again. Call it on the loop."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -168,7 +168,7 @@ class Reload:
             self._manager.reloading()
             try:
                 await self._reload()
-            except Exception:  # a defect here must not end a server that serves
+            except Exception:  # a defect here must not end a working server
                 logger.error("reload failed", exc_info=True)
             self._manager.reloaded()
 

@@ -11,11 +11,11 @@ from typing import Final, Self
 
 logger = logging.getLogger(__name__)
 
-#: A message of the watchdog leaves so many times within the time that the service manager waits for it.
+#: The number of watchdog messages within the time that the service manager waits for one.
 _WATCHDOG_TIMES: Final = 3
 #: Shortest time between two messages of the watchdog: a wrong unit must not keep the loop busy.
 _PAUSE_MIN_S: Final = 0.01
-#: Of a time in microseconds: a uint64 has at most so many.
+#: Most digits of a time in microseconds: those of a uint64.
 _DIGITS_MAX: Final = 20
 _US: Final = 1e6
 
@@ -63,7 +63,7 @@ class ServiceManager:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}\n")
 
     def reloaded(self) -> None:
-        """Say that they were."""
+        """Say that the reload has ended."""
         self._send("READY=1\n")
 
     def stopping(self) -> None:

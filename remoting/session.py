@@ -63,7 +63,7 @@ class ClientSession:
         self._next_opaque = first_opaque
         self._waiting: dict[int, float] = {}
         self._deadlines: list[tuple[float, int]] = []
-        #: Answers that nobody waited for (any more); they are dropped.
+        #: Number of answers for which no request waited; they are dropped.
         self.unexpected = 0
 
     @property
@@ -143,7 +143,7 @@ class ClientSession:
         self._waiting.pop(opaque, None)
 
     def lost(self) -> list[int]:
-        """The connection is gone: return the opaques of all requests that waited."""
+        """End all requests because the connection is gone; return their opaques."""
         pending = list(self._waiting)
         self._waiting.clear()
         self._deadlines.clear()
@@ -151,7 +151,8 @@ class ClientSession:
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
-        while opaque in self._waiting:  # only after the counter came round with old requests still waiting
+        # Only after the counter has wrapped round while old requests still wait.
+        while opaque in self._waiting:
             opaque = _after(opaque)
         self._next_opaque = _after(opaque)
         return opaque

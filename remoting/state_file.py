@@ -45,7 +45,7 @@ class StateFileError(ValueError):
 
 
 class Storage(Protocol):
-    """The way to the disk. Everything raises OSError if it cannot be done."""
+    """The file operations that state files need. Each raises OSError if it fails."""
 
     def content(self, path: Path) -> bytes:
         """Return all of a file.
@@ -157,7 +157,7 @@ def _load_backup(
                 logger.error("state file damaged file=%s damage=%s used=%s", path, damage, backup)
                 if known is not None:
                     return Loaded(value, Trust.BACKUP)
-                _adopt(storage, path, content)  # or the next write would keep the damaged one as backup
+                _adopt(storage, path, content)  # else the next write would keep the damaged content as backup
                 return Loaded(value, Trust.UNCHECKED)
     if known is None and damage == _EMPTY and content is None and not why:
         logger.warning("state file without checksum taken file=%s holds=nothing", path)
@@ -169,7 +169,7 @@ def _load_backup(
 
 
 def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = False) -> None:
-    """Have a file hold ``data``, durably; the content before becomes the backup.
+    """Write ``data`` durably into a file; the former content becomes the backup.
 
     Args:
         backup_too: The backup shall hold the new content, too, and before the file does: then no file with
@@ -198,7 +198,7 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
             _keep_as(storage, path, beside(path, DAMAGED))
         if backup_too:
             other_scratch = beside(backup, ".tmp")
-            storage.write_new(other_scratch, data)  # a file of its own: a link would share its damage
+            storage.write_new(other_scratch, data)  # a copy: a second name of one file would share its damage
             storage.rename(other_scratch, backup)
             storage.sync_directory(path.parent)
         elif is_good:
@@ -214,7 +214,7 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
 
 
 def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -> None:
-    """Have the list of digests say that the file holds the one or the other, durably."""
+    """Write durably into the list of digests that the file holds one of two contents."""
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".tmp")
     storage.write_new(aside, f"{digest}  {path.name}\n{before or _NONE}  {path.name}{BACKUP}\n".encode())
@@ -223,7 +223,7 @@ def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -
 
 
 def _adopt(storage: Storage, path: Path, content: bytes) -> None:
-    """List the digest of a content that came without, unless there is a list by now or the disk refuses."""
+    """Write a list with the digest of a content, unless a list exists by now or the disk refuses."""
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".new")
     backup, _ = _content(storage, beside(path, BACKUP))
@@ -254,7 +254,7 @@ def _content(storage: Storage, path: Path) -> tuple[bytes | None, str]:
 
 
 def _parsed(content: bytes, parse: Callable[[bytes], T]) -> tuple[T | None, str]:
-    """Return what a content says, or what is wrong with it."""
+    """Return the parsed content, or the reason why it cannot be read."""
     if not content.strip(b" \t\r\n\0"):
         return None, _EMPTY if not content.strip() else "nothing but zeros"
     try:

@@ -1,4 +1,4 @@
-"""Work that ends in steps, so that anyone who drives it can do something else between two of them.
+"""Work that is done in steps, so that its caller can do something else between two steps.
 
 A generator that yields nothing and returns what the work came to. It has no clock: its driver decides
 how many steps it makes at once.
@@ -20,7 +20,7 @@ STEP: Final = 1_000
 
 
 def finish(steps: Steps[_T]) -> _T:
-    """Make all steps that are left, and return what they came to."""
+    """Make all steps that are left, and return the result."""
     while True:
         try:
             next(steps)

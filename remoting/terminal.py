@@ -1,4 +1,4 @@
-"""Text on a terminal of any encoding, and arguments that are no text."""
+"""Text on a terminal of any encoding, and arguments that are not UTF-8 text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of TLS: RocketMQ's file of them, and what flags and file come to for a server's port; pure."""
+"""Settings of TLS: RocketMQ's file, the flags, and their result for a server's port; pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from routekeeper.remoting.properties import parse_properties
 DISABLED: Final = "disabled"
 PERMISSIVE: Final = "permissive"
 ENFORCING: Final = "enforcing"
-#: Of ``--tls-mode``. Permissive serves plain clients, too.
+#: Values of ``--tls-mode``. Permissive serves plain clients, too.
 MODES: Final = (DISABLED, PERMISSIVE, ENFORCING)
-#: Of ``--tls-client-auth``.
+#: Values of ``--tls-client-auth``.
 CLIENT_AUTH: Final = ("none", "optional", "require")
 
 _TEXTS: Final = {
@@ -160,7 +160,7 @@ def port_tls(
     client_auth: str = "",
     file: TlsFile | None = None,
 ) -> PortTls:
-    """Return what the flags ``--tls-...`` and the file of ``--tls-config`` come to; flags win.
+    """Return the settings of the flags ``--tls-...`` and of the file of ``--tls-config`` together; flags win.
 
     Raises:
         TlsSettingError: If they do not fit together.
@@ -173,7 +173,7 @@ def port_tls(
     if key and not cert:
         raise TlsSettingError("--tls-key needs --tls-cert")
     password = ""
-    if not cert:  # a pair comes from one place
+    if not cert:  # certificate and key come from one place, as a mixed pair cannot fit
         cert, key, password = file.server_cert, file.server_key, file.server_key_password
         if key and not cert:
             raise TlsSettingError("tls.server.keyPath needs tls.server.certPath")
@@ -196,7 +196,7 @@ def port_tls(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFlags:
-    """The flags ``--tls-...`` of a server as they were given; empty: not given."""
+    """The flags ``--tls-...`` of a server; an empty text is a flag that was not given."""
 
     mode: str = ""
     cert: str = ""
@@ -215,7 +215,7 @@ class TlsFlags:
             self._settle(None)
 
     def settle(self) -> PortTls:
-        """Return what the flags and the file of ``--tls-config`` come to; reads that file, and blocks for it.
+        """Return the settings that result from the flags and the file of ``--tls-config``; reading it blocks.
 
         Raises:
             TlsSettingError: If they do not fit together, or the file cannot be used.

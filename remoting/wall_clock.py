@@ -13,7 +13,7 @@ def now_ms() -> int:
 
 
 def bear_far_clocks() -> None:
-    """Have :func:`time.time` work beyond 2262, too, for logging and libraries that call it.
+    """Replace :func:`time.time`, which logging and libraries call, by one that works beyond 2262.
 
     It counts ns in 64 bits. Programs call this first: already to import logging calls it.
     """

@@ -50,7 +50,7 @@ class WatchedFiles(Generic[T]):
         self.what = what
         self.paths = tuple(paths)
         self._read, self._take, self._each = read, take, each
-        self._taken = signature(self.paths)  # before the reading: a change meanwhile counts
+        self._taken = signature(self.paths)  # taken before the reading, so that a change meanwhile is noticed
         self._refused: tuple[Signature, str] | None = None
         self._thread = DiskThreads(what)
         self._looking = asyncio.Lock()
@@ -62,7 +62,7 @@ class WatchedFiles(Generic[T]):
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name=self.what)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._watching is not None:
             self._watching.cancel()
         self._thread.shutdown()
@@ -94,13 +94,13 @@ class WatchedFiles(Generic[T]):
         try:
             value = await loop.run_in_executor(self._thread, self._read)
             self._take(value)
-        except Exception as error:  # a mistake in a reader must not end a server that serves
+        except Exception as error:  # a defect in a reader must not end a working server
             reason = str(error) or repr(error)
             if self._refused != (found, reason):
                 self._refused = found, reason
                 logger.warning("%s not taken, the former one goes on error=%s", self.what, reason)
             return f"refused: {reason}"
         self.value, self._refused = value, None
-        self._taken = found  # of the former paths: if ``take`` set others, they are read once more
+        self._taken = found  # state of the former paths: if ``take`` sets others, they are read once more
         logger.info("%s read again files=%s", self.what, ",".join(map(str, self.paths)))
         return "taken"

@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import gc
 import os
 from typing import Any, Final
 
@@ -46,8 +47,21 @@ APART: Final = tuple(
 
 
 #: Files that take a minute or more: one that begins last keeps a worker busy while the others have nothing.
-LONGEST: Final = tuple(
-    f"tests/bench/test_{name}.py" for name in ("every_scenario", "real", "session", "attached")
+LONGEST: Final = (
+    *(f"tests/bench/test_{name}.py" for name in ("every_scenario", "real", "kernel", "scale_live", "locust")),
+    *("tests/bench/play_page/test_lessons.py", "tests/bench/play_page/test_page.py"),
+    *("tests/bench/costs/test_run.py", "tests/bench/micro/test_storm_live.py"),
+    *("tests/bench/play/test_played.py", "tests/bench/report/test_pictures.py"),
+    *("tests/bench/report/test_surroundings.py", "tests/nameserver/http/test_document.py"),
+    *("tests/client/test_procedures.py", "tests/client/test_mqadmin_daily.py"),
+    *("tests/faults/test_members.py", "tests/fuzz/test_fuzz.py"),
+)
+
+#: Files whose tests share one Spark session, which takes a gigabyte. Its first tables take the longest.
+ON_SPARK: Final = (
+    *(f"tests/bench/report/test_{n}.py" for n in ("csv", "files", "page", "planted", "read", "silver")),
+    *("tests/bench/test_clusters.py", "tests/bench/test_session.py", "tests/bench/test_attached.py"),
+    "tests/bench/play/test_report.py",
 )
 
 
@@ -57,11 +71,22 @@ def shared_by(nodeid: str) -> str | None:
     In a file that uses both kinds of deployment, the parameter says which one a test asks for.
     """
     file, _, test = nodeid.partition("::")
-    if file.startswith("tests/bench/report/"):
+    if file in ON_SPARK:
         return "Spark"
     if not file.startswith("tests/interop/") or file in APART:
         return None
     return "our nameservers" if file in OURS or "[independent" in test or "[raft" in test else "Apache's"
+
+
+def pytest_collection() -> None:
+    """Make thousands of tests without looking for garbage among them, a quarter of the time that it takes."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, among new objects alone: tests live until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,8 +1,9 @@
-"""Registrations: read, as they came off the wire, and decided among other requests."""
+"""Registrations: made as brokers make them, read as they come off the wire, decided among others."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from routekeeper.nameserver.commands import RegisterBroker
 from routekeeper.nameserver.handlers import Decision, decide, decide_registration
@@ -11,8 +12,77 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, Request
 from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.registration import PlainRegistration, TopicNumbers, reading_registration
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.registration import (
+    PlainRegistration,
+    RegisterBody,
+    TopicNumbers,
+    body_crc32,
+    encode_register_body,
+    reading_registration,
+)
+from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.steps import finish
+
+VERSION: Final = 479  # of RocketMQ 5.3.3
+
+
+def body_of(
+    topics: Iterable[str | TopicConfig],
+    *,
+    counter: int = 1,
+    timestamp: int = 0,
+    queues: int = 8,
+    compressed: bool = False,
+    version: int = VERSION,
+) -> bytes:
+    """Return the body of a registration of these topics; names stand for topics with so many queues."""
+    configs = (
+        TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+        if isinstance(topic, str)
+        else topic
+        for topic in topics
+    )
+    content = RegisterBody(
+        data_version=DataVersion(counter=counter, timestamp=timestamp),
+        topic_configs=tuple(configs),
+        filter_servers=(),
+        mapping_infos={},
+    )
+    return encode_register_body(content, compressed=compressed, version=version)
+
+
+def fields_of(
+    body: bytes, name: str, addr: str, *, cluster: str = "C", broker_id: int = 0, **more: str
+) -> dict[str, str]:
+    """Return the arguments of a registration with this body; ``more`` have their names on the wire."""
+    return {
+        "brokerName": name,
+        "brokerAddr": addr,
+        "clusterName": cluster,
+        "brokerId": str(broker_id),
+        "haServerAddr": "",
+        "bodyCrc32": str(body_crc32(body)),
+    } | more
+
+
+def registration(
+    name: str,
+    addr: str,
+    topics: Iterable[str | TopicConfig],
+    *,
+    counter: int = 1,
+    timestamp: int = 0,
+    queues: int = 8,
+    lease_ms: int | None = None,
+    **more: str,
+) -> RemotingCommand:
+    """Return the request by which a broker registers all its topics."""
+    body = body_of(topics, counter=counter, timestamp=timestamp, queues=queues)
+    if lease_ms is not None:
+        more["heartbeatTimeoutMillis"] = str(lease_ms)
+    fields = fields_of(body, name, addr) | more
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body)
 
 
 def read_registration(body: bytes, *, compressed: bool, version: int, **limits: Any) -> PlainRegistration:

@@ -1,1 +1,1 @@
-"""The designs that are compared, behind one interface: who lists brokers, and how clients learn of them."""
+"""The designs that are compared, behind one interface: servers, brokers' sessions, clients' look-ups."""

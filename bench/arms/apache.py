@@ -54,7 +54,7 @@ class Jars:
         return "Maven (mvn on PATH), which fetches them once"
 
     def folder(self) -> Path:
-        """Return the folder of the jars, fetched if this machine has not had them before.
+        """Return the folder of the jars; they are fetched if this machine lacks them.
 
         Raises:
             ClusterError: If there is no Maven, or it fails.
@@ -71,7 +71,7 @@ class Jars:
             partial = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            shutil.copy(self.pom, partial / "pom.xml")  # Maven builds beside it
+            shutil.copy(self.pom, partial / "pom.xml")  # Maven builds in a folder beside it
             done = subprocess.run(
                 [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial / 'jars'}"],
                 cwd=partial,
@@ -100,7 +100,7 @@ def missing() -> str | None:
 
 
 class ApacheNameservers(StartedServers):
-    """Unmodified, with the same lease and scan as ours; they store nothing and know nothing of each other."""
+    """RocketMQ's nameservers, unmodified, with the same lease and scan as ours; no state is shared."""
 
     def __init__(
         self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, network: Network

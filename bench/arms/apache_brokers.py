@@ -74,7 +74,7 @@ def javac_major(version_output: str) -> int | None:
 
 
 def _compiler() -> Path | None:
-    """Return a new enough compiler; a Java lies beside it."""
+    """Return a compiler that is new enough; its Java lies beside it."""
     home = os.environ.get("JAVA_HOME")
     folders = [str(Path(home, "bin"))] if home else []
     return _compiler_in(os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
@@ -122,7 +122,7 @@ def _classes() -> Path:
 
 
 def broker_addr() -> str:
-    """Return an address for a broker: it takes the port two below (its fast one) and the next, too."""
+    """Return an address for a broker, which also takes the port two below (its fast one) and the next."""
     while True:
         ports = free_ports(4)
         if ports[-1] - ports[0] == 3:
@@ -130,7 +130,7 @@ def broker_addr() -> str:
 
 
 def broker_command(home: Path, *, name: str, addr: str, servers: Sequence[str], period_ms: int) -> list[str]:
-    """Return a broker's command line; writes what it reads into ``home``."""
+    """Return a broker's command line; write its settings file into ``home``."""
     port = int(addr.rpartition(":")[2])
     properties = {
         **_SETTINGS,

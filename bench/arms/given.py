@@ -23,10 +23,10 @@ class GivenServers(Servers):
         return status_of(self.http[index]).get("role", "unknown") if self.http else "unknown"
 
     def modes(self) -> list[str]:
-        """Return what each nameserver says of its mode, where it says something."""
+        """Return the settings of mode of each nameserver that tells them."""
         told = (status_of(http).get("mode") for http in self.http)
         return [mode for mode in told if mode is not None]
 
     def timers(self) -> dict[str, Timer]:
-        """Return what our users use; the servers' own are not known."""
+        """Return the timers of our users; those of the servers are not known."""
         return documented_timers(self.given.divisor)

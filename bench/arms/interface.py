@@ -100,13 +100,13 @@ class Looked:
 
 
 class BrokerSession(Protocol):
-    """One simulated broker's standing with its arm. An arm keeps it listed as long as it lives."""
+    """One simulated broker as its arm sees it. The arm keeps it listed as long as this object lives."""
 
     def announce(self, listing: Listing) -> list[Told]:
-        """Tell what has changed; returns when every server that was told has answered or failed."""
+        """Announce a change; return when every server has answered or failed."""
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """Say what was said before, where the arm wants that; else nothing."""
+        """Repeat the last announcement, where the arm needs repeats."""
 
     def withdraw(self) -> None:
         """Say goodbye."""
@@ -134,7 +134,7 @@ class Arm(Protocol):
     def client(self, side: Side, user: int) -> ClientSession: ...
 
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
-        """Come as a new client to one server, ask for one topic, go."""
+        """Ask one server for one topic as a new client, and leave."""
 
     def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
         """Return a client of the product whose routes come from this arm; its routes are kept fresh."""
@@ -157,7 +157,7 @@ def broker_indexes(names: Iterable[str]) -> list[int]:
 
 
 def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -> Looked:
-    """Say what a route shows: brokers with queues and an address, and the most queues of one of them."""
+    """Return the brokers of a route with queues and an address, and the most queues of one of them."""
     with_addr = {data.broker_name for data in route.broker_datas if data.broker_addrs}
     queues = [data for data in route.queue_datas if data.broker_name in with_addr]
     return Looked(

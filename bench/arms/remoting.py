@@ -44,7 +44,7 @@ def one_by_one(calls: list[Callable[[], Told]]) -> list[Told]:
 
 
 class LastAsked(threading.local):
-    """Client hook: which address a thread or greenlet asked last, and how often it asked one."""
+    """A client hook that notes, for each thread or greenlet, its last address and its number of questions."""
 
     addr = ""
     count = 0
@@ -163,7 +163,7 @@ class RemotingBroker:
                 try:
                     self._client.run(unregister(addr, self._last, timeout_s=self._config.timeout_s))
                 except (NotApplied, OutcomeUnknown):
-                    pass  # it is going anyway: the closed connection says the same
+                    pass  # the broker is leaving anyway: its closed connection has the same effect
 
     def close(self) -> None:
         self._client.close()

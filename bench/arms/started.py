@@ -1,4 +1,4 @@
-"""The servers of an arm, by its name: which class starts them."""
+"""The class that starts the servers of an arm, by the arm's name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from routekeeper.bench.arms.apache import ApacheNameservers
 from routekeeper.bench.arms.servers import Nameservers, StartedServers, ZooKeepers
 from routekeeper.bench.network import Network
 from routekeeper.bench.processes import Record
-from routekeeper.bench.runfolder import Arm, Durability
+from routekeeper.bench.runfolder import AGAIN, Arm, Durability
 from routekeeper.bench.timers import Timers
 
 
@@ -30,12 +30,12 @@ def servers_of(
     Raises:
         ClusterError: If the arm cannot be had on this machine.
     """
-    match arm:
+    match AGAIN.get(arm, arm):
         case "zookeeper":
             return ZooKeepers(arm, folder, timers, record, count=count, network=network)
-        case "independent" | "independent-again" | "independent-real" | "raft" | "raft-real":
+        case "apache":
+            return ApacheNameservers(arm, folder, timers, record, count=count, network=network)
+        case _:
             return Nameservers(
                 arm, folder, timers, record, count=count, durability=durability, network=network
             )
-        case "apache":
-            return ApacheNameservers(arm, folder, timers, record, count=count, network=network)

@@ -124,11 +124,11 @@ def judge(error: BaseException) -> Outcome:
             return "unknown"
         case KazooException():
             return "error"
-    return "unknown"  # a handler's own time-out: it is there or on its way
+    return "unknown"  # a handler's own time-out: the request has arrived or is under way
 
 
 def until_served(client: KazooClient, call: Callable[[], T], deadline: float) -> T:
-    """Return what a call returns, made again after each lost connection or session until the deadline.
+    """Return the result of a call, repeated after each lost connection or session until the deadline.
 
     kazoo fails all that waits when a connection goes, and moves to the next server by itself. A good client
     asks again there, as RocketMQ's does.
@@ -204,7 +204,7 @@ class Reader:
                 try:
                     into[index] = wait(found)[0]
                 except NoNodeError:
-                    pass  # it went while we read: the route does without it
+                    pass  # the broker left during the read: the route is made without it
         route = route_of(queues, masters)
         if not route.queue_datas:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, "no broker has the topic")
@@ -212,7 +212,7 @@ class Reader:
 
 
 class Standing:
-    """One broker's ephemeral nodes, made anew when their session has expired.
+    """One broker's ephemeral nodes; they are made anew when their session has expired.
 
     Args:
         changed: Called when a session came that knows nothing of the broker; must not wait.
@@ -238,10 +238,10 @@ class Standing:
             self._changed()
 
     def put(self, nodes: Mapping[str, bytes], timeout_s: float) -> None:
-        """Make or change what differs from what was made; all of it at once.
+        """Make or change in one request all nodes that differ from the present ones.
 
-        One call at a time works, and puts what was wanted last: calls that each made everything would keep
-        an ensemble that is slow from ever being done.
+        One call at a time does the work, and makes the nodes that were asked for last. If each call made all
+        of its nodes, a slow ensemble would never finish.
 
         Raises:
             KazooException, or one of ``Waits.timeouts``: It may have been done or not.
@@ -276,7 +276,7 @@ class Standing:
         for path, data, result in creating:
             try:
                 result.get(timeout=left())
-            except NodeExistsError:  # a former life's, or ours of a call whose answer was lost
+            except NodeExistsError:  # of a former session, or of a call whose answer was lost
                 owner = self._client.get_async(path).get(timeout=left())[1].ephemeralOwner
                 if owner == (self._client.client_id or (None,))[0]:
                     changing.append((path, data, self._client.set_async(path, data)))
@@ -293,13 +293,13 @@ class Standing:
             made[path] = data
 
     def take_back(self, timeout_s: float) -> None:
-        """Delete what was made."""
+        """Delete the nodes that were made."""
         waiting = [self._client.delete_async(path) for path in reversed(list(self._made))]
         for result in waiting:
             try:
                 result.get(timeout=timeout_s)
             except NoNodeError:
-                pass  # gone already is as good
+                pass  # a node that is gone already is fine, too
         self._made = {}
 
 
@@ -311,7 +311,7 @@ class ZooKeeperArm:
         self.waits = waits
 
     def connected(self, side: Side, first: int) -> KazooClient:
-        """Return a started client; it goes on trying when nobody answers in time."""
+        """Return a started client; it goes on trying if no server answers in time."""
         client = connect(side.servers, session_s=self.config.lease_ms / 1000, waits=self.waits, first=first)
         client.start_async()
         return client
@@ -379,7 +379,7 @@ class ZooKeeperRoutes(Client):
             threading.Thread(target=self._read_again, args=(topic,), daemon=True).start()
 
     def _read_again(self, topic: str) -> None:
-        self._to_read.discard(topic)  # what changes from here on is read once more
+        self._to_read.discard(topic)  # a later change causes one more read
         self.run(self.core.directory.refresh_quietly(topic))
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from routekeeper.bench.arms.layout import nodes_of
 from routekeeper.bench.arms.zookeeper import THREADS, Standing, connect
 from routekeeper.bench.events import SIMULATED_FROM
 from routekeeper.broker.__main__ import main
+from routekeeper.broker.config import NAMESRV_KEYS
 from routekeeper.broker.server.registrar import Announcer
 from routekeeper.broker.server.registration import Trigger
 from routekeeper.broker.tables.state import BrokerState
@@ -79,7 +80,7 @@ class ZooKeeperAnnouncer:
         await self._announced()
 
     def nameservers_changed(self) -> None:
-        log.warning("another ensemble is used after a restart only")
+        """Nothing: settings that name the ensemble are fixed."""
 
     async def _announced(self) -> None:
         self._done.clear()
@@ -114,4 +115,4 @@ def announcer(
 
 
 if __name__ == "__main__":
-    sys.exit(main(announcer=announcer))
+    sys.exit(main(announcer=announcer, fixed_keys=NAMESRV_KEYS))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from routekeeper.bench import interpreter
-from routekeeper.bench.micro.raft.figures import interval
+from routekeeper.bench.figures import interval
 from routekeeper.bench.micro.route_query import (
     CONNECTIONS,
     DEPTHS,
@@ -38,12 +38,15 @@ from routekeeper.bench.micro.route_query import (
     start_raft,
 )
 from routekeeper.bench.micro.trees import THIS, nameserver_of
-from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import Frame, split_frame
 from routekeeper.remoting.transport.blocking import BlockingClient
 
 #: Rounds over all connections in a turn, by requests in flight on each: some ms of CPU.
 ROUNDS: Final = {1: 16, 16: 3}
+#: All opaques have nine digits, as those of a client that runs for long.
+FIRST_OPAQUE: Final = 100_000_000
 _LENGTH_SIZE: Final = 4
 
 
@@ -65,14 +68,23 @@ class Asked:
             connection.close()
 
     def turn(self, requests: list[bytes], depth: int, order: random.Random) -> float:
-        """Return the us of CPU that one request has cost."""
+        """Return the us of CPU that one of some requests, chosen at random, has cost."""
+        return self.turn_of(order.choices(requests, k=ROUNDS[depth] * CONNECTIONS * depth), depth)
+
+    def turn_of(self, requests: list[bytes], depth: int) -> float:
+        """Return the us of CPU that one of these requests has cost; they are as many as a turn has."""
+        rounds = iter([b"".join(requests[at : at + depth]) for at in range(0, len(requests), depth)])
         before = self._cpu_ns()
         for _ in range(ROUNDS[depth]):
             for connection in self._connections:
-                connection.sendall(b"".join(order.choices(requests, k=depth)))
+                connection.sendall(next(rounds))
             for connection in self._connections:
-                _read(connection, depth)
-        return (self._cpu_ns() - before) / (ROUNDS[depth] * CONNECTIONS * depth) / 1e3
+                last = _read(connection, depth)
+        took_us = (self._cpu_ns() - before) / len(requests) / 1e3
+        answer: RemotingCommand = decode_command(last)
+        if answer.code != ResponseCode.SUCCESS:
+            raise SystemExit(f"a server answered {answer.code} {answer.remark}: no routes are measured")
+        return took_us
 
     def _cpu_ns(self) -> int:
         while (self._task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
@@ -80,8 +92,9 @@ class Asked:
         return int((self._task / "schedstat").read_text().split()[0])
 
 
-def _read(connection: socket.socket, answers: int) -> None:
-    data, position = b"", 0
+def _read(connection: socket.socket, answers: int) -> Frame:
+    """Read so many answers; return the last one."""
+    data, position, last = b"", 0, 0
     while answers:
         received = connection.recv(1 << 20)
         if not received:
@@ -91,14 +104,16 @@ def _read(connection: socket.socket, answers: int) -> None:
             end = position + _LENGTH_SIZE + int.from_bytes(data[position : position + _LENGTH_SIZE])
             if end > len(data):
                 break
-            position, answers = end, answers - 1
+            last, position, answers = position, end, answers - 1
+    return split_frame(data, last, position - last - _LENGTH_SIZE)
 
 
-def _requests(workload: Workload, seed: int) -> list[bytes]:
+def route_requests(workload: Workload, seed: int) -> list[bytes]:
+    """Return route queries as a client that runs for long sends them: opaque 0 is no such request."""
     topics = random.Random(seed).choices(workload.topics, k=256)
     return [
         RemotingCommand(
-            code=RequestCode.GET_ROUTEINFO_BY_TOPIC, opaque=100_000_000 + n, ext_fields={"topic": topic}
+            code=RequestCode.GET_ROUTEINFO_BY_TOPIC, opaque=FIRST_OPAQUE + n, ext_fields={"topic": topic}
         ).encode()
         for n, topic in enumerate(topics)
     ]
@@ -133,7 +148,7 @@ def compare(other: Path, *, mode: str, pairs: int, turns: int) -> None:
         for name, targets in _pair(trees, mode, number):
             with Asked(targets[0]) as this, Asked(targets[1]) as that:
                 for workload, depth in itertools.product(WORKLOADS, DEPTHS):
-                    requests, order = _requests(workload, number), random.Random(number)
+                    requests, order = route_requests(workload, number), random.Random(number)
                     figures: tuple[list[float], list[float]] = [], []
                     for turn in range(-4, turns):
                         for side in (0, 1) if turn % 2 else (1, 0):

@@ -1,4 +1,4 @@
-"""The yardstick: the least that a Python server on this loop can do for a frame.
+"""An echo server: the least work of a Python server on this loop for a frame.
 
 It finds where each frame ends and answers with bytes it has at hand: the frame itself, or, with ``--answer
 FILE``, the content of a file, such as a recorded route answer. No header is read, nothing is looked up.

@@ -31,10 +31,8 @@ from pathlib import Path
 from typing import Final
 
 from routekeeper.bench import interpreter
-from routekeeper.bench.micro.beside import Asked
+from routekeeper.bench.micro.beside import Asked, route_requests
 from routekeeper.bench.micro.route_query import CONNECTIONS, DEPTHS, WORKLOADS, Stack, Target, register
-from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
 
 #: Questions of a bystander in a second.
@@ -79,10 +77,7 @@ class Secured(Asked):
 def route_queries(asked: dict[str, Asked], *, turns: int) -> Iterator[str]:
     """Yield the lines of the first part."""
     order = random.Random(1)
-    requests = [
-        RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).encode()
-        for topic in WORKLOADS[0].topics
-    ]
+    requests = route_requests(WORKLOADS[0], 1)
     yield f"route queries, {CONNECTIONS} connections: us of CPU a request (median, quartiles)"
     for depth in DEPTHS:
         found: dict[str, list[float]] = {name: [] for name in asked}
@@ -106,8 +101,7 @@ class Bystander:
         self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             self._link = context.wrap_socket(self._link, server_hostname="127.0.0.1")
-        topic = {"topic": WORKLOADS[0].topics[0]}
-        self._question = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic).encode()
+        self._question = route_requests(WORKLOADS[0], 1)[0]
 
     def wait_s(self) -> float:
         """Return how long one answer took."""
@@ -212,8 +206,9 @@ def main() -> None:
         pair = ("--tls-cert", str(cert), "--tls-key", str(key))
         off = start(stack, root / "off", "TLS off")
         permissive = start(stack, root / "permissive", "permissive", *pair)
-        with BlockingClient() as client:
-            register(client, [off.addr, permissive.addr], unlike=False)
+        # Open to the end: brokers leave with the connection over which they registered.
+        client = stack.enter_context(BlockingClient())
+        register(client, [off.addr, permissive.addr], unlike=False)
         print(f"{interpreter.said()}, {ssl.OPENSSL_VERSION}, key {arguments.key}")
         with Asked(off) as plain, Asked(permissive) as other, Secured(permissive, context) as secured:
             asked = {"TLS off": plain, "permissive, plain": other, "permissive, TLS 1.3": secured}

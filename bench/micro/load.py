@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 import msgspec
 import uvloop
 
+from routekeeper.bench.group import cpu_s
 from routekeeper.remoting.codes import HeaderCodec, LanguageCode, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import encode_frame, split_frame
@@ -26,7 +27,6 @@ from routekeeper.remoting.header import Header, encode_header
 from routekeeper.remoting.route import decode_route
 
 _LENGTH: Final = struct.Struct(">I")
-_CPUCLOCK_SCHED: Final = 2
 #: All opaques have nine digits, as those of a long-running client do.
 _FIRST_OPAQUE: Final = 100_000_000
 _ORDER: Final = 1 << 16
@@ -216,14 +216,6 @@ class Run:
                 await self._failed.wait()
         except TimeoutError:
             pass
-
-
-def cpu_s(pid: int) -> float:
-    """Return user and system time of all threads of a process so far, in seconds, to the nanosecond.
-
-    Source: clock_getcpuclockid(3), as glibc computes the id; Linux only. /proc counts in ticks of 10 ms.
-    """
-    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 async def _main(plan: Plan) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def frames(topics: int, *, compressed: bool) -> list[bytes]:
 
 
 def work() -> None:
-    """Be one tree: read the file of frames, then answer each case asked for with us of CPU a registration."""
+    """Serve one tree's process: read the frames, then answer each case with us of CPU a registration."""
     import gc
 
     tree = Path(sys.argv[3])
@@ -82,7 +82,7 @@ def work() -> None:
         imported(tree, "nameserver/types.py"),
         imported(tree, "remoting/command.py").read_command,
     )
-    # Older trees have it in the handlers.
+    # Older trees have this function in the handlers.
     decode = imported(tree, "nameserver/registration.py", "nameserver/handlers.py").decode_registration
     # A tree may have taken over what it wanted of a command into a value of its own.
     as_asked = getattr(types.Request, "of", lambda command: command)
@@ -161,7 +161,7 @@ class Worker:
 
 
 def compare(cases: Path, other: Path, *, pairs: int, processes: int) -> None:
-    from routekeeper.bench.micro.raft.figures import interval
+    from routekeeper.bench.figures import interval
 
     here = Path(__file__).resolve().parents[2]
     took: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}

@@ -46,7 +46,6 @@ OBSERVERS: Final = (
     ("client", 0),
     ("client", 1),
 )
-ROWS_PER_CHANGE: Final = 2 + len(OBSERVERS)
 TOPICS: Final = 20
 BEGIN_NS: Final = 5_000 * SECOND
 ROWS_AT_A_TIME: Final = 20_000

@@ -38,7 +38,7 @@ import uvloop
 
 from routekeeper.bench import interpreter
 from routekeeper.bench.direct import OPENER
-from routekeeper.bench.micro.raft.figures import percentile
+from routekeeper.bench.figures import percentile
 from routekeeper.bench.micro.raft.systems import MEMBERS, RouteKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.nameserver.commands import Evict, RegisterBroker, decode_command, encode_command

@@ -24,7 +24,7 @@ BLOCK: Final = 2048  # about a registration of ten topics
 
 
 def prepared(path: Path, kind: str, size: int) -> int:
-    """Open a new file that holds what ``kind`` says, made durable; return its descriptor."""
+    """Open a new file with the content of ``kind``, make it durable, and return its descriptor."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     if kind == "allocated":
         os.posix_fallocate(file, 0, size)

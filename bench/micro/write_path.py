@@ -30,8 +30,8 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from routekeeper.bench import interpreter
-from routekeeper.bench.micro.raft.figures import percentile
-from routekeeper.bench.micro.raft.remoting_wire import RemotingWire
+from routekeeper.bench.figures import percentile
+from routekeeper.bench.wires.remoting_wire import RemotingWire
 from routekeeper.nameserver.commands import (
     Batch,
     Command,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +21,7 @@ class NoReport(Exception):
 
 
 def advice(folder: Path) -> list[tuple[str, str, str]]:
-    """Return for each need that was measured: the need, which designs serve it, and by which figures.
+    """Return for each headline measure: its subject, its result, and the medians of the designs.
 
     Args:
         folder: Where a report was written; its ``marts`` hold the values of each run.
@@ -30,14 +31,12 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     """
     path = folder / "marts" / "values.parquet"
     found: Values = defaultdict(lambda: defaultdict(dict))
-    below: dict[Place, dict[str, float]] = defaultdict(dict)
     planned: set[tuple[Place, str]] = set()
     try:
         for row in pq.read_table(path).to_pylist():
             place = Place(row["series"], row["scenario"], row["case"], row["measure"])
             if place.measure in MEASURES:
                 found[place][row["arm"]][row["batch"], row["block"]] = row["value"]
-                below[place][row["arm"]] = row["floor"]
                 if row["set_by_plan"]:
                     planned.add((place, row["arm"]))
     except (OSError, pa.ArrowInvalid, KeyError) as error:
@@ -47,31 +46,25 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     disturbances = shared.disturbances
     if disturbances:
         raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
-    table = {row.place: row for row in answers.rows(found, below, shared.crowded, planned)}
-    lines = answers.primaries(_lines(folder), MAIN_SERIES, found, shared.crowded, planned)
-    return [
-        (chosen.need.words, words.choice(chosen), words.because(chosen))
-        for chosen in answers.choices(table, MAIN_SERIES, lines)
-    ]
+    named = [msgspec.convert(row, Line) for row in _rows(folder, "lines.parquet")]
+    lines = answers.primaries(named, MAIN_SERIES, found, shared.crowded, planned)
+    return [(words.topic(line), words.verdict(line), words.values(found, line)) for line in lines]
 
 
-def _lines(folder: Path) -> list[Line]:
-    """Read the primary lines; none, of a report that did not write them down."""
+def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Read a table; nothing, of a report that did not write it down."""
     try:
-        rows = pq.read_table(folder / "marts" / "lines.parquet").to_pylist()
+        rows: list[dict[str, Any]] = pq.read_table(folder / "marts" / name).to_pylist()
     except (OSError, pa.ArrowInvalid):
         return []
-    return [msgspec.convert(row, Line) for row in rows]
+    return rows
 
 
 def _conditions(folder: Path) -> Conditions:
-    """Read what the runs shared the machine with; nothing, of a report that did not write it down."""
-    try:
-        rows = pq.read_table(folder / "marts" / "conditions.parquet").to_pylist()
-    except (OSError, pa.ArrowInvalid):
-        rows = []
+    rows = _rows(folder, "conditions.parquet")
     return Conditions(
-        others_cores={row["run"]: row["others_cores"] for row in rows if row["others_cores"] is not None},
-        late_ms={row["run"]: row["late_ms"] for row in rows if row["late_ms"] is not None},
-        used_share={row["run"]: share for row in rows if (share := row.get("used_share")) is not None},
+        **{
+            name: {row["run"]: value for row in rows if (value := row.get(name)) is not None}
+            for name in ("others_cores", "late_ms", "used_share")
+        }
     )

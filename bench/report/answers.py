@@ -1,14 +1,17 @@
-"""Conclusions from the values: rows of the tables, primary lines, the four claims, and what to choose (pure).
+"""Conclusions from the values: rows of the tables, headline measures, and the claims they speak about (pure).
 
-Every difference is the first arm's value minus the second's. All words about a claim or a choice come from
-the primary lines, at most eight, by one rule (:attr:`Primary.found`); all other figures are description.
-Nothing is called better without ten blocks; with fewer, the words are "in 6 of 6 blocks" or "mixed".
+Every difference is the first design's value minus the second's. Each sentence of the first screen comes from
+the headline measures, at most eight, by one rule (:attr:`Primary.found`); all other figures are description.
+With fewer than ten rounds a difference is told with its rounds: "in all 6 rounds" or "mixed".
 """
 
 import math
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from importlib.resources import files
+from statistics import median
+from typing import Any, Final, Literal, NamedTuple
 
 from routekeeper.bench.report.blocks import (
     VERDICT_BLOCKS_MIN,
@@ -22,13 +25,13 @@ from routekeeper.bench.report.blocks import (
     split,
 )
 from routekeeper.bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
-from routekeeper.bench.resolution import RESOLUTION_S
-from routekeeper.bench.runfolder import REAL
+from routekeeper.bench.resolution import RESOLUTION_S, STEPS
+from routekeeper.bench.runfolder import AGAIN, REAL
 from routekeeper.bench.runfolder import Line as NamedLine
 
 ARMS: Final = ("independent", "raft", "zookeeper")
 PAIRS: Final = (("raft", "independent"), ("zookeeper", "independent"), ("raft", "zookeeper"))
-CONTROLS: Final = (("apache", "independent"), ("independent-again", "independent"))
+CONTROLS: Final[tuple[tuple[str, str], ...]] = (("apache", "independent"), *AGAIN.items())
 REAL_PAIRS: Final[tuple[tuple[str, str], ...]] = tuple(REAL.items())
 """RocketMQ's own brokers and Java client, and ours in their place."""
 SHOWN: Final = ("independent", "independent-real", "raft", "raft-real", "zookeeper")
@@ -42,7 +45,7 @@ Leaning = Literal["lower", "higher", "none"]
 Setting = tuple[str, str, str]
 """Series, scenario and arm."""
 
-COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "KiB/s"})
+COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s"})
 """What is used of the machine can be told of one that is full; how soon something happens cannot."""
 
 
@@ -50,7 +53,8 @@ COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "
 class Summary:
     """One arm's values of one measure over its blocks.
 
-    ``floor``: what a value of 0 may be in truth, because less is not noticed.
+    ``floor``: what a value of 0 may be in truth, because less is not noticed. ``step``: the values are read
+    off in steps of that. ``endless``: values without end; ``high`` is the highest of the others.
     """
 
     middle: float
@@ -58,6 +62,8 @@ class Summary:
     high: float
     blocks: int
     floor: float = 0.0
+    step: float = 0.0
+    endless: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,8 @@ class Pair:
     estimate: Estimate | None
     material: float
     verdict: Verdict
+    step: float = 0.0
+    """Step in which the values are read off."""
 
     @property
     def leaning(self) -> Leaning:
@@ -96,6 +104,11 @@ class Row:
     """Arms whose times say how long the plan made something last; they are compared with nothing, either."""
 
     @property
+    def is_endless(self) -> bool:
+        """Return whether there was no end to it in any round of any arm: such a row is told by itself."""
+        return any(each.endless for each in self.arms.values())
+
+    @property
     def differs(self) -> bool:
         """Return whether any pair of arms differs in every block, by as much as matters."""
         return any(pair.leaning != "none" for pair in self.pairs)
@@ -117,7 +130,7 @@ Found = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
-    """One primary line as it came out."""
+    """One headline measure as it came out."""
 
     named: NamedLine
     series: str
@@ -247,12 +260,12 @@ def _row(
         place=place,
         measure=measure,
         arms={
-            arm: summary(list(blocks.values()), floors.get(arm, 0.0))
+            arm: summary(list(blocks.values()), floors.get(arm, 0.0), STEPS.get(place.measure, 0.0))
             for arm, blocks in arms.items()
             if blocks
         },
         pairs=[
-            _pair(place, pair, arms, measure.material)
+            _pair(arms, Line(measure=place.measure, arms=pair, series=place.series), measure.material)
             for pair in (*PAIRS, *CONTROLS, *REAL_PAIRS)
             if fit.issuperset(pair)
         ],
@@ -261,21 +274,28 @@ def _row(
     )
 
 
-def _pair(
-    place: Place, arms: tuple[str, str], values: Mapping[str, Mapping[Block, float]], material: float
-) -> Pair:
-    found = differences(values.get(arms[0], {}), values.get(arms[1], {}))
+def _pair(values: Mapping[str, Mapping[Block, float]], line: Line, material: float) -> Pair:
+    found = differences(values.get(line.arms[0], {}), values.get(line.arms[1], {}))
     told = estimate(found)
-    described = Line(measure=place.measure, arms=arms, series=place.series)
-    return Pair(arms=arms, found=found, estimate=told, material=material, verdict=judge(told, described))
+    step = STEPS.get(line.measure, 0.0)
+    return Pair(
+        arms=line.arms, found=found, estimate=told, material=material, verdict=judge(told, line), step=step
+    )
 
 
-def summary(found: Sequence[float], floor: float = 0.0) -> Summary:
+def summary(found: Sequence[float], floor: float = 0.0, step: float = 0.0) -> Summary:
     """Return median and range."""
     ordered = sorted(found)
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    middle = low if low == high else (low + high) / 2
-    return Summary(middle=middle, low=ordered[0], high=ordered[-1], blocks=len(ordered), floor=floor)
+    ended = [value for value in ordered if not endless(value)] or ordered
+    return Summary(
+        middle=median(ordered),
+        low=ordered[0],
+        high=ended[-1],
+        blocks=len(ordered),
+        floor=floor,
+        step=step,
+        endless=sum(map(endless, ordered)),
+    )
 
 
 def primaries(
@@ -285,13 +305,11 @@ def primaries(
     crowded: Collection[Setting] = (),
     planned: Collection[tuple[Place, str]] = (),
 ) -> list[Primary]:
-    """Return the primary lines of one series as they came out, with the verdict their margin gives."""
+    """Return the headline measures of one series as they came out, with the verdict their margin gives."""
     found = []
     for line in named:
         place = Place(series, line.scenario, line.case, line.measure)
         arms = values.get(place, {})
-        differing = differences(arms.get(line.arms[0], {}), arms.get(line.arms[1], {}))
-        told = estimate(differing)
         judged = Line(
             measure=line.measure,
             arms=line.arms,
@@ -299,18 +317,11 @@ def primaries(
             margin=line.margin,
             lower_is_better=line.better == "lower",
         )
-        pair = Pair(
-            arms=line.arms,
-            found=differing,
-            estimate=told,
-            material=line.margin,
-            verdict=judge(told, judged),
-        )
         found.append(
             Primary(
                 named=line,
                 series=series,
-                pair=pair,
+                pair=_pair(arms, judged, line.margin),
                 unjudged=unjudged(place, line.arms, crowded),
                 set_by_plan=tuple(arm for arm in line.arms if (place, arm) in planned),
             )
@@ -318,7 +329,9 @@ def primaries(
     return found
 
 
-def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
+def taken_apart(
+    values: Values, divisors: Mapping[str, float], downs: Mapping[Place, float] | None = None
+) -> list[Taken]:
     """Take each recovery apart by the series that differ in nothing but the timers' divisor.
 
     Two divisors other than 1 predict what it is at divisor 1, which is then compared with what was measured
@@ -326,6 +339,7 @@ def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
 
     Args:
         divisors: Series to divisor, of :data:`TIMER_SERIES` as far as they were run.
+        downs: For how long servers were kept down, s, of places of the series ``equal``: no timer scales it.
 
     How long a partition lasts is decided by who cut the network, so its times say nothing of timers.
     """
@@ -343,14 +357,10 @@ def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
             divided = {divisor: value for divisor, value in measured.items() if divisor != 1}
             used = divided if len(divided) > 1 else measured
             if measured and max(measured.values()) > 0:
+                apart = split(used, kept=(downs or {}).get(place, 0.0))
+                whole = measured.get(1.0)
                 found.append(
-                    Taken(
-                        place=place,
-                        arm=arm,
-                        split=split(used),
-                        divisors=tuple(sorted(used)),
-                        measured=measured.get(1.0),
-                    )
+                    Taken(place=place, arm=arm, split=apart, divisors=tuple(sorted(used)), measured=whole)
                 )
     return found
 
@@ -360,18 +370,13 @@ Holds = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """One figure that is shown beside a claim; it decides where a primary line compares it.
-
-    ``lower_speaks_for``: whether ``independent``, if it did better, speaks for the claim, or against it.
-    """
+class Evidence(NamedTuple):
+    """One figure that is shown beside a claim; it decides where a headline measure compares it."""
 
     scenario: str
     case: str | None
     measure: str
     words: str
-    lower_speaks_for: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,307 +386,66 @@ class Claim:
     letter: str
     said: str
     evidence: tuple[Evidence, ...]
+    source: str = ""
+    """Where the documents say it; empty for a question of ours."""
     caveat: str = ""
     """What must be known to read its figures."""
-    note: str = ""
-    """What no figure shows, or what the figures do not show."""
     of_asking: bool = False
-    """Return whether its figures rest on how often clients ask."""
+    """Return whether clients that know later speak for it: it tells the price of asking."""
     by_design: bool = False
     """Return whether it says what is built, which nothing that is measured can show or refute."""
 
 
-CLAIMS: Final = (
-    Claim(
-        letter="a",
-        said="No election of a master is needed.",
-        evidence=(
-            Evidence(
-                scenario="leader-fails",
-                case="kill",
-                measure="announce_again_s",
-                words="The server in charge was killed: brokers could register again after",
-            ),
-            Evidence(
-                scenario="leader-fails",
-                case="kill",
-                measure="right_again_s",
-                words="The same kill: clients got right routes again after",
-            ),
-            Evidence(
-                scenario="leader-fails",
-                case="freeze",
-                measure="right_again_s",
-                words="It was paused instead: clients got right routes again after",
-            ),
-            Evidence(
-                scenario="leader-fails",
-                case="kill",
-                measure="failed_sends",
-                words="The same kill: messages that failed:",
-            ),
-        ),
-    ),
-    Claim(
-        letter="b",
-        said="A light metadata server is enough.",
-        evidence=(
-            Evidence(
-                scenario="quiet",
-                case=None,
-                measure="cpu_s_per_min",
-                words="All servers together used, of CPU per minute,",
-            ),
-            Evidence(
-                scenario="nameserver-restarts",
-                case="one-empty",
-                measure="newcomer_right_s",
-                words="One nameserver restarted: new clients got right routes again after",
-            ),
-            Evidence(
-                scenario="partition",
-                case="1-2",
-                measure="disagree_s",
-                words="One nameserver was cut off: nameservers contradicted each other for",
-            ),
-        ),
-        caveat=(
-            "Nameservers are ours here, in Python; ZooKeeper runs in a Java machine, and so does RocketMQ's "
-            "own nameserver. What that makes of processor time, memory and restarts is told by the profile "
-            "“controls”, which runs RocketMQ's own beside ours."
-        ),
-    ),
-    Claim(
-        letter="c",
-        by_design=True,
-        said="No other middleware has to be run and maintained.",
-        evidence=(
-            Evidence(
-                scenario="quiet",
-                case=None,
-                measure="rss_mib",
-                words="All servers together held, of memory,",
-            ),
-            Evidence(
-                scenario="quiet",
-                case=None,
-                measure="written_mib_per_min",
-                words="They wrote to disk, per minute,",
-            ),
-        ),
-        note=(
-            "What is run is how a design is built, which no figure can show or refute; the figures say what "
-            "it costs. What an operator has to learn was not measured. Raft and ZooKeeper need a disk, "
-            "independent needs none. Of memory see what is said under (b)."
-        ),
-    ),
-    Claim(
-        letter="d",
-        of_asking=True,
-        said="Clients ask every 30 s and may learn of a change late.",
-        evidence=(
-            Evidence(
-                scenario="broker-dies",
-                case="kill",
-                measure="left_by_clients_s",
-                words="A broker was killed: the last client dropped it after",
-                lower_speaks_for=False,
-            ),
-            Evidence(
-                scenario="broker-dies",
-                case="freeze",
-                measure="left_by_clients_s",
-                words="A broker hung: the last client dropped it after",
-                lower_speaks_for=False,
-            ),
-            Evidence(
-                scenario="broker-dies",
-                case="kill",
-                measure="failed_sends",
-                words="The kill: messages that failed despite two retries:",
-                lower_speaks_for=False,
-            ),
-            Evidence(
-                scenario="quiet",
-                case=None,
-                measure="visible_clients_ms_p50",
-                words="Nothing failed: the last client knew of a change after, typically,",
-                lower_speaks_for=False,
-            ),
-        ),
-        note=(
-            "In these runs ZooKeeper's clients watch, and RocketMQ's poll, as each was used. The series "
-            "“ZooKeeper's clients poll” (profile full) has both poll."
-        ),
-    ),
+def _claim(told: Mapping[str, Any]) -> Claim:
+    evidence = []
+    for place, said in told.get("evidence", ()):
+        scenario, case, measure = place.split("/")
+        evidence.append(Evidence(scenario, case or None, measure, said))
+    return Claim(**{**told, "evidence": tuple(evidence)})
+
+
+TEXTS: Final[dict[str, Any]] = tomllib.loads(
+    files("routekeeper.bench.report").joinpath("texts.toml").read_text(encoding="utf-8")
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """One figure beside a claim as it came out, and the primary lines that compare it with others."""
-
-    evidence: Evidence
-    row: Row
-    lines: tuple[Primary, ...]
+"""Names and sentences of the page."""
+CLAIMS: Final = tuple(map(_claim, TEXTS["claims"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A claim with what was found."""
+    """A claim with the figures that were found, and the headline measures among them."""
 
     claim: Claim
     holds: Holds
-    found: list[Judged]
-
-    @property
-    def lines(self) -> list[Primary]:
-        """The primary lines on which it rests."""
-        return [line for each in self.found for line in each.lines]
-
-    @property
-    def is_verdict(self) -> bool:
-        """Return whether every line with a conclusion has enough blocks for a verdict."""
-        saying = [line for line in self.lines if line.winner is not None] or self.lines
-        return bool(saying) and all(line.is_verdict for line in saying)
+    found: list[tuple[Evidence, Row]]
+    lines: list[Primary]
 
 
 def answer(claim: Claim, table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> Answer:
-    """Say whether a claim holds, by the primary lines that compare ``independent`` with another arm."""
-    found = []
-    for evidence in claim.evidence:
-        row = table.get(Place(series, evidence.scenario, evidence.case, evidence.measure))
-        if row is None or "independent" not in row.arms:
-            continue
-        mine = tuple(
-            line
-            for line in lines
-            if line.is_about(evidence.scenario, evidence.case, evidence.measure)
-            and "independent" in line.pair.arms
-        )
-        found.append(Judged(evidence=evidence, row=row, lines=mine))
-    return Answer(claim=claim, holds=_holds(found), found=found)
+    """Say whether a claim holds, by headline measures that compare ``independent`` with another."""
+    found, about = [], []
+    for each in claim.evidence:
+        row = table.get(Place(series, each.scenario, each.case, each.measure))
+        if row is not None and "independent" in row.arms:
+            found.append((each, row))
+            about += [line for line in lines if line.is_about(each.scenario, each.case, each.measure)]
+    return Answer(claim=claim, holds=_holds(claim, found, about), found=found, lines=about)
 
 
-def _holds(found: Sequence[Judged]) -> Holds:
-    if not found:
+def _holds(claim: Claim, found: Sequence[tuple[Evidence, Row]], about: Sequence[Primary]) -> Holds:
+    if not found and claim.evidence:
         return "not measured"
-    speaks: set[bool] = set()
-    said: set[Found] = set()
-    for each in found:
-        for line in each.lines:
-            said.add(line.found)
-            if line.winner is not None:
-                speaks.add((line.winner == "independent") == each.evidence.lower_speaks_for)
-    if not said:
+    mine = [line for line in about if "independent" in line.pair.arms]
+    speaks = {
+        (line.winner == "independent") is not claim.of_asking for line in mine if line.winner is not None
+    }
+    if not mine:
         return "described"
-    if speaks == {True, False}:
+    if len(speaks) == 2:
         return "holds in part"
     if speaks:
         return "holds" if True in speaks else "does not hold"
-    return "equivalent" if said == {"equivalent"} else "not shown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """A reader's need, and the figure that answers it."""
-
-    words: str
-    scenario: str
-    case: str | None
-    measure: str
-
-
-NEEDS: Final = (
-    Need(
-        words="Clients must stop using a dead broker soon",
-        scenario="broker-dies",
-        case="kill",
-        measure="left_by_clients_s",
-    ),
-    Need(
-        words="Clients must stop using a hung broker soon",
-        scenario="broker-dies",
-        case="freeze",
-        measure="left_by_clients_s",
-    ),
-    Need(
-        words="Messages must not fail when a broker dies",
-        scenario="broker-dies",
-        case="kill",
-        measure="failed_sends",
-    ),
-    Need(
-        words="A restarted nameserver must not mislead new clients",
-        scenario="nameserver-restarts",
-        case="one-empty",
-        measure="newcomer_right_s",
-    ),
-    Need(
-        words="Routes must return soon after all nameservers were lost",
-        scenario="nameserver-restarts",
-        case="all",
-        measure="right_again_s",
-    ),
-    Need(
-        words="Brokers must be able to register at any moment",
-        scenario="leader-fails",
-        case="kill",
-        measure="announce_again_s",
-    ),
-    Need(
-        words="Routes must be right again soon after the server in charge was killed",
-        scenario="leader-fails",
-        case="kill",
-        measure="right_again_s",
-    ),
-    Need(
-        words="Look-ups must not stall when a server is paused",
-        scenario="leader-fails",
-        case="freeze",
-        measure="slowest_lookup_s",
-    ),
-    Need(
-        words="Nameservers must not contradict each other in a partition",
-        scenario="partition",
-        case="1-2",
-        measure="disagree_s",
-    ),
-    Need(
-        words="Routes must be found on both sides of a partition",
-        scenario="partition",
-        case="1-2",
-        measure="failed_lookups",
-    ),
-    Need(
-        words="Servers (ours are in Python) should use little CPU",
-        scenario="quiet",
-        case=None,
-        measure="cpu_s_per_min",
-    ),
-    Need(words="Servers should use little memory", scenario="quiet", case=None, measure="rss_mib"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Return the conclusion of the primary lines about a need; without any it is described only."""
-
-    need: Need
-    row: Row
-    lines: tuple[Primary, ...]
-
-
-def choices(table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> list[Choice]:
-    """Return a choice per need that was measured in at least two arms; those with a primary line first."""
-    found = []
-    for need in NEEDS:
-        row = table.get(Place(series, need.scenario, need.case, need.measure))
-        if row is None or sum(arm in row.arms for arm in ARMS) < 2:
-            continue
-        mine = tuple(line for line in lines if line.is_about(need.scenario, need.case, need.measure))
-        found.append(Choice(need=need, row=row, lines=mine))
-    return sorted(found, key=lambda each: not each.lines)
+    return "equivalent" if {line.found for line in mine} == {"equivalent"} else "not shown"
 
 
 def endless(value: float) -> bool:

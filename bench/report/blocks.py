@@ -173,8 +173,11 @@ class Split:
     high: float
 
 
-def split(measured: Mapping[float, float]) -> Split | None:
+def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
     """Take a recovery apart by its values at one or more divisors; None without any or if one has no end.
+
+    Args:
+        kept: For how long the experimenter kept servers down: that much of a value no timer scales.
 
     At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
     largest are taken: they lie farthest apart. Neither part is less than nothing: where chance would make one
@@ -185,7 +188,8 @@ def split(measured: Mapping[float, float]) -> Split | None:
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        return Split(fixed=None, scaled=None, low=value, high=value * small)
+        known = min(value, kept)
+        return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)
     fixed = measured[small] - scaled / small
     if scaled < 0:

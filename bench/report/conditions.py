@@ -11,9 +11,7 @@ from routekeeper.bench.report import words
 from routekeeper.bench.report.answers import Setting
 from routekeeper.bench.report.blocks import percentile
 from routekeeper.bench.report.gold import Gold
-
-OTHERS_CORES: Final = 0.25
-"""Above it other programs had a part in a run's figures."""
+from routekeeper.bench.report.measures import OTHERS_CORES, others_cores
 
 LATE_MS: Final = 20.0
 """Where one operation in twenty left later than that, a run's load was not the one that was asked for."""
@@ -62,6 +60,16 @@ class Conditions:
             )
         return found
 
+    def of_run(self, run: str) -> str:
+        """Say by what a single run was disturbed; empty if by nothing."""
+        found = []
+        if (cores := self.others_cores.get(run, 0.0)) > OTHERS_CORES:
+            found.append(f"other programs used {cores:.1f} cores")
+        if (late_ms := self.late_ms.get(run, 0.0)) > LATE_MS:
+            every = round(1 / (1 - LATE_QUANTILE))
+            found.append(f"one operation in {every} left {words.quantity(late_ms, 'ms')} late")
+        return "; ".join(found)
+
     @property
     def crowded(self) -> dict[Setting, tuple[int, int]]:
         """Return where an arm filled the machine: in so many of so many runs."""
@@ -87,14 +95,10 @@ def _too_many(values: list[float], limit: float) -> bool:
 def conditions(gold: Gold) -> Conditions:
     """Return what the runs that are used had to share the machine with."""
     used = {source.run: source.manifest for source in gold.sources if source.left_out is None}
-    ours: dict[str, int] = defaultdict(int)
-    for row in gold.costs:
-        if row.role != "machine":
-            ours[row.run] += row.cpu_ns
     of_machine = {
         row.run: row for row in gold.costs if row.role == "machine" and row.run in used and row.covered_ns
     }
-    others = {run: max(row.cpu_ns - ours[run], 0) / row.covered_ns for run, row in of_machine.items()}
+    others = {run: cores for run, cores in others_cores(gold).items() if run in used}
     shares = {
         run: row.cpu_ns / row.covered_ns / manifest.machine.cores
         for run, row in of_machine.items()

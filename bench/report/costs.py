@@ -1,6 +1,6 @@
 """Resources that processes and links used while measuring: pure functions ``DataFrame -> DataFrame``."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 
@@ -10,7 +10,7 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     In:  good process rows with run; ``RUNS``.
     Out: one row per (run, role): covered_ns long, from the first to the last sample, for which the others
         hold; cpu_ns, rss_bytes long, the latter the sum over its processes of the most each had (of several
-        lives of one index the largest); pids, processes long; written_bytes long, null if unknown; busiest
+        lives of one index the largest); pids, processes long; busiest
         double, cores of the busiest process over its life; died long, processes that ended without being
         told to.
     """
@@ -25,7 +25,6 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
             F.min("t_ns").alias("first_ns"),
             F.max("t_ns").alias("last_ns"),
             F.max("rss_bytes").alias("rss_bytes"),
-            (F.max("written_bytes") - F.min("written_bytes")).alias("written_bytes"),
             F.max(
                 (F.coalesce((F.col("event") == "exit") & ~F.col("wanted"), F.lit(False))).cast("int")
             ).alias("died"),
@@ -36,7 +35,6 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
         F.max("last_ns").alias("last_ns"),
         F.sum("cpu_ns").alias("cpu_ns"),
         F.max("rss_bytes").alias("rss_bytes"),
-        F.sum("written_bytes").alias("written_bytes"),
         F.count("*").alias("pids"),
         F.max(F.try_divide("cpu_ns", "alive_ns")).alias("busiest"),
         F.sum("died").alias("died"),
@@ -47,14 +45,13 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
             (F.max("last_ns") - F.min("first_ns")).alias("covered_ns"),
             F.sum("cpu_ns").alias("cpu_ns"),
             F.sum("rss_bytes").alias("rss_bytes"),
-            F.sum("written_bytes").alias("written_bytes"),
             F.sum("pids").alias("pids"),
             F.count("*").alias("processes"),
             F.max("busiest").alias("busiest"),
             F.sum("died").alias("died"),
         )
         .select(
-            *("run", "role", "covered_ns", "cpu_ns", "rss_bytes", "written_bytes", "pids", "processes"),
+            *("run", "role", "covered_ns", "cpu_ns", "rss_bytes", "pids", "processes"),
             *("busiest", "died"),
         )
     )
@@ -86,6 +83,33 @@ def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
         each.groupBy("run", "fault", "role")
         .agg(F.sum("cpu_ns").alias("cpu_ns"), F.sum("started").alias("started"))
         .select("run", "fault", "role", "cpu_ns", "started")
+    )
+
+
+def disk_costs(samples: DataFrame) -> DataFrame:
+    """Say what servers wrote to their files between the first and the last sample of a run, and the device.
+
+    In:  good disk rows with run.
+    Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long; null where a server does not
+        tell, and where it tells less than before: then files were replaced meanwhile.
+    """
+
+    def grown(name: str) -> Column:
+        first, last = F.min_by(name, "t_ns"), F.max_by(name, "t_ns")
+        return F.when(last >= first, last - first).alias(name)
+
+    def total(name: str) -> Column:
+        return F.when(F.count(name) == F.count("*"), F.sum(name)).alias(name)
+
+    return (
+        samples.groupBy("run", "role", "index")
+        .agg(
+            (F.max("t_ns") - F.min("t_ns")).alias("covered_ns"),
+            *map(grown, ("written_bytes", "syncs", "sectors")),
+        )
+        .groupBy("run", "role")
+        .agg(F.max("covered_ns").alias("covered_ns"), *map(total, ("written_bytes", "syncs", "sectors")))
+        .select("run", "role", "covered_ns", "written_bytes", "syncs", "sectors")
     )
 
 

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from routekeeper.bench.report.blocks import Estimate
 from routekeeper.bench.report.gold import Bin
 from routekeeper.bench.report.measures import Unit
 from routekeeper.bench.report.requests import BIN_NS
-from routekeeper.bench.report.words import quantity, signed
+from routekeeper.bench.report.words import quantity
 
 WIDTH: Final = 320
 HEIGHT: Final = 150
@@ -30,10 +29,21 @@ _HIGH_MS: Final = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark on an axis."""
+    """A mark on an axis, and which end of its label stands there: a label in the middle may be cut off."""
 
     at: float
     label: str
+    anchor: str = "middle"
+
+
+_CHARACTER: Final = 6.5
+"""Width of a wide character of the labels' font, in units."""
+
+
+def _x_tick(at: float, label: str) -> Tick:
+    half = _CHARACTER * len(label) / 2
+    anchor = "start" if at < half else "end" if at > WIDTH - half else "middle"
+    return Tick(at=at, label=label, anchor=anchor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +118,7 @@ def timeline(
         failed=failed,
         begin=x(0),
         healed=None if healed_s is None or healed_s > until_s else x(healed_s),
-        x_ticks=[Tick(at=x(second), label=f"{second:g} s") for second in _seconds(first_s, until_s)],
+        x_ticks=[_x_tick(x(second), f"{second:g} s") for second in _seconds(first_s, until_s)],
         y_ticks=[Tick(at=_y(ms), label=quantity(ms, "ms")) for ms in (1, 10, 100, 1000, 10_000)],
         description=(
             f"{what}, {arm}: the slowest request waited {quantity(worst, 'ms')} in the middle run; "
@@ -154,50 +164,36 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dots:
-    """The blocks' differences of one pair of arms on an axis around 0."""
+class Strip:
+    """One design's rounds of one measure as dots on an axis from 0 that all designs share."""
 
+    arm: str
     dots: list[float]
-    off_left: int
-    """Blocks whose difference has no size, and to which side."""
-    off_right: int
-    zero: float
     middle: float | None
-    low: float
-    high: float
-    margin: tuple[float, float] | None
-    x_ticks: list[Tick]
+    endless: int
+    """Rounds that never ended; they have no dot."""
     description: str
 
 
-def dots(
-    found: Sequence[float], told: Estimate | None, *, unit: Unit, margin: float | None, what: str
-) -> Dots:
-    """Draw one line's differences."""
-    finite = [value for value in found if math.isfinite(value)]
-    reach = max([abs(value) for value in finite] + [1.5 * (margin or 0), 1e-9]) * 1.12
-
-    def x(value: float) -> float:
-        return round(WIDTH / 2 + max(min(value / reach, 1), -1) * (WIDTH / 2 - 12), 1)
-
-    ticks = [Tick(at=x(value), label=signed(value, unit) if value else "0") for value in _round_steps(reach)]
-    inside = told is not None and math.isfinite(told.value)
-    return Dots(
-        dots=[x(value) for value in finite],
-        off_left=sum(value == -math.inf for value in found),
-        off_right=sum(value == math.inf for value in found),
-        zero=x(0),
-        middle=x(told.value) if told is not None and inside else None,
-        low=x(told.low) if told is not None else x(0),
-        high=x(told.high) if told is not None else x(0),
-        margin=(x(-margin), x(margin)) if margin else None,
-        x_ticks=ticks,
-        description=f"{what}: differences of {len(found)} blocks",
-    )
+STRIP_WIDTH: Final = 160
+_MARGIN: Final = 6
 
 
-def _round_steps(reach: float) -> list[float]:
-    """Return one round value to each side of 0."""
-    power = 10.0 ** math.floor(math.log10(reach))
-    step = max(factor * power for factor in (0.5, 1, 2, 5) if factor * power <= reach * 0.95)
-    return [-step, 0.0, step]
+def strips(rounds: Mapping[str, Sequence[float]], *, unit: Unit, what: str) -> list[Strip]:
+    """Draw the rounds of each design, in the given order."""
+    finite = {arm: [value for value in found if math.isfinite(value)] for arm, found in rounds.items()}
+    reach = max([value for found in finite.values() for value in found], default=0.0) or 1.0
+    scale = (STRIP_WIDTH - 2 * _MARGIN) / reach
+    drawn = []
+    for arm, found in rounds.items():
+        middle = statistics.median(found) if found else math.inf
+        drawn.append(
+            Strip(
+                arm=arm,
+                dots=[round(_MARGIN + value * scale, 1) for value in finite[arm]],
+                middle=round(_MARGIN + middle * scale, 1) if math.isfinite(middle) else None,
+                endless=len(found) - len(finite[arm]),
+                description=f"{what}, {arm}: median {quantity(middle, unit)} of {len(found)} rounds",
+            )
+        )
+    return drawn

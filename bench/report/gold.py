@@ -45,6 +45,8 @@ class Recovery:
     waited: int
     late: int
     queued: int
+    unreachable: int = 0
+    """Routes that list a broker which the client cannot reach."""
     behind_ns: int
     first_ns: int | None
     recovered_ns: int | None
@@ -155,10 +157,11 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """For how long nameservers gave different answers."""
+    """For how long nameservers gave different answers: ``about`` broker lists, or queue counts."""
 
     run: str
     fault: int
+    about: str
     disagree_ns: int
     topics: int
     agree_ns: int
@@ -238,11 +241,22 @@ class Cost:
     covered_ns: int
     cpu_ns: int
     rss_bytes: int
-    written_bytes: int | None
     pids: int
     processes: int
     busiest: float | None
     died: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskCost:
+    """Bytes and syncs of one role's files (``machine``: sectors of the device); null: nobody tells."""
+
+    run: str
+    role: str
+    covered_ns: int
+    written_bytes: int | None
+    syncs: int | None
+    sectors: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +342,7 @@ class Gold:
     currency: list[Currency] = field(default_factory=list)
     new_topics: list[NewTopic] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
+    disks: list[DiskCost] = field(default_factory=list)
     fault_costs: list[FaultCost] = field(default_factory=list)
     links: list[LinkBytes] = field(default_factory=list)
     messages: list[Messages] = field(default_factory=list)

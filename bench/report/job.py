@@ -22,7 +22,7 @@ from routekeeper.bench.report import answers, storage
 from routekeeper.bench.report.conditions import conditions
 from routekeeper.bench.report.gold import Gold
 from routekeeper.bench.report.measures import Place, Values, floors, set_by_plan, values
-from routekeeper.bench.report.page import named_lines, page
+from routekeeper.bench.report.page import NEIGHBOURS, named_lines, page
 from routekeeper.bench.report.pipeline import compute
 from routekeeper.bench.report.session import in_one_process, interrupted, is_small, open_session, submitted
 from routekeeper.bench.report.silver import NoRuns
@@ -54,8 +54,9 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
         write_values(spark, out, found, floors(gold), conditions(gold).crowded, set_by_plan(gold, found))
         write_conditions(spark, out, gold)
         write_lines(spark, out, named_lines([each for each in gold.sources if each.left_out is None]))
+        there = [name for name in NEIGHBOURS if storage.exists(spark, storage.join(out, name))]
         path = storage.join(out, "report.html")
-        storage.write(spark, path, page(gold, found).encode())
+        storage.write(spark, path, page(gold, found, there).encode())
         progress(f"report: done after {time.monotonic() - began:.0f} s")
         return storage.shown(spark, path)
     finally:

@@ -6,11 +6,13 @@ server died by itself has lost: all its values of that run are without end.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Final, Literal
 
-from routekeeper.bench.plan import CASES, COSTS, NEW_TOPIC
+from routekeeper.bench.plan import CASES, COSTS, DEVICE, NEW_TOPIC, SWEEPS
 from routekeeper.bench.report.blocks import percentile
 from routekeeper.bench.report.gold import Fault, Gold, Recovery
 from routekeeper.bench.report.silver import Source
@@ -19,7 +21,7 @@ from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
 MAIN_SERIES: Final = "equal"
 """Claims, choices and primary lines rest on it."""
 
-Unit = Literal["s", "ms", "count", "MiB", "CPU s", "s/min", "MiB/min", "KiB/s", "%"]
+Unit = Literal["s", "ms", "count", "MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s", "%"]
 Block = tuple[str, int]
 """Result folder and block number: blocks of several comparisons count together."""
 
@@ -78,11 +80,21 @@ MEASURES: Final = {
             "Only the new clients that asked a server to which nothing had been done.",
         ),
         _measure(
-            *("wrong_lookups", "count", 5, "Look-ups answered wrongly"),
-            "Answers that list a dead broker or lack a living one; those that overlap the event count not.",
+            *("unreachable_lookups", "count", 5, "Look-ups told of a broker out of reach"),
+            "Answers that list a broker which this client cannot reach: it is dead, or a fault has cut it "
+            "off from the client. Answers that overlap the event count not.",
         ),
         _measure(
-            *("wrong_newcomers", "count", 5, "New clients answered wrongly"),
+            *("missing_lookups", "count", 5, "Look-ups not told of a broker in reach"),
+            "Answers that leave out a broker which this client could reach. One that it cannot reach is "
+            "rightly left out.",
+        ),
+        _measure(
+            *("unreachable_newcomers", "count", 5, "New clients told of a broker out of reach"),
+            "The same for clients that have just come.",
+        ),
+        _measure(
+            *("missing_newcomers", "count", 5, "New clients not told of a broker in reach"),
             "The same for clients that have just come.",
         ),
         _measure(
@@ -113,6 +125,21 @@ MEASURES: Final = {
             "registration goes to all servers at once and is accepted with the first success. Heartbeats "
             "that change nothing are none.",
         ),
+        *(
+            _measure(
+                *(f"{measure}_{side}_s", "s", 0.25, f"{title}: {where}"),
+                "In a partition, by the side on which they sit. A client or broker that is alone with the "
+                "server that was struck may have to wait until the partition is over.",
+            )
+            for measure, title in (
+                ("right_again", "Route look-ups right again"),
+                ("announce_again", "Brokers can register again"),
+            )
+            for side, where in (
+                ("side_a", "with the server that was struck"),
+                ("side_b", "on the other side"),
+            )
+        ),
         _measure(
             *("failed_sends", "count", 2, "Failed sends, with two retries"),
             "Messages that a producer with RocketMQ's two retries could not send, or does not know of.",
@@ -130,16 +157,25 @@ MEASURES: Final = {
             "The longest time for which a nameserver did not list a broker to which nothing had happened.",
         ),
         _measure(
-            *("disagree_s", "s", 0.5, "Nameservers disagreed"),
-            "How long at least two nameservers gave different answers about at least one topic.",
+            *("disagree_s", "s", 0.5, "Nameservers listed different brokers"),
+            "How long at least two nameservers listed different brokers for at least one topic.",
         ),
         _measure(
-            *("disagree_topics", "count", 1, "Topics they disagreed about"),
+            *("disagree_topics", "count", 1, "Topics for which they did"),
             "Different topics for which that was so.",
         ),
         _measure(
-            *("agree_s", "s", 0.5, "Until they agreed again"),
-            "From the healing until no two nameservers differed any more.",
+            *("agree_s", "s", 0.5, "Until they listed the same brokers again"),
+            "From the healing until no two nameservers differed in it any more.",
+        ),
+        _measure(
+            *("disagree_queues_s", "s", 0.5, "Nameservers gave different queue counts"),
+            "How long at least two nameservers listed a topic with different numbers of queues. These are "
+            "the topics that the harness itself changes, several times a second.",
+        ),
+        _measure(
+            *("agree_queues_s", "s", 0.5, "Until they gave the same queue counts again"),
+            "From the healing until no two nameservers differed in it any more.",
         ),
         _measure(
             *("backward_answers", "count", 1, "Answers that went backwards"),
@@ -232,9 +268,18 @@ MEASURES: Final = {
         ),
         _measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
         _measure(
-            *("written_mib_per_min", "MiB/min", 1, "Charged to the disk"),
-            "Bytes that the system charged to all servers per minute. It charges a whole large page for each "
-            "small synced write, so this is more than what reached the disk.",
+            *("written_mib_per_min", "MiB/min", 1, "Written to files"),
+            "Bytes that all servers wrote to their files per minute: raft mode's by its metrics, "
+            "ZooKeeper's by the entries of its logs and its snapshots.",
+        ),
+        _measure(
+            *("syncs_per_min", "/min", 60, "Syncs of files"),
+            "How often all servers had the disk confirm what they wrote, per minute, by their own counters.",
+        ),
+        _measure(
+            *("device_mib_per_min", "MiB/min", 1, "Written by the device"),
+            "Sectors that the disk wrote per minute, for whomever: a synced write costs it whole blocks and "
+            "the file system's own notes. Told only of runs in which nothing else used the machine.",
         ),
         _measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),
@@ -302,8 +347,10 @@ def floors(gold: Gold) -> dict[Place, dict[str, float]]:
     found: dict[Place, dict[str, float]] = defaultdict(dict)
     for row in gold.recoveries:
         fault, source = cases.get((row.run, row.fault)), by_run.get(row.run)
-        key = _RECOVERY.get((row.op, row.scope))
-        if fault is None or source is None or key is None or not is_struck(fault):
+        if fault is None or source is None or not is_struck(fault):
+            continue
+        key = _recovery_of(row, fault)
+        if key is None:
             continue
         arms = found[Place(source.series, source.scenario, fault.case, key)]
         arms[source.arm] = max(arms.get(source.arm, 0.0), max(row.gap_ns, WAITED_NS) / 1e9)
@@ -343,7 +390,65 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
             rounds = [(value, known[block]) for block, value in blocks.items()]
             if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in range(3)):
                 planned.add((place, arm))
+    return planned | grown_with_the_cut(found, lengths)
+
+
+GROWTH: Final = (0.8, 1.2)
+"""Seconds by which a time grows with each second of the fault: such a time is the fault's length."""
+
+
+def grown_with_the_cut(
+    found: Values, lengths: Mapping[tuple[str, str, str | None, str], Mapping[Block, tuple[float, ...]]]
+) -> set[tuple[Place, str]]:
+    """Return the times of a sweep over lengths that grow as the fault does: places, and arms there.
+
+    A sweep's cases differ in nothing else. What it shows of an arm holds for all its cases. Where it does so
+    with the leader alone and with another server alone, it holds for a partition of any server, too.
+    """
+    points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
+    for place, arms in found.items():
+        if place.case not in SWEEPS or MEASURES[place.measure].unit != "s":
+            continue
+        for arm, blocks in arms.items():
+            known = lengths.get((place.series, place.scenario, place.case, arm), {})
+            if blocks and blocks.keys() <= known.keys():
+                length = median(known[block][0] for block in blocks)
+                key = (place.series, place.scenario, SWEEPS[place.case][0], place.measure, arm)
+                points[key].append((place, length, median(blocks.values())))
+    planned, whose = set(), defaultdict(set)
+    for (_, scenario, who, measure, arm), swept in points.items():
+        if _grows_so([(length, value) for _, length, value in swept]):
+            planned |= {(place, arm) for place, _, _ in swept}
+            whose[scenario, measure, arm].add(who)
+    everybody = {who for who, _ in SWEEPS.values()}
+    for place, arms in found.items():
+        for arm in arms:
+            if place.case == "1-2" and whose.get((place.scenario, place.measure, arm)) == everybody:
+                planned.add((place, arm))
     return planned
+
+
+def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
+    """Return whether values grow with lengths by about as much, from each length to the next."""
+    ordered = sorted(points)
+    steps = [
+        (more - less) / (long - short) for (short, less), (long, more) in pairwise(ordered) if long > short
+    ]
+    return len(steps) > 1 and all(GROWTH[0] <= step <= GROWTH[1] for step in steps)
+
+
+def downs(gold: Gold) -> dict[Place, float]:
+    """Return for how long servers were kept down, in seconds, of places whose time begins with the fault."""
+    by_run = {source.run: source for source in gold.sources if source.left_out is None}
+    found: dict[Place, list[float]] = defaultdict(list)
+    for row in gold.faults:
+        source = by_run.get(row.run)
+        if source is None or row.healed_ns is None or not strikes_servers(row):
+            continue
+        for measure in (*_RECOVERY.values(), "slowest_lookup_s"):
+            place = Place(source.series, source.scenario, row.case, measure)
+            found[place].append((row.healed_ns - row.begin_ns) / 1e9)
+    return {place: median(seconds) for place, seconds in found.items()}
 
 
 def _is_near(value: float, length: float) -> bool:
@@ -357,6 +462,23 @@ _RECOVERY: Final = {
     ("registration", "all"): "announce_again_s",
 }
 """Operation and scope to the measure that is its recovery."""
+
+_RECOVERY_OF_SIDES: Final = {
+    ("lookup", "side-a"): "right_again_side_a_s",
+    ("lookup", "side-b"): "right_again_side_b_s",
+    ("registration", "side-a"): "announce_again_side_a_s",
+    ("registration", "side-b"): "announce_again_side_b_s",
+}
+"""The same where a fault parts clients from clients: what both sides have in common is the length of the
+cut."""
+
+
+def _recovery_of(row: Recovery, fault: Fault) -> str | None:
+    """Return the measure that a row is the recovery of, if it is of any."""
+    key = row.op, row.scope
+    if not parts_clients(fault):
+        return _RECOVERY.get(key)
+    return _RECOVERY_OF_SIDES.get(key) or (_RECOVERY.get(key) if row.op == "newcomer" else None)
 
 
 def _order(place: Place) -> tuple[str, str, str, int]:
@@ -385,6 +507,11 @@ def is_struck(fault: Fault) -> bool:
     return fault.kind not in CASES[NEW_TOPIC].values()
 
 
+def parts_clients(fault: Fault) -> bool:
+    """Return whether the fault puts clients on sides that cannot reach each other."""
+    return fault.kind == "partition" and fault.case != "broker-nameserver"
+
+
 def strikes_servers(fault: Fault) -> bool:
     """Return whether any of the fault's targets is a nameserver or ZooKeeper server."""
     return any(target.startswith("nameserver-") for target in fault.targets)
@@ -395,7 +522,7 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
         if (row.run, row.fault) not in faults or not is_struck(faults[row.run, row.fault]):
             continue
         case = faults[row.run, row.fault].case
-        recovery = _RECOVERY.get((row.op, row.scope))
+        recovery = _recovery_of(row, faults[row.run, row.fault])
         if row.scope == "others" and not strikes_servers(faults[row.run, row.fault]):
             continue  # all servers are others, which the scope "all" tells
         if recovery is not None:
@@ -405,13 +532,15 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
         match row.op:
             case "lookup":
                 yield row.run, case, "slowest_lookup_s", _seconds(row.slowest_ns)
-                yield row.run, case, "wrong_lookups", row.missing + row.ghost
+                yield row.run, case, "unreachable_lookups", row.unreachable
+                yield row.run, case, "missing_lookups", row.missing
                 yield row.run, case, "failed_lookups", row.failed + row.refused
                 yield row.run, case, "refused_lookups", row.refused
                 yield row.run, case, "stale_lookups", row.stale
                 yield row.run, case, "oldest_answer_s", row.behind_ns / 1e9
             case "newcomer":
-                yield row.run, case, "wrong_newcomers", row.missing + row.ghost
+                yield row.run, case, "unreachable_newcomers", row.unreachable
+                yield row.run, case, "missing_newcomers", row.missing
                 yield row.run, case, "stale_newcomers", row.stale
             case "send":
                 yield row.run, case, "failed_sends", row.n - row.right
@@ -437,16 +566,18 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
     for (run, case, observer), each in lacked.items():
         yield run, case, f"back_by_{observer}s_s", max(each)
     watched = {row.run for row in gold.observed if row.observer == "nameserver"}
-    differed = {(row.run, row.fault): row for row in gold.disagreements}
+    differed = {(row.run, row.fault, row.about): row for row in gold.disagreements}
     mistaken = {(row.run, row.fault): row for row in gold.given_up if row.observer == "nameserver"}
     for (run, number), fault in faults.items():
         if run not in watched or not is_struck(fault):
             continue
-        found = differed.get((run, number))
-        yield run, fault.case, "disagree_s", found.disagree_ns / 1e9 if found else 0.0
-        yield run, fault.case, "disagree_topics", found.topics if found else 0
-        if fault.healed_ns is not None:
-            yield run, fault.case, "agree_s", found.agree_ns / 1e9 if found else 0.0
+        for about, of_what in (("brokers", ""), ("queues", "_queues")):
+            found = differed.get((run, number, about))
+            yield run, fault.case, f"disagree{of_what}_s", found.disagree_ns / 1e9 if found else 0.0
+            if about == "brokers":
+                yield run, fault.case, "disagree_topics", found.topics if found else 0
+            if fault.healed_ns is not None:
+                yield run, fault.case, f"agree{of_what}_s", found.agree_ns / 1e9 if found else 0.0
         dropped = mistaken.get((run, number))
         yield run, fault.case, "given_up_s", dropped.given_up_ns / 1e9 if dropped else 0.0
 
@@ -569,6 +700,35 @@ def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
             yield row.run, fault.case, "restart_cpu_s", row.cpu_ns / 1e9
 
 
+SECTOR_BYTES: Final = 512
+"""Size of a sector in the kernel's counts, whatever the device's own is."""
+OTHERS_CORES: Final = 0.25
+"""Above it other programs had a part in a run's figures."""
+
+
+def others_cores(gold: Gold) -> dict[str, float]:
+    """Return how many cores programs used in each run which had nothing to do with it."""
+    ours: dict[str, int] = defaultdict(int)
+    for row in gold.costs:
+        if row.role != "machine":
+            ours[row.run] += row.cpu_ns
+    return {
+        row.run: max(row.cpu_ns - ours[row.run], 0) / row.covered_ns
+        for row in gold.costs
+        if row.role == "machine" and row.covered_ns
+    }
+
+
+def _alone(gold: Gold) -> set[str]:
+    """Return the runs in which nothing but the servers may have written to the device."""
+    others = others_cores(gold)
+    return {
+        source.run
+        for source in gold.sources
+        if source.scenario in DEVICE and others.get(source.run, math.inf) <= OTHERS_CORES
+    }
+
+
 def _life(source: Source) -> tuple[str, str, int, str]:
     return source.batch, source.series, source.block, source.arm
 
@@ -581,8 +741,17 @@ def _of_costs(gold: Gold, quiet: set[str]) -> _Found:
             yield row.run, None, "cpu_s_per_min", row.cpu_ns / 1e9 / minutes
             yield row.run, None, "rss_mib", row.rss_bytes / 2**20
             yield row.run, None, "processes", row.processes
-            if row.written_bytes is not None:
-                yield row.run, None, "written_mib_per_min", row.written_bytes / 2**20 / minutes
+    alone = _alone(gold)
+    for disk in gold.disks:
+        if disk.run not in quiet or not disk.covered_ns:
+            continue
+        minutes = disk.covered_ns / 60e9
+        if disk.written_bytes is not None:
+            yield disk.run, None, "written_mib_per_min", disk.written_bytes / 2**20 / minutes
+        if disk.syncs is not None:
+            yield disk.run, None, "syncs_per_min", disk.syncs / minutes
+        if disk.sectors is not None and disk.run in alone:
+            yield disk.run, None, "device_mib_per_min", disk.sectors * SECTOR_BYTES / 2**20 / minutes
     total: dict[str, float] = defaultdict(float)
     for link in gold.links:
         if link.run in quiet and link.covered_ns and link.acceptor.startswith("nameserver-"):

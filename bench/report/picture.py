@@ -48,8 +48,8 @@ def picture(
     A picture of a page narrower than ``WINDOW_MIN`` is as wide as that, with the page at its left.
 
     Args:
-        section: Name of the section that the picture begins with, as in ``report.html#partition``; None: with
-            the page's top.
+        section: Name of the section that the picture begins with, as in ``report.html#trust``, or of the
+            scenario that it tells of, as ``partition``; None: the picture begins with the page's top.
 
     Raises:
         NoPicture: If there is no such section or no browser, it fails, or the file cannot be written.
@@ -57,6 +57,7 @@ def picture(
     shown = page.resolve().as_uri()
     if section is not None:
         known = re.findall(r'<section id="([^"]+)"', page.read_text(encoding="utf-8"))
+        section = next((each for each in (section, f"scenario-{section}") if each in known), section)
         if section not in known:
             raise NoPicture(f"the page has no section {section}, but {', '.join(known) or 'none at all'}")
         shown += f"#{section}"

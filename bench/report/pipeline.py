@@ -73,8 +73,10 @@ def compute(
     for source in sources:
         if source.left_out is not None:
             progress(f"report: left out {source.run}: {source.left_out}")
-    faults = told.faults(facts["faults"].to_pylist(), sources)
+    caused = facts["faults"].to_pylist()
+    faults = told.faults(caused, sources)
     gaps = told.gaps(facts["brokers"].to_pylist(), facts["launches"].to_pylist(), sources)
+    gaps += told.gaps_of_sides(caused, sources)
     silver.note_sources(spark, sources, out)
     progress("report: computing tables")
     runs = _run_rows(spark, sources, faults, gaps)
@@ -113,6 +115,7 @@ def compute(
         currency=rows("currency", gold.Currency),
         new_topics=rows("new_topics", gold.NewTopic),
         costs=rows("costs", gold.Cost),
+        disks=rows("disks", gold.DiskCost),
         fault_costs=rows("fault_costs", gold.FaultCost),
         links=rows("links", gold.LinkBytes),
         messages=rows("messages", gold.Messages),
@@ -204,6 +207,7 @@ def _frames(
         "visible_histogram": routes.visible_histogram(routes.visibility(first, runs)),
         "currency": routes.currency(first, changed, runs),
         "costs": costs.process_costs(good["processes"], runs),
+        "disks": costs.disk_costs(good["disks"]),
         "fault_costs": costs.fault_costs(good["processes"], runs),
         "links": costs.link_bytes(good["links"], runs),
     }
@@ -211,6 +215,7 @@ def _frames(
         "messages": "deliveries" not in kinds,
         "new_topics": not new_topics,
         "links": "links" not in kinds,
+        "disks": "disks" not in kinds,
         "backward": "processes" not in kinds,
         "costs": "processes" not in kinds,
         "fault_costs": "processes" not in kinds,

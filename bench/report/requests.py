@@ -70,13 +70,14 @@ def superseded(changed: DataFrame) -> DataFrame:
 def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame) -> DataFrame:
     """Keep the measured operations and say of each what it was worth and which fault it belongs to.
 
-    A route is ``right`` if it lists every living broker of its topic and no dead one, ``missing`` if it lacks
-    a living one (or there is none at all), ``ghost`` if its only fault is a dead one. A broker that died or
-    came back between send and answer counts for neither side, and one that has come back and is not listed
-    yet makes an answer ``returning``, neither right nor wrong: that is another question. It is ``stale`` if
-    nothing else is wrong with it and a later version of the topic had been acknowledged before it was asked
-    for. Other operations are ``right`` if they succeeded. What the server declined is ``refused``, and what
-    else is not answered with success is ``failed``.
+    A route is ``right`` if it lists every broker of its topic that this client can reach and no other,
+    ``missing`` if it lacks one that it can reach (or there is none at all), ``ghost`` if its only fault is
+    one that it cannot reach: a dead one, or one that a fault has cut off from the client's side. A broker
+    that went or came back between send and answer counts for neither side, and one that has come back and is
+    not listed yet makes an answer ``returning``, neither right nor wrong: that is another question. It is
+    ``stale`` if nothing else is wrong with it and a later version of the topic had been acknowledged before
+    it was asked for. Other operations are ``right`` if they succeeded. What the server declined is
+    ``refused``, and what else is not answered with success is ``failed``.
 
     An operation belongs to the fault in whose window it was due; one that was in flight when the fault began
     belongs to it, too, with a negative offset.
@@ -86,14 +87,17 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
     Out: ``REQUESTS``. behind_ns: how long before a stale answer was asked for a later version had been
         acknowledged. changing: whether a later version began to be sent before the answer came. healed:
         whether the fault had been taken back when it was due. phase: ``fault``, ``reference`` (before a
-        fault) or ``quiet`` (in no window).
+        fault) or ``quiet`` (in no window). unreachable: whether a route lists a broker that the client
+        cannot reach, even if more is wrong with it.
     """
     due, done, begin = F.col("due_ns"), F.col("done_ns"), F.col("measure_begin_ns")
     window = F.col("window")
     in_fault = (due >= window["begin_ns"]) | (done > window["begin_ns"])
     phase = F.when(window.isNull(), "quiet").when(in_fault, F.lit("fault")).otherwise(F.lit("reference"))
+    mine = F.coalesce(F.col("client_side"), F.lit(""))
     known = (
         ops.join(F.broadcast(runs), on="run", how="inner")
+        .withColumn("gaps", F.filter("gaps", lambda gap: gap["side"].isNull() | (gap["side"] == mine)))
         .withColumns({name: F.col(name) - begin for name in ("due_ns", "sent_ns", "done_ns")})
         .where((due >= 0) & (due < F.col("measure_end_ns") - begin))
         .join(F.broadcast(held), on=["life", "topic"], how="left")
@@ -133,6 +137,7 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
             & ~F.col("op").isin("send", "send_once", "first_send"),
             F.lit(False),
         ).alias("struck"),
+        (_answered() & _haunted()).alias("unreachable"),
     )
 
 
@@ -143,6 +148,28 @@ def _behind_ns() -> Column:
     return F.when(route & (behind >= 0), behind)
 
 
+def _answered() -> Column:
+    """Return whether an operation is a route query that was answered."""
+    return F.col("op").isin(*ROUTE_OPS) & F.col("outcome").isin("ok", "absent")
+
+
+def _listed() -> Column:
+    return F.coalesce("brokers", F.array().cast("array<int>"))
+
+
+def _haunted() -> Column:
+    """Return whether a route lists a broker that was gone all the while and not yet being started again."""
+    sent, done = F.col("sent_ns"), F.col("done_ns")
+
+    def gone(broker: Column) -> Column:
+        return F.exists(
+            "gaps",
+            lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= sent) & (gap["launched_ns"] > done),
+        )
+
+    return F.exists(_listed(), lambda broker: F.coalesce(gone(broker), F.lit(False)))
+
+
 def _verdict() -> Column:
     sent, done = F.col("sent_ns"), F.col("done_ns")
 
@@ -151,20 +178,13 @@ def _verdict() -> Column:
             "gaps", lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= done) & (gap["to_ns"] > sent)
         )
 
-    def dead(broker: Column) -> Column:
-        """Return whether it was gone all the while and not yet being started again."""
-        return F.exists(
-            "gaps",
-            lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= sent) & (gap["launched_ns"] > done),
-        )
-
-    listed = F.coalesce("brokers", F.array().cast("array<int>"))
+    listed = _listed()
 
     def returned(broker: Column) -> Column:
         return F.exists("gaps", lambda gap: (gap["broker"] == broker) & (gap["to_ns"] <= sent))
 
     def lacks(*, new: bool) -> Column:
-        """Return whether a living broker is not listed: one that has come back, or one that never went."""
+        """Return whether a broker in reach is not listed: one that has come back, or one that never went."""
         return F.exists(
             F.coalesce("holders", F.array().cast("array<int>")),
             lambda broker: (
@@ -174,13 +194,11 @@ def _verdict() -> Column:
             ),
         )
 
-    haunted = F.exists(listed, lambda broker: F.coalesce(dead(broker), F.lit(False)))
     route = F.col("op").isin(*ROUTE_OPS)
-    answered = F.col("outcome").isin("ok", "absent")
     return (
-        F.when(route & answered & lacks(new=False), "missing")
-        .when(route & answered & haunted, "ghost")
-        .when(route & answered & lacks(new=True), "returning")
+        F.when(_answered() & lacks(new=False), "missing")
+        .when(_answered() & _haunted(), "ghost")
+        .when(_answered() & lacks(new=True), "returning")
         .when(F.col("behind_ns").isNotNull(), "stale")
         .when((F.col("outcome") == "ok") | (route & (F.col("outcome") == "absent")), "right")
         .when(F.col("outcome") == "refused", "refused")
@@ -237,11 +255,12 @@ def recoveries(requests: DataFrame) -> DataFrame:
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-a``...
         (clients). n, right, stale, missing, ghost, refused, failed, unknown, waited, late, queued long;
-        behind_ns long, how far the oldest answer was behind, 0 without any; recovered_ns long
-        from the fault's begin, 0 if nothing was disturbed, null if it never became right; first_ns long, the
-        first disturbed request; slowest_ns long, of the answered; stuck_ns long, of all; lateness_ns long of
-        the generator; gap_ns long, the longest time after the begin in which no request was due, server by
-        server as above: what was over by then was not noticed.
+        unreachable long, routes that list a broker which the client cannot reach; behind_ns long, how far the
+        oldest answer was behind, 0 without any; recovered_ns long from the fault's begin, 0 if nothing was
+        disturbed, null if it never became right; first_ns long, the first disturbed request; slowest_ns long,
+        of the answered; stuck_ns long, of all; lateness_ns long of the generator; gap_ns long, the longest
+        time after the begin in which no request was due, server by server as above: what was over by then was
+        not noticed.
     """
     keys = ["run", "fault", "op", "scope"]
     per_server = F.col("op").isin("newcomer", "announce") & F.col("target").isNotNull()
@@ -257,7 +276,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
     old = (F.col("verdict") == "stale") & (F.col("behind_ns") > WAITED_NS)
     wrong = F.col("verdict").isin(*WRONG) | old
     during = requests.where(F.col("phase") == "fault").select(
-        *("run", "fault", "op", "verdict", "behind_ns", "outcome", "queued", "offset_ns"),
+        *("run", "fault", "op", "verdict", "behind_ns", "outcome", "queued", "offset_ns", "unreachable"),
         F.explode(scopes).alias("scope"),
         (F.col("offset_ns") + latency).alias("answered_ns"),
         latency.alias("latency_ns"),
@@ -292,6 +311,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
             for each in ("stale", "missing", "ghost", "refused", "failed")
         ),
         count(F.col("outcome") == "unknown", "unknown"),
+        count(F.col("unreachable"), "unreachable"),
         count(F.col("right") & (F.col("latency_ns") > WAITED_NS), "waited"),
         count(F.col("right") & (F.col("latency_ns") > LATE_NS), "late"),
         count(F.col("queued"), "queued"),
@@ -308,7 +328,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
     return totals.select(
         *keys,
         *("n", "right", "stale", "missing", "ghost", "refused", "failed", "unknown", "waited", "late"),
-        *("queued", "behind_ns", "first_ns"),
+        *("queued", "unreachable", "behind_ns", "first_ns"),
         F.when(F.col("last_ns").isNull(), begin)
         .when(~F.col("never"), F.greatest("again_ns", begin))
         .alias("recovered_ns"),

@@ -213,9 +213,10 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say for how long and in how many topics two nameservers certainly gave different answers.
 
     In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault) with a disagreement: disagree_ns long, in which they differed about at least
-        one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed) until the
-        last disagreement ended, at least 0.
+    Out: one row per (run, fault, about) with a disagreement: about string, ``brokers`` (who is listed) or
+        ``queues`` (both list it, with different queue counts); disagree_ns long, in which they differed about
+        at least one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed)
+        until the last disagreement ended, at least 0.
     """
     # Spans are paired second by second: of a topic that always changes all pairs are too many to look at.
     seconds = F.sequence(_second(F.col("seen_ns")), _second(F.col("still_ns") - 1))
@@ -227,7 +228,8 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         "run",
         "topic",
         "index",
-        F.struct("brokers", F.coalesce("version", F.lit(-1)).alias("version")).alias("value"),
+        "brokers",
+        "version",
         "seen_ns",
         "still_ns",
         F.explode(seconds).alias("second"),
@@ -235,38 +237,43 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
     left, right = answers.alias("left"), answers.alias("right")
     seen = F.greatest("left.seen_ns", "right.seen_ns")
     still = F.least("left.still_ns", "right.still_ns")
+    lists_differ = F.col("left.brokers") != F.col("right.brokers")
+    counts_differ = F.coalesce(F.col("left.version") != F.col("right.version"), F.lit(False))
     together = (
         (F.col("left.run") == F.col("right.run"))
         & (F.col("left.topic") == F.col("right.topic"))
         & (F.col("left.second") == F.col("right.second"))
         & (F.col("left.second") == _second(seen))  # once, where they begin to overlap
         & (F.col("left.index") < F.col("right.index"))
-        & (F.col("left.value") != F.col("right.value"))
+        & (lists_differ | counts_differ)
         & (seen < still)
     )
     differing = left.join(right, on=together, how="inner").select(
         F.col("left.run").alias("run"),
         F.col("left.topic").alias("topic"),
+        F.explode(
+            F.array_compact(F.array(F.when(lists_differ, "brokers"), F.when(counts_differ, "queues")))
+        ).alias("about"),
         seen.alias("seen_ns"),
         still.alias("still_ns"),
     )
     clipped = (
         differing.join(F.broadcast(_windows(runs)), on="run", how="inner")
         .select(
-            *("run", "fault", "topic", "begin_ns", "healed_ns"),
+            *("run", "fault", "about", "topic", "begin_ns", "healed_ns"),
             F.greatest("seen_ns", "begin_ns").alias("seen_ns"),
             F.least("still_ns", "until_fault_ns").alias("still_ns"),
         )
         .where(F.col("seen_ns") < F.col("still_ns"))
     )
-    in_order = Window.partitionBy("run", "fault").orderBy("seen_ns", "still_ns")
+    in_order = Window.partitionBy("run", "fault", "about").orderBy("seen_ns", "still_ns")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     known = F.coalesce(F.max("still_ns").over(before), F.lit(-(2**62)))
     return (
         clipped.select(
             "*", F.greatest(F.col("still_ns") - F.greatest("seen_ns", known), F.lit(0)).alias("new_ns")
         )
-        .groupBy("run", "fault")
+        .groupBy("run", "fault", "about")
         .agg(
             F.sum("new_ns").alias("disagree_ns"),
             F.count_distinct("topic").alias("topics"),
@@ -275,7 +282,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
                 F.lit(0).cast("bigint"),
             ).alias("agree_ns"),
         )
-        .select("run", "fault", "disagree_ns", "topics", "agree_ns")
+        .select("run", "fault", "about", "disagree_ns", "topics", "agree_ns")
     )
 
 

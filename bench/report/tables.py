@@ -32,8 +32,9 @@ EVENTS: Final[dict[str, str]] = {
     ),
     "processes": (
         "role string, index int, pid int, t_ns bigint, event string, cpu_ns bigint, rss_bytes bigint, "
-        "threads int, written_bytes bigint, code int, wanted boolean"
+        "threads int, code int, wanted boolean"
     ),
+    "disks": "role string, index int, t_ns bigint, written_bytes bigint, syncs bigint, sectors bigint",
     "links": "dialler string, acceptor string, t_ns bigint, forward_bytes bigint, back_bytes bigint",
     "deliveries": "message bigint, user int, t_ns bigint",
 }
@@ -45,6 +46,7 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "views": ("observer", "index", "topic", "state", "seen_ns"),
     "faults": ("n", "kind", "case", "targets", "begin_ns", "from_ns", "until_ns"),
     "processes": ("role", "index", "pid", "t_ns", "cpu_ns"),
+    "disks": ("role", "index", "t_ns"),
     "links": ("dialler", "acceptor", "t_ns"),
     "deliveries": ("message", "t_ns"),
 }
@@ -54,9 +56,9 @@ WINDOW: Final = (
     "struct<fault:int,from_ns:bigint,begin_ns:bigint,healed_ns:bigint,until_ns:bigint,targets:array<string>>"
 )
 """What requests and changes need of a fault, see :data:`FAULTS`."""
-GAP: Final = "struct<broker:int,from_ns:bigint,launched_ns:bigint,to_ns:bigint>"
-"""A time in which a broker was dead or out of everybody's reach, since the run's measure begin; ``to_ns`` is
-far away for one that did not come back."""
+GAP: Final = "struct<broker:int,side:string,from_ns:bigint,launched_ns:bigint,to_ns:bigint>"
+"""A time in which a broker was dead or out of the reach of a side's clients (null: of everybody), since the
+run's measure begin; ``to_ns`` is far away for one that did not come back."""
 
 RUNS: Final = (
     "run string, life string, measure_begin_ns bigint, measure_end_ns bigint, "
@@ -77,7 +79,7 @@ REQUESTS: Final = (
     "run string, op string, target int, side string, topic string, due_ns bigint, sent_ns bigint, "
     "done_ns bigint, outcome string, code int, remark string, verdict string, behind_ns bigint, "
     "changing boolean, queued boolean, version int, message bigint, fault int, phase string, "
-    "offset_ns bigint, healed boolean, struck boolean"
+    "offset_ns bigint, healed boolean, struck boolean, unreachable boolean"
 )
 """Measured operations, judged; see :func:`routekeeper.bench.report.requests.judged`."""
 

@@ -1,4 +1,4 @@
-"""The harness's own records of each run: its faults, and when a broker was dead or out of reach (pure).
+"""The harness's own records of each run: its faults, and when a broker was dead or out of whose reach (pure).
 
 Both are as many as the harness caused, no matter the load, so the driver holds them.
 """
@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from routekeeper.bench.cuts import SIDES, side_of
+from routekeeper.bench.events import SIMULATED_FROM
 from routekeeper.bench.report.gold import Fault
 from routekeeper.bench.report.silver import Source
 
@@ -18,10 +20,12 @@ FOREVER: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A time in which a broker was dead or out of everybody's reach; instants in ns since measuring began."""
+    """A time in which a broker was dead or out of reach; instants in ns since measuring began."""
 
     run: str
     broker: int
+    side: str | None = None
+    """Clients that could not reach it; None: nobody could."""
     from_ns: int
     launched_ns: int
     """From here on it was being started, and may serve before the harness has seen it; ``to_ns`` else."""
@@ -37,29 +41,16 @@ def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list
     """
     begins = {source.run: begin for source, begin, _ in _slots(sources)}
 
-    def since(begin_ns: int, instant_ns: int | None) -> int | None:
-        return None if instant_ns is None else instant_ns - begin_ns
-
     found = []
     for row in rows:
         begin = begins.get(row["run"])
-        if begin is None:
-            continue
-        found.append(
-            Fault(
-                run=row["run"],
-                fault=row["n"],
-                kind=row["kind"],
-                case=row["case"],
-                role=row["role"],
-                targets=row["targets"],
-                from_ns=row["from_ns"] - begin,
-                begin_ns=row["begin_ns"] - begin,
-                healed_ns=since(begin, row["healed_ns"]),
-                end_ns=since(begin, row["end_ns"]),
-                until_ns=row["until_ns"] - begin,
-            )
-        )
+        if begin is not None:
+            kept = {name: row[name] for name in ("run", "kind", "case", "role", "targets")}
+            instants: dict[str, Any] = {
+                name: None if row[name] is None else row[name] - begin
+                for name in ("from_ns", "begin_ns", "healed_ns", "end_ns", "until_ns")
+            }
+            found.append(Fault(fault=row["n"], **kept, **instants))
     return sorted(found, key=lambda each: (each.run, each.fault))
 
 
@@ -104,6 +95,43 @@ def gaps(
                         )
                     )
     return sorted(found, key=lambda each: (each.run, each.broker, each.from_ns))
+
+
+def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Gap]:
+    """Say which clients could not reach which living broker, because a fault had cut them off from it.
+
+    Args:
+        rows: Good fault events with run.
+    """
+    manifests = {source.run: source.manifest for source, _, _ in _slots(sources)}
+    found = []
+    for row in rows:
+        manifest = manifests.get(row["run"])
+        if manifest is None or not row["cut"]:
+            continue
+        apart = {frozenset(direction) for direction in row["cut"]}
+        names = {name for direction in row["cut"] for name in direction}
+        sides = sorted(name for name in names if not name.startswith(("nameserver-", "broker-")))
+        places = {index: f"broker-{index}" for index in range(manifest.brokers)}
+        for number in range(manifest.sim_brokers):  # it has no address of its own: it is where its side is
+            places[SIMULATED_FROM + number] = side_of(number, SIDES)
+        back_ns = [row[name] for name in ("healed_ns", "end_ns") if row[name] is not None]
+        for broker, place in places.items():
+            if place in row["targets"]:
+                continue  # whom a fault takes from everybody is among the facts of brokers
+            found += [
+                Gap(
+                    run=row["run"],
+                    broker=broker,
+                    side=side,
+                    from_ns=row["begin_ns"] - manifest.measure_begin_ns,
+                    launched_ns=min(back_ns) - manifest.measure_begin_ns if back_ns else FOREVER,
+                    to_ns=max(back_ns) - manifest.measure_begin_ns if back_ns else FOREVER,
+                )
+                for side in sides
+                if frozenset((side, place)) in apart
+            ]
+    return found
 
 
 def _slots(sources: Sequence[Source]) -> list[tuple[Source, int, int]]:

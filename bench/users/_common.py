@@ -46,7 +46,7 @@ NS_PER_MS: Final = 1_000_000
 ROUTED_S: Final = 5.0
 IDLE_S: Final = 1.0
 WAIT_S: Final = 0.1
-#: Names of brokers that registrars play begin with it.
+#: Prefix of the names of simulated brokers.
 SIMULATED: Final = "sim-"
 
 #: Users of one process, so that each gets a number of its own.
@@ -55,7 +55,7 @@ _numbers = itertools.count()
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def add_arguments(parser: Any) -> None:
-    """Add what the web page shows, too; ``--host`` names the nameservers: ``h1:9876;h2:9876``."""
+    """Add arguments, also for the web page; ``--host`` names the nameservers: ``h1:9876;h2:9876``."""
     parser.add_argument(
         "--http-addrs",
         default="",
@@ -122,7 +122,7 @@ class Topics:
         self._making = gevent.spawn(self._go_on, environment)
 
     def end(self) -> None:
-        """Try no more."""
+        """Stop trying."""
         if self._making is not None:
             self._making.kill()
             self._making = None
@@ -164,7 +164,7 @@ TOPICS: Final = Topics()
 def make_topics(environment: Any, **_: Any) -> None:
     """Make the topics on every broker before the first user asks for them."""
     if isinstance(environment.runner, MasterRunner):
-        return  # its workers do
+        return  # a master leaves this to its workers
     problem = problem_of(environment.parsed_options, environment.host)
     if problem is None:
         TOPICS.begin(environment)
@@ -179,7 +179,7 @@ def leave_topics(**_: Any) -> None:
 
 
 def _make_topics(client: Client, info: ClusterInfo, servers: list[str], topics: list[str]) -> None:
-    """Make topics on every broker but those that registrars play, and wait until all nameservers have them.
+    """Make topics on every broker except simulated ones, and wait until all nameservers have them.
 
     Raises:
         NoBroker: If there is none.
@@ -231,7 +231,7 @@ def http_addresses(client: Client) -> list[str]:
 
 
 class Failed(Exception):
-    """An operation did not do what it was to do; the message says why."""
+    """An operation failed; the message says why."""
 
 
 class Missing(Failed):
@@ -269,14 +269,14 @@ class LoadUser(User):
 
     @abstractmethod
     def end(self) -> None:
-        """Close it again."""
+        """Close the user's clients."""
 
     @abstractmethod
     def step(self) -> None:
-        """Do the next thing, and tell Locust of it."""
+        """Do the next operation, and report it to Locust."""
 
     def wait(self) -> None:
-        """Take part in nothing for a moment; operations that come due meanwhile are not owed."""
+        """Pause; operations that become due meanwhile are not made up for."""
         gevent.sleep(WAIT_S)
 
     @task

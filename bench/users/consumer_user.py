@@ -11,12 +11,12 @@ from routekeeper.bench.users.producer_user import DUE
 from routekeeper.client.config import ConsumeFrom, PullConsumerConfig
 from routekeeper.remoting.errors import RemotingError
 
-#: Time that one poll waits for a message, s: so soon a consumer notices that it shall stop.
+#: Longest wait of one poll in s, and so the time until a consumer notices its stop.
 POLL_S: Final = 0.2
 
 
 class ConsumerUser(LoadUser):
-    """Takes messages as they come; what was sent before it was spawned is read and not counted."""
+    """Reads messages as they come; those that were sent before its start are read and not counted."""
 
     name = "receive"
 

@@ -13,7 +13,7 @@ from routekeeper.bench.timers import DOCUMENTED_MS
 from routekeeper.bench.users._common import NS_PER_MS, Failed, ScheduledUser
 from routekeeper.bench.waiting import at_once
 
-#: Users of one process; the next process's begin after them.
+#: Most users of one process; the next process's numbers begin behind them.
 _PER_PROCESS: Final = 1_000
 _ADDRS: Final = 20_000
 _STEADY_TOPICS: Final = 9

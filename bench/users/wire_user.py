@@ -1,4 +1,4 @@
-"""Asks for routes over RocketMQ's protocol, as a client does that refreshes them."""
+"""Asks for routes over RocketMQ's protocol, as clients refresh theirs."""
 
 from __future__ import annotations
 

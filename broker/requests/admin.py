@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from routekeeper.broker.config import LIVE_KEYS, NAMESRV_KEYS, SECRET_KEYS, apply_properties
+from routekeeper.broker.config import NAMESRV_KEYS, SECRET_KEYS, apply_properties
 from routekeeper.broker.errors import Refusal, SettingError
 from routekeeper.broker.requests.audited import NAMED_MAX, settings_text, topic_text
 from routekeeper.broker.requests.group_requests import QUEUES_MAX, TURN, consume_offsets
@@ -67,7 +67,7 @@ def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
     changed = state.topics.put(config, now_ms=call.now_ms)
     if changed:
         state.topic_changed(config.topic_name)
-    # Also when nothing changes: what made the table so may not be on disk yet.
+    # Also when nothing changes: the earlier change that made the table so may not be on disk yet.
     return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
 
 
@@ -95,7 +95,7 @@ def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
 
 
 def note_topics(state: BrokerState, about: dict[str, str], changes: Sequence[TopicChange]) -> None:
-    """Have the audit say how some topics were, and how they shall be."""
+    """Give the audit the former and the new configuration of some topics."""
     some = changes[:NAMED_MAX]
     if len(changes) != 1:
         about["count"] = str(len(changes))
@@ -298,25 +298,26 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
     if unknown:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
-            f"no such setting: {', '.join(unknown)[:200]}; allowed are {', '.join(sorted(LIVE_KEYS))}",
+            f"no such setting: {', '.join(unknown)[:200]}; allowed are {', '.join(sorted(state.live_keys))}",
         )
-    fixed = sorted(set(values) - LIVE_KEYS)
+    fixed = sorted(set(values) - state.live_keys)
     if fixed:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
             f"Can not update config in black list. {', '.join(fixed)[:200]} may only be set at start;"
-            f" allowed are {', '.join(sorted(LIVE_KEYS))}",
+            f" allowed are {', '.join(sorted(state.live_keys))}",
         )
     try:
         changed, _ = apply_properties(state.config, values)
         changed.validate()
     except SettingError as error:
         raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    if "brokerPermission" in values:  # also as it is: that is how administrators have a broker register
+    # Also if the value stays: administrators do this to make a broker register.
+    if "brokerPermission" in values:
         state.topics.restate(now_ms=call.now_ms)
         state.effects.save_topics = True
         state.effects.register_all = True
-    if NAMESRV_KEYS & values.keys():  # also as they are: names are then looked up anew
+    if NAMESRV_KEYS & values.keys():  # also if they stay: names are then looked up anew
         state.effects.nameservers = True
     if "logLevel" in values:
         apply_log_level(changed.log_level)

@@ -30,7 +30,7 @@ AUDITED: Final = frozenset(
     }
 )
 
-#: Things of a list that a line names; the line says how many there are.
+#: Most entries of a list that one line names; the line also has the number of all.
 NAMED_MAX: Final = 8
 #: Codes of answers to a change that has taken effect here and may not survive a power cut.
 _UNKNOWN: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT})
@@ -44,7 +44,7 @@ def result_of(answer: RemotingCommand) -> str:
 
 
 def topic_text(*, read: int, write: int, perm: int, order: bool, attributes: str) -> str:
-    """Return what a topic is configured to be."""
+    """Return a topic's configuration in words."""
     parts = [f"read={read} write={write} perm={perm}"]
     if order:
         parts.append("order=true")
@@ -54,7 +54,7 @@ def topic_text(*, read: int, write: int, perm: int, order: bool, attributes: str
 
 
 def group_text(config: SubscriptionGroupConfig) -> str:
-    """Return where a group's configuration differs from the default."""
+    """Return the fields in which a group's configuration differs from the default."""
     default = SubscriptionGroupConfig(group_name=config.group_name).to_json()
     differ = [(name, value) for name, value in config.to_json().items() if value != default[name]]
     words = [f"{name}={str(value).lower()}" for name, value in differ]
@@ -67,5 +67,5 @@ def offsets_text(offsets: Mapping[int, int]) -> str:
 
 
 def settings_text(values: Mapping[str, str]) -> str:
-    """Return settings as their file would have them."""
+    """Return settings in the form of their file."""
     return " ".join(f"{key}={text}" for key, text in sorted(values.items()))

@@ -65,7 +65,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         try:
             group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
             state.require_room_for_topics(topic)
-        except Refusal:  # said in the log; what the group asks for next tells it, too
+        except Refusal:  # the log has the reason, and the next request of the group gets it as answer
             continue
         if group_config is not None and name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is None:
             state.ensure_group_topic(
@@ -224,7 +224,7 @@ def checked_group(config: SubscriptionGroupConfig) -> None:
 def note_groups(
     state: BrokerState, about: dict[str, str], configs: Sequence[SubscriptionGroupConfig]
 ) -> None:
-    """Have the audit say how some groups were, and how they shall be."""
+    """Give the audit the former and the new configuration of some groups."""
     some = configs[:NAMED_MAX]
     if len(configs) != 1:
         about["count"] = str(len(configs))

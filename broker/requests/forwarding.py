@@ -1,4 +1,4 @@
-"""Requests that consumers answer, 223, 307 and 309: whom they go to, and with what (pure but for the store).
+"""Requests that consumers answer: 223, 307 and 309. Their targets and arguments; pure but for the store.
 
 Source: AdminBrokerProcessor.callConsumer, RocketMQ 4.9 and 5.3.
 """
@@ -17,13 +17,13 @@ from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.fields import ConsumeMessageDirectlyFields, ConsumerRunningInfoFields
 from routekeeper.remoting.message import encode_message, parse_offset_message_id
 
-#: First version of a client that answers them. Source: MQVersion.V3_1_8_SNAPSHOT.
+#: First client version that answers these requests. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Ask a client, and hand on what it answers.
+    """Ask a client, and pass its answer on.
 
     Attributes:
         connection: The client's.
@@ -40,7 +40,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskAll:
-    """Ask several clients the same, and answer with what they say.
+    """Ask several clients the same, and answer with all their answers.
 
     Attributes:
         clients: Client id to connection.

@@ -42,7 +42,7 @@ from routekeeper.remoting.fields import ResetOffsetFields
 from routekeeper.remoting.inspection import ConsumerStatus
 from routekeeper.remoting.names import GROUP_LENGTH_MAX
 
-#: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
+#: First client version that understands 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
 _VERSION_MIN: Final = 28
 #: Queues that are looked at before others have their turn.
 TURN: Final = 64
@@ -107,7 +107,7 @@ def _reset(
             wanted = state.store.offset_at_time(fields.topic, queue_id, fields.timestamp)
             stored = state.store.store_timestamp(fields.topic, queue_id, high - 1) if high > low else None
             if stored is not None and stored < fields.timestamp:
-                wanted = high  # younger than all there is: none of them is to come again
+                wanted = high  # the instant is after all messages, so none of them is to come again
         consumed = state.offsets.get(fields.topic, fields.group, queue_id)
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
@@ -141,14 +141,14 @@ def _reset(
 
 
 def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mapping[int, int]) -> None:
-    """Have the audit say where a group was in its queues, and where it goes on."""
+    """Give the audit the former and the new offsets of a group."""
     if before:
         about["old"] = offsets_text(before)
     about["new"] = offsets_text(after)
 
 
 def _for_c(offsets: dict[MessageQueue, int]) -> bytes:
-    """Return offsets as the C++ client reads them: a list, as it knows no objects as keys."""
+    """Return offsets as a list: the C++ client cannot read objects as JSON keys."""
     table = [queue.to_json() | {"offset": offset} for queue, offset in offsets.items()]
     return orjson.dumps({"offsetTable": table})
 
@@ -185,7 +185,7 @@ def consumer_status(state: BrokerState, call: Call) -> AskAll:
 
 
 def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCommand]) -> RemotingCommand:
-    """Return what the clients said, by client."""
+    """Return the clients' answers, by client."""
     parts = []
     for client_id, answer in answers.items():
         if answer.code == ResponseCode.SUCCESS:
@@ -307,11 +307,12 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
     if not fields.topic:
         about |= {"count": str(len(topics)), "topics": " ".join(topics[:NAMED_MAX])}
     online = state.clients.consumer_group(fields.src_group)
-    for topic in topics:  # one by one: what is cloned when there is no more room stays, and may be again
+    # Offsets are cloned one by one: if the room ends, those before stay, and a repeated request goes on.
+    for topic in topics:
         if topic not in state.topics:
             continue
         if not fields.offline and online is not None and topic not in online.subscriptions:
-            continue  # left over from a subscription that the members no longer have
+            continue  # the offset is left over from a former subscription
         state.commit_offsets(topic, fields.dest_group, dict(state.offsets.queues(topic, fields.src_group)))
     return Later(reply=call.request.reply(), offsets_saved=True)
 

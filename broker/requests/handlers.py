@@ -1,4 +1,4 @@
-"""Request codes and who serves them; other codes are answered "not supported". Pure but for the store."""
+"""Request codes and their handlers; other codes are answered "not supported". Pure but for the store."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ GROUPS: Final[Mapping[int, str]] = {
 
 
 def serve(state: BrokerState, call: Call) -> Outcome:
-    """Serve a request whose code is in :data:`HANDLERS`; refusals become answers.
+    """Serve a request whose code is in :data:`HANDLERS`; a :class:`Refusal` becomes the answer.
 
     Raises:
         RemotingError: If its arguments or body cannot be read.

@@ -25,7 +25,7 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 T = TypeVar("T")
 #: Topics or groups of one request.
 LIST_MAX: Final = 10_000
-#: Those that are looked at, or taken over, before others have their turn.
+#: Topics or groups that are handled in one turn of the loop.
 TURN: Final = 100
 #: Bounds of a body: groups as RocketMQ spells them, with names of usual length, have 450 bytes each.
 _LIMITS: Final = Limits(size=8 << 20, containers=64 << 10, dialect_size=64 << 10, dialect_keys=1 << 10)
@@ -42,7 +42,7 @@ def create_groups(state: BrokerState, call: Call) -> Stepwise:
 
 
 def _answered(call: Call, work: Work) -> Work:
-    """Do work; a refusal becomes the answer."""
+    """Do the work; if it is refused, answer with the refusal."""
     try:
         return (yield from work)
     except Refusal as refusal:
@@ -78,7 +78,7 @@ def _create_topics(state: BrokerState, call: Call, about: dict[str, str]) -> Wor
             if state.topics.put(config, now_ms=call.now_ms):
                 state.topic_unsaved(config.topic_name)
                 changed.append((config, state.topics.data_version))
-    finally:  # also when the broker ends meanwhile: what is in the table is to be announced
+    finally:  # also when the broker ends meanwhile: changes in the table must be announced
         state.topics_promised -= len(new)
         state.effects.changed_topics += changed
     return Later(reply=call.request.reply(), topics_saved=True, registered=bool(changed))

@@ -37,7 +37,7 @@ _GROUP: Final = "consumerGroup"
 SUSPEND_MAX_MS: Final = 25_000
 #: Characters of a tag expression: as many as the properties of a message may have bytes.
 EXPRESSION_MAX: Final = 32_768
-#: Bytes that a held pull takes, about, and each of its codes.
+#: Approximate bytes of a held pull, and of each tag code in it.
 _PULL_BYTES: Final = 600
 _CODE_BYTES: Final = 100
 
@@ -70,11 +70,11 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes while it is parked, about."""
+        """Approximate memory of a parked pull, in bytes."""
         return _PULL_BYTES + _CODE_BYTES * len(self.codes or ())
 
     def to_park(self) -> Pull:
-        """Return the pull without what came with its request and is of no use to the answer."""
+        """Return the pull without the parts of its request that the answer does not need."""
         if self.parked:
             return self
         kept = {_GROUP: self.request.ext_fields.get(_GROUP, "")}
@@ -103,7 +103,7 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
 
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
-    """Look whether there is something for a pull; used again when messages arrive."""
+    """Look for messages that a pull wants; called again when messages arrive."""
     found = state.store.get(
         pull.topic,
         pull.queue_id,
@@ -116,7 +116,7 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
         return Park(pull.to_park())
     if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
-        # Only messages that others want have come: go on waiting behind them.
+        # No new message matches this pull: go on waiting behind them.
         return Park(msgspec.structs.replace(pull, offset=found.next_begin))
     return _answer(state, pull, found, code)
 

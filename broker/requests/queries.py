@@ -17,13 +17,13 @@ from routekeeper.remoting.message import StoredMessage, encode_message
 
 #: Messages in one answer at most. Source: maxMsgsNumBatch.
 RESULTS_MAX: Final = FOUND_MAX
-#: Messages that are looked for when a unique id is asked for. Source: defaultQueryMaxNum.
+#: Most messages that a query by unique id looks for. Source: defaultQueryMaxNum.
 _UNIQUE_RESULTS: Final = 32
 #: Bytes of messages after which an answer takes no more; one message is given no matter its size.
 _BYTES_MAX: Final = 4 << 20
-#: Entries whose messages are read at most: those of deleted topics are no results.
+#: Most entries whose messages are read: messages of deleted topics are read and do not count as results.
 _READ_MAX: Final = 512
-#: Messages that are read before others have their turn.
+#: Messages that are read in one turn of the loop.
 _TURN: Final = 8
 #: Slices by which the index catches up before it is asked: after a start it may be far behind.
 _CATCH_UP: Final = 64
@@ -85,5 +85,5 @@ def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: in
 def _wanted(state: BrokerState, fields: QueryMessageFields, entry: IndexEntry) -> StoredMessage | None:
     message = state.store.message_at(entry.offset)
     if message is None or message.topic != fields.topic or fields.key not in keys_of(message.properties):
-        return None  # gone since, or another key with the same hash
+        return None  # the message is gone, or has another key with the same hash
     return message if state.store.counts(fields.topic, entry.offset) else None

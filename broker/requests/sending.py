@@ -62,7 +62,7 @@ _STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTE
 _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 #: Arguments that all messages of a producer to one queue share, and those that make them another kind.
 _KIND: Final = itemgetter(*"abcdefhjkm")
-#: Kinds that are remembered, and how many characters one may have: strangers choose both.
+#: Most kinds that are remembered, and characters of one: strangers choose both.
 KNOWN_MAX: Final = 4096
 _KIND_LENGTH_MAX: Final = 1024
 _DIGITS_MAX: Final = 18
@@ -121,7 +121,7 @@ class _Sent(NamedTuple):
 
 
 def _send_known(state: BrokerState, call: Call) -> _Sent | None:
-    """Read a message whose producer has sent one of that kind before; None for all that is not so plain.
+    """Read a message of a kind that its producer has sent before; None if the message is not that simple.
 
     What this reads, :func:`_drafts` reads alike.
     """
@@ -183,7 +183,7 @@ def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
-    """Remember how a message was read that is stored as it came."""
+    """Remember the result of reading a message that is stored unchanged."""
     topic = state.topics.get(draft.topic)
     try:
         kind = _kind_of(call.request.ext_fields)
@@ -200,7 +200,7 @@ def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
 
 
 def _drafts(state: BrokerState, call: Call) -> _Sent:
-    """Return what a send is to store.
+    """Return the drafts that a send stores.
 
     Raises:
         Refusal: If the message must not be stored.
@@ -328,7 +328,7 @@ def _create(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicC
 def _retry_or_dead(
     state: BrokerState, call: Call, fields: SendMessageFields, config: TopicConfig, queue_id: int
 ) -> tuple[TopicConfig, int]:
-    """Return where a message to a retry topic goes: there, or to the dead letters after too many times.
+    """Return the topic of a message to a retry topic: that topic, or the dead letters after too many tries.
 
     A group that consumes in order retries in its own hands and sends only what it has given up.
     Source: AbstractSendMessageProcessor.handleRetryAndDLQ, RocketMQ 5.3.
@@ -384,7 +384,7 @@ def _check_count(batch: bytes) -> None:
     while position + _ITEM_SIZE.size <= len(batch):
         (size,) = _ITEM_SIZE.unpack_from(batch, position)
         if size <= 0:
-            return  # it is malformed: the decoder says how
+            return  # the batch is malformed; the decoder will say how
         position += size
         count += 1
         if count > BATCH_MAX:

@@ -27,7 +27,8 @@ def tags_of(properties: str) -> str:
     if begin < 0:
         return ""
     if (begin == 0 or properties[begin - 1] == PAIR_END) and properties.find(_MARK, begin + 1) < 0:
-        end = properties.find(PAIR_END, begin)  # nearly always: there is one, and no name ends like it
+        # Nearly always: there is one TAGS, and no other name ends in TAGS.
+        end = properties.find(PAIR_END, begin)
         return properties[begin + len(_MARK) : end if end >= 0 else None]
     found = ""
     for pair in properties.split(PAIR_END):

@@ -40,7 +40,7 @@ _FAILED: Final = {
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
 }
 CHANGES: Final = frozenset(_FAILED)
-#: All requests about accounts; a broker that checks nobody does not know them.
+#: All requests about accounts; a broker without accounts answers that it does not support them.
 ACCOUNT_REQUESTS: Final = CHANGES | {
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
@@ -78,7 +78,7 @@ class BrokerAccess:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether anything is refused at all."""
+        """Return whether any check is switched on."""
         return self._accounts is not None or self._networks is not None
 
     @property
@@ -86,7 +86,7 @@ class BrokerAccess:
         return self._accounts is not None
 
     def denied(self, request: RemotingCommand, host: str) -> Denied | None:
-        """Return why a request is refused, None if it is not."""
+        """Return the refusal of a request; None if it may be served."""
         rule = broker_rule(request.code)
         if rule.admin:
             denied = outside_networks(request, host, self._networks)
@@ -124,13 +124,13 @@ class BrokerAccess:
         return request.reply()
 
     async def _change(self, request: RemotingCommand) -> None:
-        """Write a file as a request wants it, and take it.
+        """Write a file as a request asks, and put it in force.
 
         Raises:
             ChangeFailed: If it is not written; or it is, and another file beside it cannot be used.
         """
         assert self.files is not None
-        # Somebody may have edited the files since: that must not be lost.
+        # Somebody may have edited the files since they were read; those edits must not be lost.
         outcome = await self.files.look()
         if outcome.startswith("refused"):
             raise changes.ChangeFailed(f"the access files cannot be used, nothing was changed: {outcome}")
@@ -172,8 +172,8 @@ class BrokerAccess:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file anew, with the mode that it has; blocks."""
-    path = path.resolve()  # a link stays one
+    """Replace a file and keep its mode; blocks."""
+    path = path.resolve()  # a symbolic link stays a link: its target is replaced
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:

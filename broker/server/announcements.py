@@ -12,7 +12,7 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 
 #: Announcements under way at a time: one that waits for a nameserver without an answer holds up no other.
 UNDER_WAY_MAX: Final = 16
-#: Changed topics that are announced one by one; more go out with all others.
+#: Most changed topics that are announced one by one; if more changed, all topics are announced.
 SINGLE_MAX: Final = 100
 
 Changes = Sequence[tuple[TopicConfig, DataVersion]]
@@ -36,10 +36,10 @@ class Announcements:
         self._under_way = 0
         self._changes: list[tuple[TopicConfig, DataVersion]] = []
         self._of_all = False
-        self._asked: asyncio.Future[None] | None = None  # done when what is collected was announced
+        self._asked: asyncio.Future[None] | None = None  # done when the collected changes were announced
 
     def announce(self, changes: Changes, *, of_all: bool = False) -> asyncio.Future[None]:
-        """Announce changed topics, or all; return a future that is done when that was tried."""
+        """Announce changed topics, or all; return a future that is done after the attempt."""
         self._changes += changes
         self._of_all |= of_all or len(self._changes) > SINGLE_MAX
         if self._of_all:

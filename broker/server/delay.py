@@ -30,7 +30,7 @@ _RETRY_S: Final = 1.0
 
 
 def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES) -> float | None:
-    """Deliver what is due, at most ``limit`` messages of each level.
+    """Deliver due messages, at most ``limit`` of each level.
 
     Returns:
         Seconds until there is something to do again; None if nothing waits.
@@ -45,7 +45,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
     for level in range(1, len(state.config.delay_levels_ms) + 1):
         try:
             left_ms, goes_on = _deliver_level(state, level, now_ms=now_ms, limit=limit)
-        except OSError as error:  # one place that cannot be read does not hold up the other levels
+        except OSError as error:  # an unreadable message must not hold up the other levels
             failure = failure or error
             continue
         more = more or goes_on
@@ -59,7 +59,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
 
 
 def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -> tuple[int | None, bool]:
-    """Deliver what is due of one level; return ms until the next is, and whether more is due already."""
+    """Deliver due messages of one level; return the ms until the next one, and whether more are due now."""
     queue_id, delay_ms = level - 1, state.config.delay_levels_ms[level - 1]
     low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
     offset = min(max(state.delay_offsets.get(level, low), low), high)
@@ -105,7 +105,7 @@ def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None
     try:
         placed = state.store.put(draft, now_ms=now_ms)
     except LocalProtocolError as error:
-        # Stored under other settings. It would be due again and again, and at each start.
+        # The message was stored under other settings. It would be due again and again, and at each start.
         logger.error("delayed message dropped id=%s error=%s", message.offset_message_id, error)
         return
     state.stats.stored(topic, 1, state.store.log.max_offset - placed.physical_offset)
@@ -125,7 +125,7 @@ class DelayService:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """A message has come into the schedule topic."""
+        """Look again soon, because a message has come into the schedule topic."""
         self._wake.set()
 
     async def run(self) -> None:

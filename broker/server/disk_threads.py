@@ -19,7 +19,7 @@ async def in_threads(steps: Generator[Callable[[], Any], Any, T], threads: DiskT
         work = next(steps)
         while True:
             try:
-                if work is no_work:  # to a thread and back takes longer than most such steps
+                if work is no_work:  # the way to a thread and back takes longer than most such steps
                     outcome = None
                     await asyncio.sleep(0)
                 else:

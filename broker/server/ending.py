@@ -16,14 +16,14 @@ from routekeeper.remoting.interrupt import Ending, Order, server_signals
 
 logger = logging.getLogger(__name__)
 
-#: From the signal to the end of the process, no matter what hangs.
+#: Longest time in seconds from the signal to the end of the process, no matter what hangs.
 END_S: Final = 30.0
 #: Exit code of a process that failed, or could not end in order. Source: EX_SOFTWARE, sysexits.h.
 UNORDERLY: Final = 70
 
 
 def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
-    """Set ``stop`` at a signal that ends servers, and see to it that the process does end.
+    """Set ``stop`` at a signal that ends servers, and end the process by force if it hangs.
 
     Args:
         reload: Called on the loop at a signal to read settings and files again.
@@ -36,9 +36,9 @@ def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
     """
     end_at, reloading = server_signals()
     numbers = (*end_at, *reloading)
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # this comes first: a signal in between would be lost
     for number in numbers:
         signal.signal(number, lambda *_: None)  # one that is ignored would not be waited for
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     ending = Ending()
     waiting = threading.Thread(
         target=_wait,

@@ -29,7 +29,7 @@ def host_name(text: str) -> str:
 
 
 def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -> Path:
-    """Return where the store of a broker lies that names none.
+    """Return the place of the store of a broker whose settings name none.
 
     Args:
         stores: Name of the broker by folder below ``root``.
@@ -71,7 +71,7 @@ def stores_below(disk: Disk, root: Path) -> dict[str, str]:
     for folder in sorted(disk.names(root)):
         name = kept_name(disk, root / folder)
         if name is None and is_broker_name(folder) and _is_store(disk, root / folder):
-            name = folder  # of before: the place had the broker's name
+            name = folder  # a store of an earlier release: the place had the broker's name
         if name is not None:
             found[folder] = name
     return found
@@ -93,7 +93,7 @@ def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) 
 
 
 def keep_name(disk: Disk, directory: Path, name: str) -> None:
-    """Found a store: keep its broker's name, on disk when this returns. A founded one must have that name.
+    """Found a store: write its broker's name durably. A store that has a name already must have this one.
 
     Raises:
         OSError: If the disk refuses.

@@ -34,7 +34,7 @@ class Behind(NamedTuple):
 
 
 def most_behind(groups: Iterable[Behind]) -> list[Behind]:
-    """Return the pairs that are named, the one that is behind most first."""
+    """Return the pairs to show, those that are behind most first."""
     return heapq.nlargest(PAIRS_MAX, groups)
 
 
@@ -56,7 +56,7 @@ def behind_in(
 def oldest_messages(
     store: MessageStore, groups: Iterable[Behind]
 ) -> Callable[[], dict[tuple[str, str], int]]:
-    """Return what tells, in any thread, when (Unix ms) the oldest message for each of these was stored.
+    """Return a function for any thread: the store time (Unix ms) of the oldest message for each of these.
 
     A pair whose messages cannot be read is left out, and so are those behind :data:`QUEUES_MAX` queues.
     """

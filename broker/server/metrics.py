@@ -38,6 +38,9 @@ from routekeeper.remoting.output import lines_dropped, lines_left_out
 from routekeeper.remoting.transport.limits import ServerStats
 from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
+#: Kinds of connections: consumers (those that produce, too, among them), producers, others that have asked
+#: something, those that have not.
+CONNECTION_KINDS: Final = ("consumer", "producer", "client", "other")
 #: Series of one family whose labels strangers choose.
 SERIES_MAX: Final = 1_000
 #: Queues looked at before others have their turn.
@@ -278,7 +281,7 @@ def encode(
     *,
     disk: tuple[int, int],
     requests: Mapping[int, int],
-    connections: int,
+    connections: Mapping[str, int],
     lines_suppressed: int,
     stats: ServerStats | None = None,
     disk_state: DiskState = DiskState.OK,
@@ -292,6 +295,7 @@ def encode(
     Args:
         disk: Size and free bytes of the log's file system; zeros if nobody can say.
         requests: Request code to how many came.
+        connections: How many are open, by kind.
         lines_suppressed: Log lines about peers that were not written.
         stats: Figures of requests, answers and the loop.
         oldest: When (Unix ms) the oldest message for a group was stored, by topic and group.
@@ -316,7 +320,9 @@ def encode(
             samples.add(f"mqbroker_{name}", value, labels, help_=help_)
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
-    samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")
+    samples.add("mqbroker_connections", float(sum(connections.values())), {}, help_="Open connections.")
+    for kind, count in connections.items():
+        samples.add("mqbroker_connections_by_kind", float(count), {"kind": kind}, help_=_KINDS)
     dropped = "Lines of stderr that were dropped: nobody read it in time."
     samples.add("mqbroker_log_lines_dropped_total", float(lines_dropped()), {}, help_=dropped)
     left_out = "Lines about peers, and of events that came too often, that were not written."
@@ -351,3 +357,6 @@ def _add_wire(samples: Samples, stats: ServerStats) -> None:
 
 
 _ANSWERS: Final = "Answers by code."
+_KINDS: Final = (
+    "Open connections: of consumers, of producers alone, of others that have asked, of those that have not."
+)

@@ -1,16 +1,19 @@
-"""Names of nameservers, and the addresses that they have by now."""
+"""Nameservers of a broker as its settings name them, look-ups of names and an address server included."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.remoting.addresses import join_address, split_address
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.transport.lookups import look_up
+
+if TYPE_CHECKING:
+    from routekeeper.remoting.http.asking import AddressServer  # loaded by those who use it
 
 logger = logging.getLogger(__name__)
 
@@ -23,16 +26,47 @@ ADDRESSES_MAX: Final = 16
 
 
 class NameserverNames:
-    """Looks up names of nameservers again and again (``fetchNameSrvAddrByDnsLookup``).
+    """Finds out again and again which nameservers a broker has.
 
-    A name that cannot be looked up keeps the addresses that it had. RocketMQ's brokers look up one name; here
-    the list may have several, and addresses among them.
+    They are the addresses of ``namesrvAddr``; with ``fetchNameSrvAddrByDnsLookup`` those that its names have
+    by now. RocketMQ's brokers look up one name; here the list may have several, and addresses among them.
+    Without ``namesrvAddr`` they are those that an address server lists (``fetchNamesrvAddrByAddressServer``).
+    Where a look-up fails, or the address server lists none, the addresses that were known before stay.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, ...]] = {}
         self._failing: set[str] = set()
         self._is_first = True
+        self._server: AddressServer | None = None
+        self._listed: tuple[str, ...] = ()
+
+    async def nameservers(self, config: BrokerConfig) -> tuple[str, ...]:
+        """Return the nameservers that a broker has by now, in order."""
+        if config.asks_address_server:
+            return await self._ask(config.address_server_url)
+        if config.look_up_namesrv:
+            return await self.look_up(config.namesrv_addrs)
+        return config.namesrv_addrs
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    async def _ask(self, url: str) -> tuple[str, ...]:
+        from routekeeper.remoting.http.asking import AddressServer, AddressServerFailure
+
+        if self._server is None:
+            self._server = AddressServer(within_s=LOOK_UP_S)
+        try:
+            self._listed = await self._server.nameservers(url)
+        except AddressServerFailure as error:
+            level = logging.DEBUG if url in self._failing else logging.WARNING
+            self._failing.add(url)
+            logger.log(level, "address server failed, known addresses stay url=%s reason=%s", url, str(error))
+        else:
+            self._failing.discard(url)
+        return self._listed
 
     async def look_up(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the addresses, with ports and in order, that some ``name:port`` have."""
@@ -42,9 +76,14 @@ class NameserverNames:
         self._failing &= set(names)
         return tuple(dict.fromkeys(addr for addrs in found for addr in addrs))
 
-    def pause_s(self, config: BrokerConfig) -> float:
-        """Return the seconds until the next look-up."""
-        period_s = config.look_up_period_ms / 1000
+    def pause_s(self, config: BrokerConfig) -> float | None:
+        """Return the seconds until the next look-up or question; None if there is none."""
+        if config.asks_address_server:
+            period_s = config.fetch_period_ms / 1000
+        elif config.look_up_namesrv:
+            period_s = config.look_up_period_ms / 1000
+        else:
+            return None
         soon, self._is_first = self._is_first or bool(self._failing), False
         return min(period_s, RETRY_S) if soon else period_s
 

@@ -11,6 +11,7 @@ import math
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -173,6 +174,7 @@ class BrokerServer:
         directory: Store of this broker; locked while it runs.
         announcer: Makes what keeps the nameservers informed.
         changed_settings: Those of ``config`` that request 25 changed before the last start.
+        fixed_keys: Settings that the announcer reads at its start only.
 
     Attributes:
         http_listen: Where HTTP is served, once requests are; None if it is off.
@@ -187,9 +189,11 @@ class BrokerServer:
         announcer: AnnouncerFactory = Registrar,
         *,
         changed_settings: Mapping[str, str] = MappingProxyType({}),
+        fixed_keys: frozenset[str] = frozenset(),
     ) -> None:
         self._config = config
         self._changed = changed_settings
+        self._fixed_keys = fixed_keys
         self._announcer = announcer
         self._directory = directory
         self._locks: list[IO[str]] = []
@@ -298,6 +302,7 @@ class BrokerServer:
                 )
             except (OSError, ValueError) as error:
                 raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
+            self._state.live_keys -= self._fixed_keys
             if keys is not None:
                 self._state.sign = lambda request: keys.value.signed(request)
             self._upkeep = Upkeep(self._state, self._files)
@@ -358,13 +363,14 @@ class BrokerServer:
         return dict(self._state.changed_settings)
 
     def take_settings(self, changes: Mapping[str, str]) -> None:
-        """Put settings of a file that was read again in force; look names of nameservers up again."""
+        """Put settings of a file that was read again in force; look nameservers up again."""
         state = self._state
         if changes:
             state.config, _ = apply_properties(state.config, changes)
             state.config_version = state.config_version.advanced(now_ms=now_ms())
             apply_log_level(state.config.log_level)
-        if NAMESRV_KEYS & changes.keys() or state.config.look_up_namesrv:
+        seeks = state.config.look_up_namesrv or state.config.asks_address_server
+        if NAMESRV_KEYS & changes.keys() or seeks:
             self._registrar.nameservers_changed()
 
     # Start and end -------------------------------------------------------------------------------
@@ -422,7 +428,7 @@ class BrokerServer:
 
     async def _metrics(self) -> bytes:
         from routekeeper.broker.server.lag import KEPT_S, oldest_messages
-        from routekeeper.broker.server.metrics import encode, gather
+        from routekeeper.broker.server.metrics import CONNECTION_KINDS, encode, gather
 
         work = gather(self._state)
         try:
@@ -431,7 +437,11 @@ class BrokerServer:
                 await asyncio.sleep(0)
         except StopIteration as end:
             samples = end.value
-        requests, connections = dict(self._server.stats.requests), len(self._server.connections)
+        requests = dict(self._server.stats.requests)
+        kinds = Counter(dict.fromkeys(CONNECTION_KINDS, 0))
+        for connection in self._server.connections.values():
+            asked = "client" if connection.has_asked else "other"
+            kinds[self._state.clients.kind_of(connection.id) or asked] += 1
         loop = asyncio.get_running_loop()
         disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
         if loop.time() >= self._oldest_at + KEPT_S:
@@ -443,7 +453,7 @@ class BrokerServer:
             samples,
             disk=disk,
             requests=requests,
-            connections=connections,
+            connections=kinds,
             lines_suppressed=self._server.stats.lines_suppressed,
             stats=self._server.stats,
             disk_state=self._upkeep.disk_state,

@@ -151,14 +151,20 @@ class Registrar:
         self._leaving = False
         self._names = NameserverNames()
         self._addresses: tuple[str, ...] = ()
-        self._former: dict[str, asyncio.Task[None]] = {}  # are being left
+        self._former: dict[
+            str, asyncio.Task[None]
+        ] = {}  # by address: tasks that unregister from former nameservers
         self._changed_list = asyncio.Event()
 
     async def run(self) -> None:
         """Register at start, then on the schedule and when nameservers change, until cancelled."""
         config = self._state.config
-        if not config.namesrv_addrs:
+        if config.asks_address_server:
+            logger.info("nameservers are asked of an address server url=%s", config.address_server_url)
+        elif not config.namesrv_addrs:
             logger.warning("no nameserver is configured, nobody will find this broker")
+        elif config.fetch_namesrv:
+            logger.warning("address server is not asked reason=namesrvAddr or -n names the nameservers")
         loop = asyncio.get_running_loop()
         schedule = RegistrationSchedule(delay_s=config.register_delay_s, period_s=config.register_period_s)
         schedule.started(loop.time())
@@ -178,9 +184,7 @@ class Registrar:
         under_way: set[asyncio.Task[None]] = set()
         while True:
             config = self._state.config
-            wanted = config.namesrv_addrs
-            if config.look_up_namesrv:
-                wanted = await self._names.look_up(wanted)
+            wanted = await self._names.nameservers(config)
             new, gone = differences(self._addresses, wanted)
             self._addresses = wanted
             if new or gone:
@@ -200,7 +204,7 @@ class Registrar:
                 await asyncio.wait([*under_way, *self._former.values()], return_when=asyncio.FIRST_COMPLETED)
                 under_way = {task for task in under_way if not task.done()}
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._names.pause_s(config) if config.look_up_namesrv else None):
+                async with asyncio.timeout(self._names.pause_s(config)):
                     await self._changed_list.wait()
             self._changed_list.clear()
 
@@ -281,12 +285,19 @@ class Registrar:
         request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields.to_ext())
         try:
             answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
-            logger.info("broker unregistered nameserver=%s code=%s", addr, answer.code)
         except RemotingError as error:
             logger.warning("unregistration failed nameserver=%s error=%s", addr, error)
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            logger.info("broker unregistered nameserver=%s", addr)
+        else:
+            logger.warning(
+                "unregistration refused nameserver=%s code=%s remark=%s", addr, answer.code, answer.remark
+            )
 
     async def close(self) -> None:
         await self._client.close()
+        await self._names.close()
 
     async def _register(
         self,

@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 #: Longest time between two checkpoints when nothing else asks for one.
 _CHECKPOINT_S: Final = 2.0
-#: Old log files are looked for this often. Source: cleanResourceInterval, RocketMQ 4.9.
+#: Interval in s at which old log files are looked for. Source: cleanResourceInterval, RocketMQ 4.9.
 _CLEAN_S: Final = 10.0
-#: The index follows the log this often.
+#: Interval in s at which the index follows the log.
 _INDEX_S: Final = 1.0
-#: A disk that refuses is tried again, and its state logged, this often.
+#: Interval in s at which a refusing disk is tried again, and its state logged.
 _WATCH_S: Final = 1.0
 #: Pause after the disk refused.
 _RETRY_S: Final = 1.0
@@ -43,7 +43,7 @@ CLOSE_S: Final = 5.0
 
 
 class _Waiting:
-    """Somebody who waits for a sync, told once: of its outcome, or that it takes too long.
+    """A caller that waits for a sync; it gets one report: the outcome, or that the sync takes too long.
 
     Attributes:
         done: None once it was called.
@@ -203,7 +203,7 @@ class Upkeep:
                 await in_threads(steps, thread)
         except TimeoutError:
             logger.error("the disk has not answered for %g s: ending without it what=%s", CLOSE_S, what)
-        except Exception as error:  # the others are to be written nevertheless
+        except Exception as error:  # the other tables must be written nevertheless
             logger.error("not written at shutdown what=%s error=%s", what, error)
 
     # Tasks ---------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class WaitingPulls:
             asyncio.get_running_loop().call_soon(self._wake)
 
     def end(self) -> None:
-        """Answer all pulls as if their time were over: this broker stops."""
+        """Answer all pulls as if their time were over, because this broker stops."""
         self._expire_until(math.inf)
 
     def _arm(self) -> None:

@@ -75,11 +75,11 @@ class CommitLog:
         self._dropped: list[_Segment] = []
         self.broken: str | None = None
         self.refused: str | None = None
-        self._refused_size = 0  # of the largest record that was refused
+        self._refused_size = 0  # size of the largest refused record
         self._scratch = bytearray(_SPAN_MAX)
         self._flushing = threading.Lock()  # one sync at a time; descriptors stay open meanwhile
         self._reading = threading.Lock()  # descriptors stay open while other threads read
-        self._names_made = 1  # those of an earlier process may not be durable
+        self._names_made = 1  # names of an earlier process may not be durable
         self._names_synced = 0
         make_directories(disk, directory)
         self._open_segments(keep_from)
@@ -165,7 +165,7 @@ class CommitLog:
         return None
 
     def read_all(self, places: Sequence[tuple[int, int]]) -> bytes:
-        """Return the bytes at these places (offset, size), ascending; those of missing ones are left out."""
+        """Return the bytes at these places (offset, size), ascending; missing places are left out."""
         if len(places) > 1:
             first, (last, last_size) = places[0][0], places[-1]
             span = last + last_size - first
@@ -240,7 +240,7 @@ class CommitLog:
         return kept
 
     def drop_before(self, offset: int) -> int:
-        """Forget the files below ``offset``; return how many. They are still there."""
+        """Forget the files below ``offset`` and return their number; they stay on the disk."""
         count = sum(segment.start < offset for segment in self._segments)
         self._dropped += self._segments[:count]
         del self._segments[:count]
@@ -309,7 +309,7 @@ class CommitLog:
             self._disk.remove(segment.path)
         last = self._segments[-1]
         if last.start + last.capacity == offset:
-            last.written = last.capacity  # over with its padding; what was cut began behind
+            last.written = last.capacity  # the file ended with its padding; the cut bytes began behind it
         else:
             last.capacity = max(self._file_size, offset - last.start + _PAD.size)
             last.written = max(0, min(self._disk.size(last.fd), offset - last.start))
@@ -317,7 +317,7 @@ class CommitLog:
         self.flushed_offset = min(self.flushed_offset, offset)
 
     def seal(self, start: int, end: int) -> None:
-        """Note that the file that starts at ``start`` is over at ``end``: nothing more goes into it."""
+        """Note that the file that starts at ``start`` ends at ``end``: no record is added to it any more."""
         segment = self._find(start)
         assert segment is not None
         segment.written = segment.capacity = end - start
@@ -403,7 +403,7 @@ class CommitLog:
 
     def _cannot_cut(self, segment: _Segment, end: int, error: OSError) -> None:
         self.broken = f"cannot cut a partial record in {segment.path.name}: {error.strerror}"
-        segment.written = end  # it may come back: what begins now begins behind it
+        segment.written = end  # the file may come back, so the next one begins behind it
 
     def _refuse(self, size: int, reason: str, error: OSError) -> StoreUnavailable:
         self.refused = reason

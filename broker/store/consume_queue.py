@@ -106,7 +106,7 @@ class ConsumeQueue:
         # Data that was not synced may be anything: holes, and entries whose records the log has no more.
         queue.max_index = queue._end_of_synced(low, log_end)
         queue._stored = queue._tail_index = queue.max_index
-        if log_min:  # else it begins with the log: what is no entry was damaged
+        if log_min:  # else the queue begins with the log, and bytes that are no entry are damage
             # The head of the first file may be a hole, too; behind it are entries only.
             queue.min_index = queue._end_of_hole(low)
         queue._cut_files(files)
@@ -116,7 +116,7 @@ class ConsumeQueue:
 
     @property
     def weighed_length(self) -> int:
-        """Its length, so weighed that one queue's lack does not make up for another's surplus in a sum."""
+        """The queue's length times a weight of its own, so that in a sum two wrong lengths do not cancel."""
         return self.max_index * self._weight
 
     @property
@@ -158,7 +158,7 @@ class ConsumeQueue:
         return found[0] if found else None
 
     def unwritten(self) -> Unwritten | None:
-        """Return what is not in the files yet; :meth:`written` says that it is now."""
+        """Return the entries that are not in the files yet; :meth:`written` notes that they are."""
         if self._stored == self.max_index:
             return None
         start = (self._stored - self._tail_index) * ENTRY_SIZE
@@ -287,7 +287,7 @@ class ConsumeQueue:
             self._disk.close(fd)
 
     def _cut_files(self, files: list[int]) -> None:
-        """Remove what lies above ``max_index`` for good: it would be back when the file has grown past it."""
+        """Remove entries above ``max_index`` from the file: they would come back as the file grows."""
         end = self.max_index * ENTRY_SIZE
         removed = False
         for start in reversed(files):
@@ -313,7 +313,7 @@ class ConsumeQueue:
             return []
 
 
-#: A part of a file that was never written reads so.
+#: Entry that is read from a part of a file that was never written.
 _HOLE: Final = Entry(0, 0, 0)
 
 
@@ -348,6 +348,6 @@ def _make(disk: Disk, path: Path) -> int:
         disk.sync_directory(path.parent)
     except OSError:
         disk.close(fd)
-        disk.remove(path)  # or the next call would take its name for durable
+        disk.remove(path)  # else the next call would take its name for durable
         raise
     return fd

@@ -136,7 +136,7 @@ def make_directories(disk: Disk, path: Path) -> None:
             disk.sync_directory(directory.parent)
         except OSError:
             with contextlib.suppress(OSError):
-                disk.remove_directory(directory)  # or the next call would take its name for durable
+                disk.remove_directory(directory)  # else the next call would take its name for durable
             raise
 
 
@@ -217,7 +217,7 @@ class StateStorage:
         return read_whole(self._disk, path)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        self.discard(path)  # it may be a second name of another file
+        self.discard(path)  # the name may be a second one of another file
         fd = self._disk.open(path, create=True)
         try:
             write_whole(self._disk, fd, data, 0)

@@ -62,7 +62,7 @@ class Change:
 
 
 class Changes:
-    """Changes of a table that are neither in its file nor in its journal, bounded in number."""
+    """Changes of a table that wait for its journal, bounded in number."""
 
     def __init__(self) -> None:
         self._noted: list[Change] = []
@@ -75,7 +75,7 @@ class Changes:
             self._is_complete = False
 
     def take(self) -> tuple[Change, ...] | None:
-        """Return and forget them; None if there were too many to keep."""
+        """Return the changes and forget them; None if there were too many to keep."""
         taken = tuple(self._noted) if self._is_complete else None
         self._noted, self._is_complete = [], True
         return taken
@@ -212,7 +212,7 @@ def read_journals(disk: Disk, path: Path, table: Table) -> JournalsRead:
 
 
 class Journal:
-    """A journal that is being written; anyone who has one writes to it from one thread at a time.
+    """A journal that is being written, from one thread at a time.
 
     Args:
         size_max: Above it the table is to be rewritten.

@@ -89,7 +89,7 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
 
 
 def size_of_record(head: bytes | None, log_offset: int) -> int:
-    """Return the size of the record that lies at a log offset, by its first bytes; 0 if they begin none.
+    """Return the size of the record at a log offset, from its first bytes; 0 if no record begins there.
 
     Senders choose bodies, and anybody chooses the offset: a length that stands in a body is not believed.
     """

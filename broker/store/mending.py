@@ -36,7 +36,7 @@ _LOST: Final = Entry(0, 0, 0)
 
 
 class Mender:
-    """Looks after the entries of queues that come from files; everything belongs to the store's thread.
+    """Checks and repairs queue entries that were read from files, in the store's thread.
 
     Args:
         tags_code: Computes the entry's code of a message found in the log.
@@ -149,7 +149,7 @@ class Mender:
 
 
 def is_plausible(entry: Entry, end: int) -> bool:
-    """Say whether an entry can be right in a log that ends there: one of zeros was never written."""
+    """Return whether an entry can be right in a log with this end; an entry of zeros was never written."""
     log_offset, size, _ = entry
     if size == 0:
         return 0 < log_offset <= end

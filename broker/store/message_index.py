@@ -164,7 +164,7 @@ class MessageIndex:
         return len(self._noted)
 
     def note(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
-        """Take a message that was appended to the log just now; at once, if all before it are indexed."""
+        """Note a message that was just appended to the log; index it at once if all before it are indexed."""
         if offset == self._position and not self._noted and self._recent_count < self._unwritten_max:
             self._add(topic, properties, offset, end, store_ms)
         elif len(self._noted) < NOTED_MAX:
@@ -173,7 +173,7 @@ class MessageIndex:
     # Following the log -----------------------------------------------------------------------------
 
     def follow(self) -> Generator[Callable[[], Any], Any, None]:
-        """Index what came since, and write a file whenever there is enough for one.
+        """Index the later messages, and write a file whenever there are enough entries for one.
 
         Raises:
             OSError: As :meth:`seal`.
@@ -186,7 +186,7 @@ class MessageIndex:
             yield no_work
 
     def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
-        """Index what came since, as far as that takes no more slices; files are written by others."""
+        """Index the later messages, in at most this many slices; write no files."""
         most = self._unwritten_max
         while slices and self._position < self._log.max_offset and self._recent_count < most:
             slices -= 1
@@ -243,7 +243,7 @@ class MessageIndex:
         return gone
 
     def _read_log(self) -> None:
-        """Index the next slice of the log from what it holds itself."""
+        """Index the next slice of the log, by reading it."""
         records, position = self._next_records(self._position)
         for record, start, end in records:
             self._add(record.topic, record.properties, start, end, record.store_timestamp)
@@ -350,7 +350,7 @@ class MessageIndex:
                         )
             yield list
         found = [each for each in entries.get(wanted, ()) if begin_ms <= each.store_ms <= end_ms]
-        if file.path in self._unsound:  # else another search was first
+        if file.path in self._unsound:  # else another search has replaced the file already
             self._unsound.discard(file.path)
             self.damaged += 1
             logger.error("index file damaged, made again from the log file=%s", file.path.name)
@@ -382,7 +382,7 @@ class MessageIndex:
         for path in (*unfit, *(self._directory / name for name in names if name.endswith(".tmp"))):
             self._disk.remove(path)
         if unfit:
-            # One that came back with a later power cut would be taken for the stretch as it is by then.
+            # A file that a later power cut brought back would be taken for an index of the new content.
             self._disk.sync_directory(self._directory)
             logger.info("index files removed count=%s", len(unfit))
         return files

@@ -202,7 +202,7 @@ class MessageStore:
         self._store_host = store_host
         self._boot = boot
         self.deletions = 0
-        self._confirmed = -1  # nor is it known yet which table is on disk
+        self._confirmed = -1  # the table on disk is not known yet
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
@@ -244,7 +244,7 @@ class MessageStore:
         self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
 
     def _begin(self) -> None:
-        """State what is durable now: nothing is taken before the checkpoint names the present boot."""
+        """Write a checkpoint: no message is taken before one names the present boot."""
         work = self.prepare_checkpoint()
         assert work is not None
         try:
@@ -535,7 +535,7 @@ class MessageStore:
         return None if message is None else message.store_timestamp
 
     def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
-        """Return what tells, in any thread, when (Unix ms) messages were stored; None for those not there.
+        """Return a function for any thread that returns store times (Unix ms); None for missing messages.
 
         Args:
             places: Queue id and offset of each.
@@ -551,7 +551,7 @@ class MessageStore:
         return read
 
     def times_stored(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
-        """Do as :meth:`stored_times`, by the beginnings of the records alone: for figures."""
+        """Do as :meth:`stored_times`, but read only the beginnings of the records: for figures."""
         looks = self._looks(topic, places)
 
         def read() -> list[int | None]:
@@ -569,8 +569,8 @@ class MessageStore:
         return read
 
     def _looks(self, topic: str, places: Sequence[tuple[int, int]]) -> list[Callable[[], Entry | None]]:
-        """Return what finds, in any thread, the entries at these places."""
-        # Content of memory belongs to this thread.
+        """Return a function for any thread that returns the entries at these places."""
+        # Entries in memory belong to this thread.
         looks: list[Callable[[], Entry | None]] = []
         for queue_id, offset in places:
             queue = self._queues.get((topic, queue_id))
@@ -699,7 +699,7 @@ class MessageStore:
         return self.log.flush()
 
     def checkpoint(self) -> Steps:
-        """Write what is missing in the queues' files, and state what is durable; one at a time.
+        """Write the missing entries of the queues' files, and the durable state; one caller at a time.
 
         A failure is kept: the store takes no messages until a checkpoint works again.
         """

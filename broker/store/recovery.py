@@ -79,7 +79,7 @@ class Checkpoint:
         """
         try:
             members = orjson.loads(text)
-            found = members.pop("crc32", None)  # those of earlier versions have none
+            found = members.pop("crc32", None)  # checkpoints of earlier versions have none
             if found is not None and found != crc32(orjson.dumps(members)):
                 raise ValueError("the checkpoint is damaged, its checksum differs")
             return cls(
@@ -133,7 +133,7 @@ class Recovery:
             logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
         self._look_for_holes()
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
-            self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could be begun
+            self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could begin
         if checkpoint is None:
             self._look_for_log_end()
             self._drop_queues()
@@ -156,7 +156,7 @@ class Recovery:
         self.log.flush()
 
     def _look_for_holes(self) -> None:
-        """Name what is missing between the log's files, and what was given up before.
+        """Log the missing stretches of the log, and those that were given up before.
 
         What is above the checkpoint may be torn: the replay looks at that.
 
@@ -172,7 +172,7 @@ class Recovery:
             logger.error("log files missing, given up begins=%s ends=%s", begin, end)
 
     def _look_for_log_end(self) -> None:
-        """Compare the log with the queues' files, as no checkpoint says how long it was.
+        """Compare the log with the queues' files, because no checkpoint has its length.
 
         An entry is written after its record was synced, so that one to behind the log proves that files are
         missing.
@@ -219,7 +219,8 @@ class Recovery:
                 return False
             total += queue.weighed_length
             if born is None or queue.last_log_offset < born:
-                doomed.append(directory)  # of a topic that was deleted, even if it was made again
+                # The queue is of a deleted topic, even if a topic of that name exists again.
+                doomed.append(directory)
             else:
                 queue.remove_old_files()
                 self.queues[topic, int(directory.name)] = queue

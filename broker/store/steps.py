@@ -11,4 +11,4 @@ Steps = Generator[Callable[[], Any], Any, None]
 
 
 def no_work() -> None:
-    """A step that only lets others have their turn; it needs no thread."""
+    """A step that only gives other work its turn; it needs no thread."""

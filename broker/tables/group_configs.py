@@ -127,7 +127,7 @@ def group_fault(config: SubscriptionGroupConfig) -> str | None:
 
 
 def _within_bounds(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    """Return a stored group with numbers that a broker may loop over: no reason not to start."""
+    """Return a stored group with its numbers within bounds, instead of refusing the start."""
     fault = group_fault(config)
     if fault is None:
         return config

@@ -21,7 +21,7 @@ from routekeeper.remoting.codes import LanguageCode
 
 #: A client not seen for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
 CLIENT_EXPIRY_S: Final = 120.0
-#: Interval of the looks. Source: ClientHousekeepingService.
+#: Interval in s between two checks for silent clients. Source: ClientHousekeepingService.
 SCAN_INTERVAL_S: Final = 10.0
 #: Bytes that a client's membership in a group takes besides its names, a subscription, and a tag of it.
 _MEMBER_BYTES: Final = 400
@@ -106,7 +106,7 @@ class ConsumerGroup:
         )
 
     def update(self, client: Client, data: ConsumerData, now: float) -> bool:
-        """Take a heartbeat in; return whether members or subscriptions changed.
+        """Note a heartbeat; return whether members or subscriptions changed.
 
         A newer version of a subscription replaces the old one without counting as a change.
         Source: ConsumerGroupInfo.updateChannel, updateSubscription.
@@ -180,6 +180,12 @@ class ClientTable:
         """Return about how many bytes the clients of a host take."""
         return self._by_host[host]
 
+    def kind_of(self, connection: int) -> str:
+        """Return ``consumer`` or ``producer``, or an empty text for a connection of neither."""
+        if connection in self._groups_of:
+            return "consumer"
+        return "producer" if connection in self._produces_in else ""
+
     def growth(self, client: Client, data: HeartbeatData) -> int:
         """Return by how many bytes a heartbeat would make the table grow, at most; 0 if by none."""
         growth = 0
@@ -194,7 +200,7 @@ class ClientTable:
         return growth
 
     def heartbeat(self, client: Client, data: HeartbeatData, *, now: float) -> tuple[str, ...]:
-        """Take a heartbeat in."""
+        """Note a heartbeat."""
         changed = []
         for consumer in data.consumers:
             group = self._consumers.get(consumer.group_name)
@@ -220,7 +226,7 @@ class ClientTable:
     def unregister(
         self, connection: int, *, producer_group: str | None, consumer_group: str | None
     ) -> tuple[str, ...]:
-        """A client says goodbye to a group of each kind."""
+        """Remove a client from a group of each kind, as it asks."""
         if producer_group:
             self._drop_producer(producer_group, connection)
         if consumer_group and self._drop_consumer(consumer_group, connection):
@@ -228,7 +234,7 @@ class ClientTable:
         return ()
 
     def closed(self, connection: int) -> tuple[str, ...]:
-        """A connection is gone, and with it what was registered over it."""
+        """Remove all that was registered over a connection that is gone."""
         for group in tuple(self._produces_in.get(connection, ())):
             self._drop_producer(group, connection)
         groups = sorted(self._groups_of.pop(connection, ()))
@@ -288,7 +294,7 @@ class ClientTable:
             del self._produces_in[connection]
 
     def _release(self, client: Client | None, group: str) -> None:
-        """Note that a client is no longer in a group, if it was."""
+        """Remove a client from a group, if it was a member."""
         if client is not None:
             self._take(client.host, -_size_in(group, client))
 

@@ -44,7 +44,7 @@ class QueueLocks:
         for queue in queues:
             known = holders.get(queue)
             if known is None and not self._has_room(host):
-                continue  # not held: the client asks again
+                continue  # the lock is not granted: the client asks again
             if known is None or known.client_id == client_id or now - known.renewed > LOCK_LIFE_S:
                 self._release(known)
                 holders[queue] = _Held(client_id, now, host)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.config import LIVE_KEYS, BrokerConfig
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.store.messages import MessageStore
 from routekeeper.broker.tables.group_configs import GroupConfigs
@@ -122,7 +122,7 @@ class KnownSend(msgspec.Struct, frozen=True):
     reconsume_times: int
 
 
-#: Work in steps, as of the store: what is yielded may run in a thread; its result is the answer.
+#: Work in steps, as those of the store; a yielded step may run in a thread. The result is the answer.
 Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
 
 
@@ -149,6 +149,7 @@ class BrokerState:
         hot_bytes: Younger log bytes than this count as being in memory.
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: What all message ids begin with: the advertised address.
+        live_keys: Settings that request 25 may change.
         changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
         sign: Signs what goes to nameservers.
         known_sends: How sends are to be read, by their arguments; ``requests.sending`` fills and asks it.
@@ -171,6 +172,7 @@ class BrokerState:
     stats: Stats
     delay_offsets: dict[int, int] = field(default_factory=dict)
     effects: Effects = field(default_factory=Effects)
+    live_keys: frozenset[str] = LIVE_KEYS
     changed_settings: dict[str, str] = field(default_factory=dict)
     turn: int = 0
     unsaved_topics: dict[str, int] = field(default_factory=dict)
@@ -322,7 +324,7 @@ class BrokerState:
         self.unsaved_topics[topic] = self.topics.data_version.counter
 
     def topics_saved(self, version: DataVersion, deletions: int) -> None:
-        """The topic table of this version, and without the topics of so many deletions, is on disk."""
+        """Note that the topic table of this version, after this many deletions, is on disk."""
         for topic in [name for name, count in self.unsaved_topics.items() if count <= version.counter]:
             del self.unsaved_topics[topic]
         self.store.confirm_topics(version.counter, deletions)

@@ -1,4 +1,4 @@
-"""The tables of one broker on disk, and who waits for them and for the log (no thread, no clock).
+"""The tables of one broker on disk, and the callers that wait for them or the log (no thread, no clock).
 
 Work goes in steps (:data:`routekeeper.broker.store.steps.Steps`), so that its driver decides where it
 runs: the broker's loop and a thread, or a simulator.
@@ -29,7 +29,7 @@ from routekeeper.broker.tables.state import BrokerState
 from routekeeper.remoting.bodies import DelayOffsetTable
 from routekeeper.remoting.properties import escape_properties
 
-#: Why something is not on disk; None: it is.
+#: The reason why something is not on disk; None if it is.
 Failure = OSError | StoreUnavailable | None
 Done = Callable[[Failure], None]
 
@@ -88,7 +88,7 @@ class StateFile:
         self._waiting.append(done)
 
     def save(self, *, whole: bool = False) -> Steps:
-        """Write the table if it has changed; the outcome is told to those who wait, and kept.
+        """Write the table if it has changed; report the outcome to the waiting callers, and keep it.
 
         Args:
             whole: The file itself shall hold everything, without a journal.
@@ -157,7 +157,7 @@ class JournaledFile(StateFile):
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
         changes, journal = self._table.changes.take(), self.journal
-        self.journal = None  # until this is written nobody knows where it ends
+        self.journal = None  # the end of the journal is unknown until this line is written
         if journal is not None and changes is not None and not whole and not journal.is_full:
             return partial(self._append, journal, changes)
         counter = None if whole else self._table.data_version.counter
@@ -181,7 +181,7 @@ class JournaledFile(StateFile):
 
 
 class LogFlush:
-    """Syncs the log for all who wait for it, as far as they wait at once.
+    """Syncs the log once for all callers that wait at a time.
 
     Attributes:
         failure: Why the last sync failed.
@@ -201,7 +201,7 @@ class LogFlush:
         self._waiting.append((log_offset, done))
 
     def flush(self) -> Steps:
-        """Sync once; who came meanwhile waits for the next time."""
+        """Sync once; callers that come meanwhile wait for the next sync."""
         log = self._store.log
         if log.flushed_offset == log.max_offset and not self._waiting:
             return

@@ -90,7 +90,7 @@ class Item:
                 samples.append((now, self.value, self.times))
 
     def growth(self, span: int) -> Growth:
-        """Return how it grew in the last minute (0), hour (1) or day (2), as far as it was sampled."""
+        """Return the growth in the last minute (0), hour (1) or day (2), as far as it was sampled."""
         samples = self._samples[span]
         (first_at, first, first_times), (last_at, last, last_times) = samples[0], samples[-1]
         return Growth(last - first, last_times - first_times, last_at - first_at)
@@ -131,7 +131,7 @@ class Stats:
         item.times += 1
 
     def stored(self, topic: str, count: int, size: int) -> None:
-        """Messages of one topic were stored."""
+        """Count stored messages of one topic."""
         self.put.total += count
         self.put_bytes += size
         self.count(BROKER_PUT_NUMS, self.cluster_name, count)
@@ -139,7 +139,7 @@ class Stats:
         self.count(TOPIC_PUT_SIZE, topic, size)
 
     def handed_out(self, topic: str, group: str, count: int, size: int) -> None:
-        """Messages went to a consumer."""
+        """Count messages that went to a consumer."""
         self.got.total += count
         self.count(BROKER_GET_NUMS, self.cluster_name, count)
         key = f"{topic}@{group}"
@@ -147,7 +147,7 @@ class Stats:
         self.count(GROUP_GET_SIZE, key, size)
 
     def sent_back(self, topic: str, group: str) -> None:
-        """A consumer gave a message back."""
+        """Count a message that a consumer sent back."""
         self.count(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
     def consume_tps(self, topic: str, group: str) -> float:

@@ -96,7 +96,7 @@ class StartTopics:
     delay_levels: int = 18
 
     def configs(self) -> tuple[TopicConfig, ...]:
-        """Return them, in RocketMQ's order.
+        """Return the topics of the start, in RocketMQ's order.
 
         Source: TopicConfigManager's constructor, RocketMQ 4.9.
         """
@@ -140,7 +140,7 @@ class TopicConfigs:
         self._start = {config.topic_name: config for config in start.configs()}
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
-        self._deaths: dict[str, int] = {}  # of topics that a journal deletes
+        self._deaths: dict[str, int] = {}  # number of topics that a journal deletes
         self.known_until = 0
         self._lacks_changes = False
         self.changes = Changes()
@@ -322,7 +322,7 @@ class TopicConfigs:
         return self.put(config, now_ms=now_ms)
 
     def restate(self, *, now_ms: int) -> None:
-        """Count as changed although no topic is: what is said of all of them did.
+        """Raise the version although no topic changed: a fact about all of them did.
 
         Nameservers look at the topics of a registration only if its version is another one.
         """
@@ -432,7 +432,7 @@ def _encode(configs: Iterable[TopicConfig], version: DataVersion, **more: object
 
 
 def _within_bounds(config: TopicConfig) -> TopicConfig:
-    """Return a stored topic with numbers that a broker may loop over: no reason not to start."""
+    """Return a stored topic with its numbers within bounds, instead of refusing the start."""
     read = min(max(config.read_queue_nums, 0), QUEUE_NUMS_MAX)
     write = min(max(config.write_queue_nums, 0), QUEUE_NUMS_MAX)
     if (read, write) == (config.read_queue_nums, config.write_queue_nums):

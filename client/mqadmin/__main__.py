@@ -1,4 +1,4 @@
-"""Entry of ``mqadmin``: the only reader of its arguments and environment."""
+"""Entry point of ``mqadmin``: the only module that reads its arguments and environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 from routekeeper.remoting.terminal import print_any_text, unreadable_argument
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+end_quietly_when_interrupted()  # before the other imports, which take a while
 bear_far_clocks()
 print_any_text()
 # ruff: noqa: E402
@@ -56,14 +56,14 @@ COMMANDS: Final[Mapping[str, Command]] = {
     )
     for command in module.COMMANDS
 }
-#: Subcommands are found no matter their case. Source: MQAdminStartup.findSubCommand.
+#: Subcommands are found regardless of case. Source: MQAdminStartup.findSubCommand.
 _BY_NAME: Final[Mapping[str, Command]] = {
     name.lower(): command for command in COMMANDS.values() for name in (command.name, command.alias) if name
 }
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
 _NOT_OFFERED: Final = 2
-_INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
+_INTERRUPTED: Final = 130  # a shell's exit code for it: 128 + SIGINT
 _UNUSED_NAMESERVER: Final = "127.0.0.1:9876"
 
 
@@ -76,7 +76,8 @@ def main(
 ) -> int:
     """Run one subcommand; return the exit code.
 
-    It is 0 if it was done everywhere, 130 if interrupted, 2 if only RocketMQ's tool has it, else 1.
+    It is 0 if the work was done everywhere, 130 if it was interrupted, 2 for a subcommand that only
+    RocketMQ's tool has, else 1.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     environment = os.environ if environment is None else environment
@@ -134,7 +135,7 @@ def _run(
         used = addrs if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
         tls, credentials = tls_of(args), credentials_of(args, environment)
         config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S, tls=tls)
-        if tls is not None:  # the first handshake of a Java server takes longer than clients usually wait
+        if tls is not None:  # a Java server's first handshake takes longer than the client's usual wait
             config = replace(config, connect_timeout_s=_CALL_TIMEOUT_S)
         client = Client(config, hooks=() if credentials is None else (credentials,))
     except (UsageError, RemotingError) as error:
@@ -144,14 +145,14 @@ def _run(
     for word in args.words:
         context.warn(f"{word!r} belongs to no option and is ignored")
     try:
-        return command.run(context, args)
+        return command.run(context, args) or int(bool(context.failures))
     except (UsageError, RemotingError) as error:
         return context.fail(error)
     except KeyboardInterrupt:
         context.fail("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # anyone who read our output has enough of it; nothing more can be said there, also not at exit
+        # The reader closed our output. Write no more, or Python would report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     finally:

@@ -1,4 +1,4 @@
-"""RocketMQ's subcommands that this tool lacks: the reason, and how to reach the same here. Pure."""
+"""RocketMQ's subcommands that this tool lacks: the reason, and the substitute. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Absent:
     """A subcommand of RocketMQ's tool that is not offered.
 
     Attributes:
-        reason: Why it is not.
-        instead: How to reach the same, as far as that is possible.
+        reason: Why it is not offered.
+        instead: The substitute, as far as there is one.
     """
 
     reason: str
     instead: str
 
     def line(self, name: str) -> str:
-        """Return the line that somebody reads who asks for the subcommand."""
+        """Return the line for a user who calls the subcommand."""
         return f"mqadmin {name} is not in RouteKeeper: {self.reason}; instead {self.instead}"
 
 
@@ -32,7 +32,7 @@ _NO_STATIC: Final = "static topics (logical queues) are not served"
 _NO_ROCKSDB: Final = "brokers here keep no RocksDB"
 _THEIRS: Final = "use RocketMQ's own mqadmin with RocketMQ's brokers"
 
-#: By name, as RocketMQ 5.3.3 has them; of 4.9.7's none is lacking.
+#: By their names in RocketMQ 5.3.3; none of 4.9.7's subcommands is missing.
 ABSENT: Final[Mapping[str, Absent]] = {
     "addBroker": Absent("there are no broker containers", "start one more mqbroker"),
     "checkRocksdbCqWriteProgress": Absent(
@@ -91,6 +91,6 @@ _BY_NAME: Final = {name.lower(): name for name in ABSENT}
 
 
 def absent_line(name: str) -> str | None:
-    """Return why a subcommand is not offered, no matter the case of its name; None if RocketMQ has none."""
+    """Return why a subcommand is not offered; its name may have any case. None if RocketMQ has none."""
     known = _BY_NAME.get(name.lower())
     return None if known is None else ABSENT[known].line(known)

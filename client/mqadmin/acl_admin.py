@@ -20,7 +20,7 @@ from .targets import document, second_text
 from .together import ask_together, brokers_of, raise_failures
 
 _WITHIN_S: Final = 30.0
-#: Source: Permission and AclConstants, 4.9; a broker takes any other word of -i and -u for DENY.
+#: Source: Permission and AclConstants, 4.9. A broker reads any other word of -i and -u as DENY.
 _PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB")
 
 
@@ -37,10 +37,10 @@ def _ask(
 def _change(
     context: Context, args: Arguments, code: RequestCode, ext: Mapping[str, str], done: str, failed: str
 ) -> None:
-    """Change all brokers meant, and name each at which it was done.
+    """Make a change at all selected brokers, and print each broker at which it was made.
 
     Raises:
-        PartlyNotApplied, PartlyUnknown: If some have not done it, or may not have.
+        PartlyNotApplied, PartlyUnknown: It was not made at some, or may not have been.
     """
     addrs = brokers_of(context, args, with_slaves=True)
     answers, failures = _ask(context, addrs, code, ext)
@@ -75,10 +75,10 @@ def _permission(name: str, text: str) -> str:
 
 
 def _permissions(name: str, text: str) -> str:
-    """Return a list of ``NAME=PERMISSION`` with commas between them as it came.
+    """Return a list of ``NAME=PERMISSION``, separated by commas, unchanged.
 
     Raises:
-        UsageError: If it is none.
+        UsageError: The text is no such list.
     """
     for item in text.split(","):
         resource, mark, permission = item.partition("=")
@@ -97,7 +97,7 @@ def _delete_acl_config(context: Context, args: Arguments) -> int:
 
 
 def _update_global_white_addr(context: Context, args: Arguments) -> int:
-    # 4.9's broker refuses a request without a path, which Apache's tool sends; an empty one is its own file.
+    # 4.9's broker refuses Apache's own request, which has no path. An empty path names the broker's own file.
     ext = {"globalWhiteAddrs": args.text("g"), "aclFileFullPath": args.get("p") or ""}
     done = "update global white remote addresses to {} success."
     _change(
@@ -147,7 +147,7 @@ def _versions(answer: RemotingCommand) -> list[dict[str, Any]]:
     """Return the versions of a broker's files of accounts.
 
     Raises:
-        RemoteProtocolError: If it says them in another form.
+        RemoteProtocolError: The answer has another form.
     """
     ext = answer.ext_fields
     files = as_object(loads(ext.get("allAclFileVersion") or "{}", ANSWER), "allAclFileVersion")
@@ -205,7 +205,7 @@ def _accounts(answer: RemotingCommand) -> dict[str, Any]:
     """Return a broker's accounts.
 
     Raises:
-        RemoteProtocolError: If it says them in another form.
+        RemoteProtocolError: The answer has another form.
     """
     found = document(answer)
     accounts = [as_object(one, "account") for one in get_list(found, "plainAccessConfigs")]

@@ -1,4 +1,4 @@
-"""Servers by their address, where nameservers and operators may spell it differently."""
+"""Search for servers by an address that nameservers and operators may spell differently."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from routekeeper.remoting.errors import LocalProtocolError
 from ..resolving import resolve
 
 T = TypeVar("T")
-#: Seconds that the resolver gets for one name.
+#: Longest wait for the resolver, for one name.
 RESOLVE_S: Final = 5.0
 
 
 def found_at(addrs: Mapping[T, str], addr: str) -> list[T]:
-    """Return the keys of the servers at an address; names are resolved only if no spelling fits."""
+    """Return the keys of the servers at an address; resolve names only if no spelling matches."""
     alike = [key for key, known in addrs.items() if same_address(known, addr)]
     return alike or [key for key, known in addrs.items() if _resolved(known) & _resolved(addr)]
 
 
 @functools.lru_cache(maxsize=1024)
 def _resolved(addr: str) -> frozenset[tuple[str, int]]:
-    """Return the IP addresses of a server, none if its name is not known here."""
+    """Return the IP addresses of a server, none if its name cannot be resolved."""
     try:
         host, port = split_address(addr)
         found = resolve(host, timeout_s=RESOLVE_S)
-    except (OSError, ValueError, LocalProtocolError):  # ValueError: a host that no resolver takes
+    except (OSError, ValueError, LocalProtocolError):  # ValueError: the host is no valid name
         return frozenset()
     return frozenset((canonical_host(address), port) for address in found)

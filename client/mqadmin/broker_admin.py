@@ -25,6 +25,7 @@ from .targets import (
     chosen_masters,
     document,
     masters_of_topic,
+    says_absent,
     target_options,
 )
 
@@ -222,7 +223,7 @@ def _stats_of(context: Context, topic: str) -> list[dict[str, Any]]:
 
 
 def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, int]:
-    """Return messages per second of the last minute, and those of a day; brokers count from their start."""
+    """Return messages per second of the last minute, and messages of a day, both since the broker's start."""
     tps, day = 0.0, 0
     for addr in addrs:
         try:
@@ -231,9 +232,12 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
                     addr, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key}
                 )
             )
-        except RemotingError:
-            continue  # nothing was counted there yet
-        found = document(answer)
+            found = document(answer)
+        except RemotingError as error:
+            text = f"broker {addr}: {describe(error)}"
+            if not says_absent(error) and text not in context.failures:
+                context.fail(text)
+            continue  # the broker may have counted nothing yet
         minute = as_object(found.get("statsMinute") or {}, "statsMinute")
         value = minute.get("tps")
         tps += value if isinstance(value, int | float) else 0.0
@@ -242,7 +246,7 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
     return tps, day
 
 
-#: The longest span that has a figure yet. Source: StatsAllSubCommand.compute24HourSum.
+#: The longest span with a figure is used. Source: StatsAllSubCommand.compute24HourSum.
 _SPANS: Final = ("statsDay", "statsHour", "statsMinute")
 
 

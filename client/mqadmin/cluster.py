@@ -38,7 +38,7 @@ def _cluster_list(context: Context, args: Arguments) -> int:
 def _runtimes(
     context: Context, cluster: str | None
 ) -> tuple[list[tuple[str, str, int, str, Mapping[str, str]]], int]:
-    """Ask each broker for its figures; one that does not answer has none and makes the exit code 1."""
+    """Ask each broker for its figures. A broker that does not answer has none, and the exit code is 1."""
     admin = context.client.admin
     info = context.run(admin.cluster_info())
     rows: list[tuple[str, str, int, str, Mapping[str, str]]] = []
@@ -89,7 +89,7 @@ def _base(context: Context, cluster: str | None, as_json: bool) -> int:
 
 
 def _base_columns(runtime: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
-    """Return the columns from #Version on; what the broker does not tell is 0, as in Java."""
+    """Return the columns from #Version on; missing figures are 0, as in Java."""
 
     def figure(name: str) -> str:
         return runtime.get(name, "0") or "0"
@@ -176,7 +176,7 @@ def _perm(
             if answer.response is not None:
                 count = topic_count(answer.response)
                 context.line(f"{prefix} OK, {count}")
-                if not count:  # permissions that are there already count, too
+                if not count:  # count brokers that already had the permission, too
                     hint = "-b is a broker's name, as clusterList shows it"
                     code = context.fail(f"name server[{answer.addr}]: no topic of {broker_name!r}; {hint}")
             else:

@@ -1,4 +1,4 @@
-"""Scripts by which a shell completes ``mqadmin``, from the tables of its options (pure)."""
+"""Shell scripts that complete ``mqadmin``, made from the tables of its options (pure)."""
 
 from __future__ import annotations
 

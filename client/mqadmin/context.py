@@ -1,10 +1,10 @@
-"""Tools of a subcommand: the client, the two outputs, ways to report failures."""
+"""Services for a subcommand: the client, two outputs, and reports of failures."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO, TypeVar
 
 from routekeeper.remoting.logs import printable
@@ -19,10 +19,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Surroundings of one subcommand.
+    """The context of one subcommand.
 
     Attributes:
-        nameservers: Those that ``-n`` or NAMESRV_ADDR named.
+        nameservers: Nameservers from ``-n`` or NAMESRV_ADDR.
+        failures: Lines about missing answers and work not done. With any line, the exit code is not 0.
     """
 
     name: str
@@ -30,17 +31,18 @@ class Context:
     client: Client
     out: TextIO
     err: TextIO
+    failures: list[str] = field(default_factory=list)
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation of the client."""
         return self.client.run(operation)
 
     def line(self, text: str = "") -> None:
-        """Print one line of the result; what strangers put into names neither ends nor steers it."""
+        """Print one line of the result; control characters in names cannot break it or steer the terminal."""
         print(printable(text), file=self.out, flush=True)
 
     def page(self, text: str) -> None:
-        """Print lines whose parts were made printable one by one."""
+        """Print lines whose parts are printable already."""
         print(text, file=self.out, flush=True)
 
     def json(self, document: Any) -> None:
@@ -49,7 +51,7 @@ class Context:
         self.page(text if text.isprintable() else json.dumps(document))
 
     def json_list(self, items: Iterable[Any]) -> None:
-        """Print a JSON array whose items are made one by one; it stays open if making one fails."""
+        """Print a JSON array of items that are made one by one. If making one fails, the array stays open."""
         before = "["
         for item in items:
             text = json.dumps(item, ensure_ascii=False)
@@ -58,17 +60,18 @@ class Context:
         self.page("[]" if before == "[" else "]")
 
     def warn(self, text: str) -> None:
-        """Say on one line of stderr what a user should know although the subcommand goes on."""
+        """Print a warning, one line on stderr; the subcommand continues."""
         print(f"mqadmin {self.name}: WARNING: {printable(text)}", file=self.err, flush=True)
 
     def fail(self, reason: str | BaseException) -> int:
-        """Say on one line of stderr what went wrong; return the exit code for it."""
+        """Print a failure, one line on stderr; return the exit code, which is not 0 from now on."""
         text = reason if isinstance(reason, str) else describe(reason)
+        self.failures.append(text)
         print(f"mqadmin {self.name}: {printable(' '.join(text.split()))}", file=self.err, flush=True)
         return 1
 
     def report(self, answers: Iterable[EachAnswer]) -> int:
-        """Name each nameserver that did not do it; return the exit code."""
+        """Print each nameserver that failed; return the exit code."""
         answers = tuple(answers)
         failures = [answer for answer in answers if answer.error is not None]
         for answer in failures:

@@ -22,7 +22,7 @@ from ..operation import Operation, read_clock
 from . import java
 from .context import Context
 from .options import Arguments, Command, Option, UsageError
-from .targets import version_text
+from .targets import says_absent, version_text
 from .together import NO_CLUSTER, ask_together, brokers_of
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ Document = dict[str, Any]
 
 
 def _export(context: Context, args: Arguments, name: str, document: Document) -> int:
-    """Print a document, or write it below the folder that -f names."""
+    """Print a document, or write it below the folder of -f."""
     text = java.json_text(document)
     if "f" not in args:
         context.page(text)
@@ -78,7 +78,7 @@ def _export(context: Context, args: Arguments, name: str, document: Document) ->
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole: nobody reads half an export."""
+    """Replace a file as a whole, so that no reader sees a partial export."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -93,10 +93,10 @@ def _write(path: Path, text: str) -> None:
 def _of_all(
     context: Context, addrs: Iterable[str], ask: Callable[[str, float], Operation[T]]
 ) -> dict[str, T]:
-    """Ask all of some brokers; an export lacks none of them.
+    """Ask all given brokers; an export is only made if all answered.
 
     Raises:
-        PartlyNotApplied: If one gave no answer.
+        PartlyNotApplied: A broker gave no answer.
     """
     addrs = list(addrs)
     found, failures = ask_together(context, addrs, ask, within_s=_WITHIN_S)
@@ -106,7 +106,7 @@ def _of_all(
 
 
 def _call(context: Context, addr: str, code: RequestCode, left_s: float, **ext: str) -> Operation[bytes]:
-    # As Apache's tool, which waits 10 s for these.
+    # Apache's tool waits 10 s for these, too.
     return (yield from context.client.admin.call(addr, code, ext, timeout_s=min(left_s, 10.0))).body
 
 
@@ -146,7 +146,9 @@ def _export_configs(context: Context, args: Arguments) -> int:
 
 
 def _topics(context: Context, addr: str, left_s: float, *, special: bool) -> Operation[Document]:
-    """Return a broker's answer to 21 without system topics and, unless they are wanted, those of groups."""
+    """Return a broker's answer to 21 without system topics, and without topics of groups unless
+    ``special``.
+    """
     body = yield from _call(context, addr, RequestCode.GET_ALL_TOPIC_CONFIG, left_s)
     found = as_object(loads(body, ANSWER), "topics")
     body = yield from _call(context, addr, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, left_s)
@@ -196,7 +198,7 @@ def _export_metadata(context: Context, args: Arguments) -> int:
 
     documents = _of_all(context, addrs, ask)
     name = "topic.json" if topics else "subscriptionGroup.json" if groups else "metadata.json"
-    if "b" in args and (topics or groups):  # as the broker has it, with its version
+    if "b" in args and (topics or groups):  # as the broker sent it, with its version
         return _export(context, args, name, documents[args.text("b")])
     document: Document = {"exportTime": wall_clock.now_ms()}
     if not groups:
@@ -211,7 +213,7 @@ def _export_metadata(context: Context, args: Arguments) -> int:
 
 
 def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) -> Document:
-    """Return the tables of several brokers as one; numbers of queues are added up."""
+    """Merge the tables of several brokers; numbers of queues are added."""
     merged: dict[str, Document] = {}
     for document in documents:
         for name, config in document[table].items():
@@ -256,7 +258,7 @@ _DAY: Final = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "s
 
 
 def _figures(context: Context, addr: str, within_s: float) -> Operation[Document]:
-    """Return what is exported of one broker."""
+    """Return one broker's part of the export."""
     deadline_s = (yield from read_clock()).now_s + within_s
 
     def left_s() -> Operation[float]:
@@ -307,7 +309,7 @@ def _figures(context: Context, addr: str, within_s: float) -> Operation[Document
             "topicSize": len(topics["topicConfigTable"]),
             "tps": {
                 "normalInTps": _rate(runtime, "putTps"),
-                # the first is how 4.9 spells it
+                # the first name is 4.9's spelling
                 "normalOutTps": _rate(runtime, "getTransferedTps", "getTransferredTps"),
                 "transInTps": trans[0],
                 "scheduleInTps": delayed[0],
@@ -321,7 +323,7 @@ def _figures(context: Context, addr: str, within_s: float) -> Operation[Document
 
 
 def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operation[tuple[float, int]]:
-    """Return messages per second of the last minute that came to a topic, and those of a day."""
+    """Return a topic's incoming messages per second in the last minute, and its messages of a day."""
     try:
         body = yield from _call(
             context,
@@ -331,7 +333,9 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
             statsName="TOPIC_PUT_NUMS",
             statsKey=topic,
         )
-    except ResponseError:
+    except ResponseError as error:
+        if not says_absent(error):
+            raise
         return 0.0, 0  # nothing was counted there yet
     found = as_object(loads(body, ANSWER), "statistics")
     tps = as_object(found.get("statsMinute") or {}, "statsMinute").get("tps")
@@ -343,7 +347,7 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
 
 
 def _rate(runtime: Mapping[str, str], *names: str) -> float:
-    """Return the first of a figure's three rates, of the last ten seconds."""
+    """Return the first of a figure's three rates: that of the last ten seconds."""
     for name in names:
         if name in runtime:
             text = runtime[name].split(" ")[0] or "0"
@@ -355,7 +359,7 @@ def _rate(runtime: Mapping[str, str], *names: str) -> float:
 
 
 def _since_yesterday(runtime: Mapping[str, str], name: str) -> int:
-    """Return the count of yesterday."""
+    """Return yesterday's count."""
     mornings = (f"{name}TodayMorning", f"{name}YesterdayMorning")
     today, yesterday = (get_int(runtime, morning, limit=INT64_MAX) for morning in mornings)
     return today - yesterday

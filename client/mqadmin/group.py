@@ -79,7 +79,7 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
 
 
 def _asked_for_progress(context: Context, group: str, topic: str | None, cluster: str | None) -> list[str]:
-    """Return the masters that know a group: those of its retry topic, or else of the topic named."""
+    """Return the masters that know a group: those of its retry topic, or else of the given topic."""
     if topic is None:
         return masters_of_group(context, group, cluster)
     try:
@@ -89,9 +89,9 @@ def _asked_for_progress(context: Context, group: str, topic: str | None, cluster
 
 
 def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
-    """Ask each member which queues it has; return the IP in the client id of each queue's.
+    """Ask each member for its queues; return the IP address of each queue's member, from its client id.
 
-    Who does not say is left out.
+    Members that do not answer are left out.
     """
     admin = context.client.admin
     found: dict[MessageQueue, str] = {}
@@ -114,7 +114,7 @@ _GROUP: Final = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}"
 
 
 def _all_progress(context: Context, args: Arguments) -> int:
-    """List every group that has a retry topic: who is there, how fast, how far behind."""
+    """Print every group that has a retry topic, with its members, its rate and its lag."""
     as_json, failed = args.json(), 0
     rows: list[dict[str, Any]] = []
     for topic in context.run(context.client.admin.topic_list()).topics:
@@ -165,7 +165,7 @@ def _group_progress(context: Context, group: str) -> dict[str, Any]:
 
 
 def _inflight(offset: ConsumeOffset) -> int:
-    """Return how many messages were pulled and not yet consumed; 4.9 brokers do not say."""
+    """Return the number of messages that were pulled and not consumed; 4.9's brokers do not report it."""
     return max(0, offset.pull_offset - offset.consumer_offset)
 
 

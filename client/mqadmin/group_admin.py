@@ -34,6 +34,7 @@ from .targets import (
     chosen_masters,
     document,
     masters_of_topic,
+    says_absent,
     second_text,
     target_options,
     version_text,
@@ -48,7 +49,7 @@ def _update_sub_group(context: Context, args: Arguments) -> int:
     config = SubscriptionGroupConfig(
         group_name=args.text("g"),
         consume_enable="s" not in args or args.flag("s", "consumeEnable"),
-        # what Apache's tool sends, too, when nothing is said about them
+        # the values that Apache's tool sends if their options are absent
         consume_from_min_enable=args.flag("m", "consumeFromMinEnable"),
         consume_broadcast_enable=args.flag("d", "consumeBroadcastEnable"),
         retry_queue_nums=args.number("q", "retryQueueNums", 1, low=0, high=1024),
@@ -83,7 +84,7 @@ _POLICIES: Final = ("EXPONENTIAL", "CUSTOMIZED")
 
 
 def _asked_of_5(args: Arguments) -> dict[str, Any]:
-    """Return settings that only brokers of 5.x know, by their JSON names."""
+    """Return settings that only 5.x brokers know, by their JSON names."""
     found: dict[str, Any] = {}
     if "o" in args:
         found["consumeMessageOrderly"] = args.flag("o", "consumeMessageOrderly")
@@ -102,7 +103,9 @@ def _asked_of_5(args: Arguments) -> dict[str, Any]:
 
 
 def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str, Any]) -> int:
-    """Look whether brokers kept what those of 4.x, and ours, take for unknown and drop."""
+    """Check whether brokers kept these settings; 4.x brokers, and ours, drop settings that they do not
+    know.
+    """
     failed = 0
 
     def look(addr: str, answer: RemotingCommand) -> None:
@@ -127,7 +130,7 @@ def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str
 
 
 def _groups(answer: RemotingCommand) -> dict[str, Any]:
-    """Return the groups of an answer to 201 as they came."""
+    """Return the groups of an answer to 201, unchanged."""
     return as_object(document(answer).get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
 
 
@@ -192,7 +195,7 @@ def _get_consumer_config(context: Context, args: Arguments) -> int:
 
 def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     text = args.text("s")
-    if text == "-1":  # the end of each queue; for less, 4.9's brokers take the beginning and 5.3's the end
+    if text == "-1":  # the end; brokers of 4.9 and 5.3 read smaller numbers differently
         wall_ms = -1
     else:
         wall_ms = now_ms() if text == "now" else instant(args, "s")
@@ -247,10 +250,11 @@ def _reset(
     title: str,
     as_json: bool,
 ) -> int:
-    """Have each broker reset what it has; 4.9's do not without members, then it is done from here.
+    """Let each broker reset its offsets. 4.9's brokers refuse for a group without members; then set them
+    here.
 
     Args:
-        title: Line above what was reset, if anything was; empty for none.
+        title: Line above the reset offsets, if there are any; empty for none.
     """
     ext = {"topic": topic, "group": group, "timestamp": str(wall_ms), "isForce": java.flag(force)}
     ext |= chosen
@@ -285,7 +289,7 @@ def _print_reset(
     offsets: Mapping[MessageQueue, int],
     rolled: Sequence[tuple[MessageQueue, int, int, int, int]],
 ) -> None:
-    """Print a line for each queue; what was rolled back from here was seen before, and so more is known."""
+    """Print a line for each queue. For offsets that were set here more columns are known."""
     if rolled:
         context.line("  ".join(f"{name:<20}" for name in _ROLLED).rstrip())
         for queue, *numbers in sorted(rolled):
@@ -311,7 +315,7 @@ def _roll_back(
     """Set the offsets of a group without members, queue by queue; return the exit code.
 
     Args:
-        done: Takes (queue, broker, consumer, by time, new) of each offset that was set.
+        done: Gets (queue, broker, consumer, by time, new) for each offset that was set.
 
     Source: DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
     """
@@ -338,7 +342,7 @@ def _roll_back(
         else:
             done.append((queue, offset.broker_offset, offset.consumer_offset, wanted, new))
     if not here:
-        context.fail(f"broker {addr}: group {group!r} has no offsets of topic {topic!r}")
+        context.warn(f"broker {addr}: group {group!r} has no offsets of topic {topic!r}")
     return failed
 
 
@@ -425,19 +429,19 @@ def _broker_consume_stats(context: Context, args: Arguments) -> int:
 def _producer_connection(context: Context, args: Arguments) -> int:
     group, as_json = args.text("g"), args.json()
     rows: list[ClientConnection] = []
-    reason: RemotingError | None = None
+    failed = 0
     for addr in masters_of_topic(context, args.text("t")).values():
         try:
             ext = {"producerGroup": group}
             answer = context.run(
                 context.client.admin.call(addr, RequestCode.GET_PRODUCER_CONNECTION_LIST, ext)
             )
+            rows += ProducerConnection.decode(answer.body).connections
         except RemotingError as error:
-            reason = error
-            continue
-        rows += ProducerConnection.decode(answer.body).connections
+            if not says_absent(error):
+                failed = context.fail(f"broker {addr}: {describe(error)}")
     if not rows:
-        return context.fail(reason or f"no member of producer group {group!r} is online")
+        return failed or context.fail(f"no member of producer group {group!r} is online")
     if as_json:
         context.json([row.to_json() for row in rows])
         return 0
@@ -527,7 +531,7 @@ def _consumer_status(context: Context, args: Arguments) -> int:
 
 
 def held_twice(infos: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the queues that more than one member says it has; Apache's tool looks at nothing of this."""
+    """Return the queues that more than one member claims; Apache's tool does not check this."""
     holders: dict[str, int] = {}
     for info in infos:
         for queue in as_object(info.get("mqTable") or {}, "queues"):

@@ -62,7 +62,7 @@ def status_text(addr: str, status: Mapping[str, Any]) -> str:
     """Return the HA status of a broker as lines. Source: HAStatusSubCommand.printStatus, 5.3.
 
     Raises:
-        RemoteProtocolError: If it lacks something.
+        RemoteProtocolError: The status lacks a member.
     """
     if not get_bool(status, "master"):
         return _slave_text(as_object(status.get("haClientRuntimeInfo") or {}, "haClientRuntimeInfo"))

@@ -1,4 +1,4 @@
-"""Instants on the command line."""
+"""Times on the command line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["instant", "now_ms"]
 
 
 def instant(args: Arguments, short: str) -> int:
-    """Return Unix ms, 0 if the option is absent.
+    """Return an option's time in Unix ms, 0 if it is absent.
 
     Raises:
-        UsageError: If the text is neither a number of ms nor a local time.
+        UsageError: The text is neither a number of ms nor a local time.
     """
     text = args.get(short)
     if text is None:

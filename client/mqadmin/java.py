@@ -1,4 +1,4 @@
-"""Texts as Java prints them: what scripts that parse Apache's output rely on. Pure."""
+"""Texts in the form in which Java prints them, for scripts that parse Apache's output. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..queue_reader import ReceivedMessage
 
 #: Java's bytes have signs.
 _SIGNED: Final = tuple(str(byte - 256 if byte > 127 else byte) for byte in range(256))
-#: Bytes that are spelt out at a time.
+#: Bytes that are converted to text at a time.
 _PIECE: Final = 64 * 1024
 
 
@@ -34,7 +34,7 @@ def flag(value: bool) -> str:
 
 
 def text(value: Any) -> str:
-    """Return a value of JSON as Java prints it."""
+    """Return a JSON value as Java prints it."""
     if value is None:
         return "null"
     return flag(value) if isinstance(value, bool) else str(value)
@@ -68,10 +68,10 @@ def topic_config_text(topic: TopicConfig) -> str:
 def group_config_members(
     config: SubscriptionGroupConfig, more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Return a group's settings in 5.3's order; what 4.9 has not as 5.3 has it by default.
+    """Return a group's settings in 5.3's order; settings that 4.9 lacks have 5.3's defaults.
 
     Args:
-        more: What :class:`SubscriptionGroupConfig` does not carry, by JSON names.
+        more: Settings that :class:`SubscriptionGroupConfig` lacks, by JSON names.
     """
     subscriptions = more.get("subscriptionDataSet")
     return {
@@ -99,7 +99,9 @@ def group_config_text(config: SubscriptionGroupConfig, more: Mapping[str, Any] =
 
 
 def _retry_policy_text(policy: Any) -> str:
-    """Source: toString of GroupRetryPolicy and of the two policies it may hold, 5.3."""
+    """Return a retry policy. Source: toString of GroupRetryPolicy and of the two policies it may hold,
+    5.3.
+    """
     members = policy if isinstance(policy, Mapping) else {}
     texts = ["null", "null"]
     for number, name in enumerate(("exponentialRetryPolicy", "customizedRetryPolicy")):
@@ -113,7 +115,7 @@ def _retry_policy_text(policy: Any) -> str:
 
 
 def queue_text(queue: MessageQueue) -> str:
-    """Source: MessageQueue.toString."""
+    """Return a queue. Source: MessageQueue.toString."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
@@ -121,7 +123,7 @@ def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) 
     """Return a message as MessageExt.toString does; the body is a list of signed bytes.
 
     Args:
-        min_offset, max_offset: Of its queue, which Java's consumer adds to the properties.
+        min_offset, max_offset: Offsets of its queue; Java's consumer adds them to the properties.
     """
     properties = dict(message.properties)
     properties |= {"MIN_OFFSET": str(min_offset), "MAX_OFFSET": str(max_offset)}
@@ -140,7 +142,7 @@ def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) 
 
 
 def _signed_bytes(body: bytes) -> str:
-    # Piece by piece: a list of one text for each byte takes many times the memory of their sum.
+    # In pieces: a list with one text per byte would take many times the memory of the joined text.
     starts = range(0, len(body), _PIECE)
     return ", ".join(", ".join(map(_SIGNED.__getitem__, body[at : at + _PIECE])) for at in starts)
 
@@ -157,7 +159,7 @@ def front(text: str, size: int) -> str:
 
 
 def route_text(route: TopicRouteData) -> str:
-    """Return a route as fastjson prints it for people: tabs, and number keys without quotes."""
+    """Return a route in fastjson's readable form: tabs, and number keys without quotes."""
     return _pretty(
         {
             "brokerDatas": [_broker(data) for data in route.broker_datas],
@@ -187,7 +189,7 @@ def route_document(route: TopicRouteData) -> dict[str, Any]:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as fastjson prints it for people: tuples, for Java's sets, in one line."""
+    """Return a value in fastjson's readable form; tuples, which stand for Java's sets, in one line."""
     return _pretty(value, 0)
 
 

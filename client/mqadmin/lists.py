@@ -21,9 +21,9 @@ from .context import Context
 from .options import Arguments, Command, Option, UsageError
 from .together import ask_together, brokers_of, raise_failures
 
-#: Bytes of a file, and so of a request.
+#: Largest file, and so the largest request, in bytes.
 _SIZE_MAX: Final = 8 << 20
-#: Seconds for all brokers, and for one of them.
+#: Seconds for all brokers, and for a single one.
 _WITHIN_S: Final = 120.0
 _CALL_S: Final = 30.0
 _NAMED_MAX: Final = 3
@@ -39,14 +39,14 @@ _OF_5: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """Topics or groups.
+    """The two kinds of lists: topics and groups.
 
     Attributes:
         name: The member with the name.
         member, table: Members of the request, and of the answer to ``read``.
-        settings: Reads one as a file has it; returns it as it is sent.
-        known: Names of its settings.
-        done: RocketMQ's lines for one broker, and for each broker of a cluster.
+        settings: Reads the settings of one item from a file; returns them in the form of the request.
+        known: Names of all settings.
+        done: RocketMQ's lines for a single broker, and for each broker of a cluster.
     """
 
     word: str
@@ -116,7 +116,7 @@ def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]
     """Return the topics or groups of a file, in its order.
 
     Raises:
-        UsageError: If it cannot be read, or one of them is wrong; the text says which.
+        UsageError: The file cannot be read, or an item is wrong; the text names it.
     """
     path = Path(name)
     if not path.exists():
@@ -156,14 +156,14 @@ def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]
 def _submit(
     context: Context, kind: _Kind, addr: str, wanted: Sequence[Mapping[str, Any]], timeout_s: float
 ) -> Operation[None]:
-    """Have a broker take a list over, and look whether it has.
+    """Send a list to a broker, and check that the broker took it over.
 
-    RocketMQ 5.3's broker answers success to a list of topics of which one is as it was, and leaves out all
-    others: they are asked for once more, without those that it has.
+    If one topic of a list is unchanged, RocketMQ 5.3's broker ignores all others and still answers success.
+    So the missing ones are sent again, without those that the broker has.
 
     Raises:
-        NotApplied: If it did not take over some of them.
-        ResponseError, ConnectionLost, RequestTimeout: If it refused, or gave no answer.
+        NotApplied: The broker did not take over some of them.
+        ResponseError, ConnectionLost, RequestTimeout: The broker refused, or did not answer.
     """
     admin = context.client.admin
     missing = wanted
@@ -182,7 +182,7 @@ def _submit(
 
 
 def _has(kind: _Kind, present: object, wanted: Mapping[str, Any]) -> bool:
-    """Say whether a broker has a topic or group as it is wanted."""
+    """Return whether a broker has a topic or group with the wanted settings."""
     if not isinstance(present, dict):
         return False
     try:
@@ -196,7 +196,7 @@ def _has(kind: _Kind, present: object, wanted: Mapping[str, Any]) -> bool:
 
 
 def _has_attributes(present: object, edits: Mapping[str, str]) -> bool:
-    """Say whether attributes are as edits want them: ``+name: value`` sets one, ``-name`` removes it."""
+    """Return whether attributes agree with edits: ``+name: value`` sets one, ``-name`` removes it."""
     have = present if isinstance(present, dict) else {}
     return all(
         have.get(name.lstrip("+-")) == (None if name.startswith("-") else value)

@@ -1,4 +1,4 @@
-"""sendMsgStatus, checkMsgSendRT, clusterRT: how long sends take."""
+"""sendMsgStatus, checkMsgSendRT, clusterRT: the time that sends take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .together import NO_CLUSTER
 _SIZE_MAX: Final = 4 * 1024 * 1024
 _COUNT_MAX: Final = 10_000_000
 _PIECE: Final = "hello jodie"
-#: Time zone of the lines that are printed as a log. Source: CLusterSendMsgRTCommand.getCurTime.
+#: Time zone of rows in the form of log lines. Source: CLusterSendMsgRTCommand.getCurTime.
 _GMT_8: Final = timedelta(hours=8)
 
 
@@ -33,7 +33,7 @@ class _Timed(NamedTuple):
     """One send.
 
     Attributes:
-        ms: How long it took.
+        ms: Its duration.
     """
 
     ms: int
@@ -65,7 +65,7 @@ def _mean(sends: Sequence[int]) -> float:
 
 
 def send_result_text(result: SendResult) -> str:
-    """Source: SendResult.toString, 5.3."""
+    """Return the result of a send. Source: SendResult.toString, 5.3."""
     return (
         f"SendResult [sendStatus={result.status.name}, msgId={result.message_id},"
         f" offsetMsgId={result.offset_message_id}, messageQueue={java.queue_text(result.queue)},"
@@ -162,7 +162,7 @@ def _measure(
     count: int,
     room: str | None,
 ) -> None:
-    """Send to a broker's own topic, and print a row; or a line of a log, for a machine room."""
+    """Send to a broker's own topic, and print a row; for a machine room, in the form of a log line."""
     message = Message(topic=name, body=body)
     sends = [_timed(lambda: producer.send(message)) for _ in range(count)]
     errors = [sent.error for sent in sends if sent.error is not None]

@@ -124,7 +124,7 @@ def offset_bounds(
 
 
 def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, first: int, last: int) -> int:
-    """Print the messages from offset ``first`` to ``last``, inclusive; return how many."""
+    """Print the messages from offset ``first`` to ``last``, inclusive; return their number."""
     printed = 0
     offset = first
     while offset <= last:
@@ -144,7 +144,7 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
 
 
 def pull_status(code: int) -> str:
-    """Return what Java calls the outcome of a pull."""
+    """Return Java's name for the outcome of a pull."""
     return _STATUS[ResponseCode(code)]
 
 

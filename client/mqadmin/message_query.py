@@ -29,10 +29,10 @@ _RESULTS_MAX: Final = 64
 
 
 class Match(NamedTuple):
-    """A message that was found; its body is inflated when it is printed, and then only.
+    """A message that was found. Its body is decompressed only when it is printed.
 
     Attributes:
-        message: All of it but the body.
+        message: The message without its body.
     """
 
     message: ReceivedMessage
@@ -43,13 +43,13 @@ def matches_in(body: bytes, broker_name: str = "") -> list[Match]:
     """Return the messages in an answer.
 
     Raises:
-        RemoteProtocolError: If it cannot be read.
+        RemoteProtocolError: The answer cannot be read.
     """
     return [Match(receive(stored, broker_name, with_body=False), stored) for stored in decode_messages(body)]
 
 
 def with_bodies(context: Context, matches: Iterable[Match]) -> Iterator[ReceivedMessage]:
-    """Inflate one body after the other; say which cannot be read."""
+    """Decompress one body after the other; report those that cannot be read."""
     for message, stored in matches:
         try:
             yield receive(stored, message.queue.broker_name)
@@ -67,13 +67,13 @@ def _show(
 ) -> int:
     """Print messages one below the other, each with its tracks if a nameserver is named.
 
-    The body is printed as text, where Apache's tool names a file it wrote.
+    The body is printed as text, where Apache's tool prints the name of a file with it.
 
     Args:
-        with_id: The id by the message's place comes first.
+        with_id: Print the id that names the message's place first.
 
     Returns:
-        The exit code: 1 if the groups of a topic could not be asked for.
+        The exit code: 1 if the groups of a topic cannot be read.
     """
     failed = 0
 
@@ -167,14 +167,14 @@ def _query_by_id(context: Context, args: Arguments) -> int:
 
 
 def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[Match]:
-    """Return the message at the place that its id names, or else the one of a topic with it as unique id."""
+    """Return the message at the place that its id names, or else the topic's message with that unique id."""
     try:
         host, offset = parse_offset_message_id(message_id)
         ext = {"offset": str(offset), "topic": topic or ""}
         answer = context.run(context.client.admin.call(str(host), RequestCode.VIEW_MESSAGE_BY_ID, ext))
         return matches_in(answer.body)
     except RemotingError:
-        # both kinds of ids are 32 hexadecimal digits: it may be the other one
+        # both kinds of ids are 32 hexadecimal digits, so it may be of the other kind
         found = [] if topic is None else _by_unique_id(context, topic, message_id, cluster)
         if not found:
             raise
@@ -192,7 +192,7 @@ def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -
 
 
 def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match], *, as_json: bool) -> int:
-    """Have one member of a group consume messages now, no matter what its offsets say."""
+    """Let one member of a group consume messages now, regardless of the group's offsets."""
     if "g" not in args or "d" not in args:
         raise UsageError("-g and -d belong together: the group and its member that shall consume the message")
     rows = []
@@ -218,25 +218,22 @@ def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match
 
 
 def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None) -> list[Match]:
-    """Ask each broker of a topic, or those of one cluster, for messages with a key."""
+    """Ask a topic's brokers, or those of one cluster, for messages with a key; report those that fail."""
     asked = {"topic": topic, "key": key} | ext
     found: list[Match] = []
-    failures: list[RemotingError] = []
     for name, addr in masters_of_topic(context, topic, cluster).items():
         try:
             answer = context.run(context.client.admin.call(addr, RequestCode.QUERY_MESSAGE, asked))
-        except ResponseError as error:
-            if error.code != ResponseCode.QUERY_NOT_FOUND:
-                failures.append(error)
-        except RemotingError as error:
-            failures.append(error)
-        else:
             found += matches_in(answer.body, name)
-    if failures and not found:
-        raise failures[0]
-    for failure in failures:
-        context.fail(failure)
+        except RemotingError as error:
+            if not (isinstance(error, ResponseError) and error.code == ResponseCode.QUERY_NOT_FOUND):
+                context.fail(f"broker {addr}: {describe(error)}")
     return found
+
+
+def _none(context: Context, text: str) -> int:
+    """Report that there is no message, unless a broker gave no answer; return the exit code."""
+    return 1 if context.failures else context.fail(text)
 
 
 def _query_by_key(context: Context, args: Arguments) -> int:
@@ -250,7 +247,7 @@ def _query_by_key(context: Context, args: Arguments) -> int:
     listed = _query(context, args.text("t"), key, ext, args.get("c"))
     found = [match for match in listed if key in match.message.keys]
     if not found:
-        return context.fail(f"no message of topic {args.text('t')!r} with key {key!r}")
+        return _none(context, f"no message of topic {args.text('t')!r} with key {key!r}")
     if as_json:
         context.json_list(map(_document, with_bodies(context, found)))
         return 0
@@ -264,7 +261,7 @@ def _query_by_unique_key(context: Context, args: Arguments) -> int:
     key, as_json = args.text("i"), args.json()
     found = _by_unique_id(context, args.text("t"), key, args.get("c"))
     if not found:
-        return context.fail(f"no message of topic {args.text('t')!r} with id {key!r}")
+        return _none(context, f"no message of topic {args.text('t')!r} with id {key!r}")
     if "g" in args or "d" in args:
         return _consume_directly(context, args, found[:1], as_json=as_json)
     shown = with_bodies(context, found if "a" in args else found[:1])
@@ -334,7 +331,7 @@ def _print_msg(context: Context, args: Arguments) -> int:
 def pulls(
     context: Context, consumer: TopicReader, queue: MessageQueue, expression: str, first: int, last: int
 ) -> Iterator[PullResult]:
-    """Pull from offset ``first`` to below ``last``; say which messages cannot be read."""
+    """Pull from offset ``first`` to below ``last``; report messages that cannot be read."""
     offset, ended = first, False
     while offset < last and not ended:
         result = context.run(consumer.pull(queue, offset, expression=expression))
@@ -346,10 +343,10 @@ def pulls(
 
 
 def charset_of(args: Arguments, short: str, name: str) -> str:
-    """Return the encoding of bodies that was named.
+    """Return the encoding of bodies that an option names.
 
     Raises:
-        UsageError: If there is no such encoding of text.
+        UsageError: No text encoding has this name.
     """
     charset = args.get(short) or "UTF-8"
     try:

@@ -21,7 +21,7 @@ from .targets import masters_of_topic
 from .together import ask_together
 from .traces import PUB, Trace, Unreadable, decode_traces
 
-#: Topic of traces unless brokers and clients are set to another one. Source: TopicValidator.
+#: Default topic of traces; brokers and clients can be set to another one. Source: TopicValidator.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _RESULTS_MAX: Final = 64
 _INT64_MAX: Final = 2**63 - 1

@@ -1,4 +1,4 @@
-"""startMonitoring: how far groups are behind, and members of theirs that consume nothing."""
+"""startMonitoring: prints the lag of groups, and members that consume nothing."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .together import ask_together
 #: Source: MixAll.MONITOR_CONSUMER_GROUP and TopicValidator.RMQ_SYS_OFFSET_MOVED_EVENT.
 _GROUP: Final = "__MONITOR_CONSUMER"
 _MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-#: Seconds from the begin of a round to that of the next one. Source: MonitorConfig.roundInterval.
+#: Seconds from the start of one round to the start of the next. Source: MonitorConfig.roundInterval.
 _ROUND_S: Final = 60
 _WITHIN_S: Final = 30.0
-#: Oldest member that can say what it does. Source: MQVersion.V3_1_8_SNAPSHOT.
+#: Oldest client version that reports its state. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62
 #: Source: ConsumerRunningInfo, both in ms.
 _STARTED_MS: Final = 2 * 60 * 1000
@@ -43,7 +43,7 @@ Info = Mapping[str, Any]
 
 def _start_monitoring(context: Context, args: Arguments) -> int:
     round_s = args.number("roundInterval", "roundInterval", _ROUND_S, low=1, high=86_400)
-    context.run(context.client.admin.topic_list())  # a wrong address is an error now, not a line each minute
+    context.run(context.client.admin.topic_list())  # report a wrong address now, not in a line each minute
     listener = context.client.push_consumer(
         ConsumerConfig(group=_GROUP), {_MOVED_TOPIC: "*"}, lambda batch: _moved(context, batch)
     )
@@ -77,10 +77,11 @@ def _moved(context: Context, messages: Sequence[ReceivedMessage]) -> None:
 
 
 def moved_text(body: bytes) -> str:
-    """Return a broker's event of an offset whose messages are gone. Source: OffsetMovedEvent.toString.
+    """Return the text of a broker's event about an offset with deleted messages. Source:
+    OffsetMovedEvent.toString.
 
     Raises:
-        RemoteProtocolError: If it cannot be read.
+        RemoteProtocolError: The event cannot be read.
     """
     members = as_object(loads(body, ANSWER), "event")
     queue = MessageQueue.from_json(as_object(members.get("messageQueue"), "messageQueue"))
@@ -93,7 +94,7 @@ def moved_text(body: bytes) -> str:
 
 
 def _report(context: Context, group: str) -> None:
-    """Print what there is to say of one group; of one without members nothing, as Apache's tool does."""
+    """Print the state of one group; nothing for a group without members, as Apache's tool does."""
     try:
         addrs = masters_of_group(context, group)
         online = first_online(context, addrs, group)
@@ -126,7 +127,7 @@ def _report_undone(context: Context, group: str, addrs: Sequence[str]) -> None:
 
 
 def _delay_ms(context: Context, consumer: TopicReader, queue: MessageQueue, offset: ConsumeOffset) -> int:
-    """Return how much younger a queue's last message is than the last one that was consumed, in ms."""
+    """Return the time between a queue's last consumed message and its last message, in ms."""
     if offset.last_timestamp <= 0 or offset.broker_offset <= 0:
         return 0
     try:
@@ -163,10 +164,10 @@ def _report_members(context: Context, group: str, addrs: Sequence[str], online: 
 
 
 def member_lines(infos: Mapping[str, Info], *, now_ms: int) -> Iterable[str]:
-    """Yield what is wrong with the members of a group, who said what they do.
+    """Yield the faults of a group's members that have reported their state.
 
     Raises:
-        RemoteProtocolError: If one said it in another form.
+        RemoteProtocolError: A report has another form.
 
     Source: ConsumerRunningInfo.analyzeSubscription and analyzeProcessQueue, 5.3.
     """

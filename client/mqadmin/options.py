@@ -1,4 +1,4 @@
-"""Command lines as Apache's tool reads and describes them (commons-cli, PosixParser and HelpFormatter).
+"""Command lines, read and described as by Apache's tool (commons-cli, PosixParser and HelpFormatter).
 Pure."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _USAGE: Final = "usage: "
 
 
 class UsageError(Exception):
-    """The command line is wrong; the text says how, in commons-cli's words."""
+    """The command line is wrong; the text says why, in commons-cli's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,9 @@ class Option:
     """One option.
 
     Attributes:
-        short: Empty for one that has only a long name.
-        group: Options of the same group exclude each other, and one of them is required.
-        own: RouteKeeper's, not RocketMQ's; described below Apache's text.
+        short: Empty for an option with only a long name.
+        group: Options of one group exclude each other, and one of them is required.
+        own: An option of RouteKeeper, not of RocketMQ; described below Apache's text.
         refused: Why this tool cannot do what the option asks for; None if it can.
     """
 
@@ -40,7 +40,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The name under which its value is found."""
+        """Return the name under which the value is found."""
         return self.short or self.long
 
     @property
@@ -66,13 +66,13 @@ NAMESRV: Final = Option(
 OUTPUT: Final = Option(
     short="o", long="output", description="json: print one JSON document instead of a table", own=True
 )
-#: For subcommands of which Apache's have another ``-o``.
+#: For subcommands whose ``-o`` has another meaning in Apache's tool.
 OUTPUT_LONG: Final = Option(
     short="O", long="output", description="json: print one JSON document instead of a table", own=True
 )
 
 
-#: For every subcommand: how the tool proves itself and what it demands of servers.
+#: For every subcommand: the tool's own credentials, and its demands on servers.
 SECURITY: Final = (
     Option(
         short="",
@@ -109,7 +109,7 @@ class Arguments:
     """Values of one command line, by short name; values are trimmed.
 
     Attributes:
-        words: Those that belong to no option.
+        words: Words that belong to no option.
     """
 
     def __init__(self, values: Mapping[str, str], words: Sequence[str] = ()) -> None:
@@ -120,7 +120,7 @@ class Arguments:
         return short in self._values
 
     def text(self, short: str) -> str:
-        """Return a value that is there because it is required."""
+        """Return the value of a required option."""
         return self._values[short]
 
     def get(self, short: str) -> str | None:
@@ -130,7 +130,7 @@ class Arguments:
         """Return a whole number.
 
         Raises:
-            UsageError: If it is none, or out of range; the text names value and range.
+            UsageError: The text is no whole number, or out of range; the error names value and range.
         """
         text = self._values.get(short)
         if text is None:
@@ -144,10 +144,10 @@ class Arguments:
         return number
 
     def flag(self, short: str, name: str) -> bool:
-        """Return a true|false value; absent is false.
+        """Return a true|false value; an absent one is false.
 
         Raises:
-            UsageError: If it is neither.
+            UsageError: The text is neither.
         """
         text = self._values.get(short, "false").lower()
         if text not in ("true", "false"):
@@ -155,13 +155,13 @@ class Arguments:
         return text == "true"
 
     def json(self, short: str = "o") -> bool:
-        """Say whether ``-o json`` was given.
+        """Return whether ``-o json`` was given.
 
         Args:
-            short: Of the option: ``O`` where Apache's tool has another ``-o``.
+            short: The option's name: ``O`` where ``-o`` has another meaning in Apache's tool.
 
         Raises:
-            UsageError: If another form was asked for.
+            UsageError: Another form was asked for.
         """
         form = self._values.get(short)
         if form not in (None, "json"):
@@ -174,12 +174,12 @@ class Command:
     """One subcommand.
 
     Attributes:
-        options: In the order in which missing ones are named; ``-h`` and ``-n`` come on top unless given,
-            those of :data:`SECURITY` at the end.
-        run: Does it and returns the exit code.
-        needs_nameserver: Whether ``-n`` or NAMESRV_ADDR must name one.
-        only_reads: It changes nothing, so a word that belongs to no option does no harm.
-        alias: Another name by which RocketMQ's tool finds it; empty if there is none.
+        options: In the order in which missing ones are reported. ``-h`` and ``-n`` are put first unless
+            listed here, and those of :data:`SECURITY` last.
+        run: Runs the subcommand and returns the exit code.
+        needs_nameserver: ``-n`` or NAMESRV_ADDR must name a nameserver.
+        only_reads: It changes nothing, so words that belong to no option are harmless.
+        alias: A second name in RocketMQ's tool; empty if there is none.
     """
 
     name: str
@@ -201,8 +201,9 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     """Read a command line: ``-t x``, ``-tx``, ``--topic x``, ``--topic=x``, and long names behind one dash.
 
     Raises:
-        UsageError: If an option is unknown, repeated in a group, without its value, or missing; or if a word
-            belongs to no option and the subcommand changes something: half a command must change nothing.
+        UsageError: An option is unknown, repeated in a group, without its value, or missing. Or a word
+            belongs to no option and the subcommand changes something: an incomplete command must change
+            nothing.
     """
     by_name: dict[str, Option] = {}
     for option in command.all_options:
@@ -215,7 +216,7 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     while rest:
         token = rest.pop(0)
         name, mark, inline = token.partition("=")
-        if name[2:] == "":  # a short name: the rest is its value
+        if name[2:] == "":  # a short name, followed by its value
             name, mark, inline = token, "", ""
         found = by_name.get(name)
         if found is None and len(token) > 2 and not token.startswith("--"):
@@ -249,10 +250,10 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
 def attributes_of(text: str) -> dict[str, str]:
     """Return ``+a=b,-c`` as ``{"+a": "b", "-c": ""}``.
 
-    Which names and values there are is for the broker to say.
+    The broker decides which names and values are allowed.
 
     Raises:
-        UsageError: If one is neither of these, or names what another one does.
+        UsageError: A part has neither form, or a name appears twice.
     """
     attributes: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -285,7 +286,7 @@ def _check_groups(command: Command, values: Mapping[str, str]) -> None:
 
 
 def help_text(command: Command) -> str:
-    """Return Apache's description of a subcommand, and after it that of our own options."""
+    """Return Apache's description of a subcommand, followed by that of our own options."""
     theirs = sorted((o for o in command.all_options if not o.own), key=lambda option: option.name.lower())
     ours = [option for option in command.all_options if option.own]
     lines = _wrap(_USAGE + f"mqadmin {command.name} " + _syntax(theirs), len(_USAGE))
@@ -302,7 +303,7 @@ def _syntax(options: Sequence[Option]) -> str:
         if option.group is None:
             parts.append(option.key if option.required else f"[{option.key}]")
         elif option.group in groups:
-            parts.append("")  # commons-cli leaves a blank where the group's other members would stand
+            parts.append("")  # commons-cli leaves a blank in place of the group's other members
         else:
             groups.add(option.group)
             parts.append(" | ".join(member.key for member in options if member.group == option.group))
@@ -318,7 +319,7 @@ def _table(options: Sequence[Option]) -> list[str]:
 
 
 def _wrap(text: str, indent: int) -> list[str]:
-    """Break at the last blank within the width, or else at the width; continuation lines are indented."""
+    """Break a text at the last blank within the width, or else at the width; indent continuation lines."""
     lines = []
     while len(text) > _WIDTH:
         position = text.rfind(" ", indent + 1, _WIDTH + 1)

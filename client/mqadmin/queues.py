@@ -18,7 +18,7 @@ from .message_query import body_text, charset_of, pulls
 from .options import Arguments, Command, Option, UsageError
 
 _INT32_MAX: Final = 2**31 - 1
-#: Names of members that are shared out among.
+#: Largest number of members among which allocateMQ shares queues.
 _MEMBERS_MAX: Final = 10_000
 
 

@@ -1,5 +1,5 @@
-"""Over HTTP, RouteKeeper's own: raftStatus, addMember, removeMember, transferLeader, snapshotSave,
-snapshotRestore, explainRoute, routeDiff."""
+"""RouteKeeper's own subcommands, over HTTP: raftStatus, addMember, removeMember, transferLeader,
+snapshotSave, snapshotRestore, explainRoute, routeDiff."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from .options import OUTPUT, Arguments, Command, Option, UsageError
 
 _HTTP_DEFAULT: Final = "127.0.0.1:9880"
 _TOKEN_SIZE_MAX: Final = 4096
-#: Routes that routeDiff compares one by one unless it is told which.
+#: Topics that routeDiff compares one by one, unless a topic is given.
 _TOPICS_MAX: Final = 1000
-#: Differences of one kind that routeDiff prints before it counts the rest.
+#: Differences of one kind that routeDiff prints; it counts the others.
 _SHOWN_MAX: Final = 50
 
 _HTTP: Final = Option(
@@ -65,10 +65,10 @@ _TIMEOUT: Final = Option(
 
 
 def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list[str]]:
-    """Return HTTP addresses, and for each name server of ``-n`` that has told none the reason.
+    """Return HTTP addresses, and the reason for each nameserver of ``-n`` that reported none.
 
     Raises:
-        NotApplied: If there is no address.
+        NotApplied: There is no address.
     """
     if "a" not in args and context.nameservers:
         found, missing = [], []
@@ -94,7 +94,7 @@ def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list
 
 
 def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
-    """Return the group, and for each name server of ``-n`` that is not among its addresses the reason."""
+    """Return the group, and the reason for each nameserver of ``-n`` that is not among its addresses."""
     addresses, missing = _addresses(context, args)
     token = None
     if "k" in args:
@@ -174,12 +174,12 @@ def _raft_status(context: Context, args: Arguments) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Status:
-    """A nameserver's part in its group, as it says itself.
+    """A nameserver's own report of its state in the group.
 
     Attributes:
-        contact_ms: Age of the last contact with the leader, or of a leader with a majority; None for never.
-        waiting_for: Why it serves not everything; empty if it does, or does not say.
-        document: All that it said.
+        contact_ms: Age of the last contact with the leader, or of the leader with a majority; None for never.
+        waiting_for: Why it does not serve everything; empty if it does, or gives no reason.
+        document: The whole report.
     """
 
     me: str
@@ -202,7 +202,7 @@ class _Status:
         """Decode an answer.
 
         Raises:
-            RemoteProtocolError: If a member is missing or of another kind.
+            RemoteProtocolError: A member is missing or has a wrong type.
         """
         contact = document.get("last_contact_ms")
         if not isinstance(contact, int | float | None):
@@ -226,7 +226,7 @@ class _Status:
 
 
 def _check(context: Context, found: Mapping[str, _Status]) -> int:
-    """Say for each name server that serves no reads and writes why; return the exit code."""
+    """Print the reason of each nameserver that does not serve reads and writes; return the exit code."""
     code = 0
     for address, status in found.items():
         if not (status.leader and status.ready):
@@ -251,7 +251,7 @@ def _status_row(address: str, status: _Status) -> tuple[str, ...]:
 
 
 def _missing_links(found: Mapping[str, _Status]) -> list[str]:
-    """Say which members are without a link to whom."""
+    """Return a line for each member that lacks links, with the missing ones."""
     lines = []
     for member in sorted({member for status in found.values() for member in status.members}):
         others = [address for address, status in found.items() if status.me != member]
@@ -263,7 +263,9 @@ def _missing_links(found: Mapping[str, _Status]) -> list[str]:
 
 
 def _strength(found: Mapping[str, _Status]) -> list[str]:
-    """Say how many voters the leader reaches, if some are missing, and whether that is the least it needs."""
+    """Return a line if voters are missing: how many the leader reaches, and whether it can lose another
+    one.
+    """
     for status in found.values():
         if status.role == "leader":
             voters = set(status.members) - set(status.learners)
@@ -275,7 +277,9 @@ def _strength(found: Mapping[str, _Status]) -> list[str]:
 
 
 def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
-    """Say who belongs to the group; members that disagree (a change is under way) are told apart."""
+    """Print the members of the group; members with different views (during a change) get lines of their
+    own.
+    """
     views: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for address, status in found.items():
         learners = tuple(sorted(status.learners))
@@ -306,7 +310,7 @@ def _change(
 def _members_line(done: Done) -> str:
     try:
         members = ", ".join(as_texts(done.document.get("members"), "members"))
-    except RemoteProtocolError:  # the change is done all the same
+    except RemoteProtocolError:  # the change was made all the same
         members = "unknown"
     return f"members: {members}"
 
@@ -346,7 +350,9 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
 
 
 def _said(done: Done, name: str) -> str:
-    """Return a member of the answer to a change, which is done, no matter what its answer lacks."""
+    """Return a member of the answer to a change, or "unknown": the change was made even if the answer lacks
+    it.
+    """
     try:
         return get_text(done.document, name) or "unknown"
     except RemoteProtocolError:
@@ -383,7 +389,7 @@ def _explain_route(context: Context, args: Arguments) -> int:
 
 
 def _readable(value: Any, depth: int) -> list[str]:
-    """Return an outline of a JSON value: one line per leaf."""
+    """Return an outline of a JSON value, one line per leaf."""
     indent = "  " * depth
     lines: list[str] = []
     if isinstance(value, dict):
@@ -450,7 +456,7 @@ def _route_diff(context: Context, args: Arguments) -> int:
 def _differences(
     context: Context, group: Group, addresses: Sequence[str], only: str | None
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return what differs between tables as held now, and how many routes were compared."""
+    """Return the differences between the present tables, and the number of compared routes."""
     brokers: dict[str, dict[str, object]] = {}
     topics: dict[str, set[str]] = {}
     for address in addresses:
@@ -490,13 +496,13 @@ def _one_sided(kind: str, tables: Mapping[str, Iterable[str]]) -> list[dict[str,
 
 
 def _canonical(reply: FetchReply) -> dict[str, Any]:
-    """Return the route in an answer, in an order that does not depend on who registered first.
+    """Return the route in an answer, in an order that does not depend on the order of registrations.
 
     Raises:
-        RemoteProtocolError: If there is none.
+        RemoteProtocolError: The answer has no route.
     """
     route = as_object(as_object(loads(reply.data, ANSWER), "answer").get("route"), "route")
-    decode_route(orjson.dumps(route))  # refuses what is no route
+    decode_route(orjson.dumps(route))  # refuses anything that is no route
     return {
         **route,
         "brokerDatas": sorted(get_list(route, "brokerDatas"), key=lambda data: str(data.get("brokerName"))),

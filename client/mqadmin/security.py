@@ -1,4 +1,4 @@
-"""Keys and certificates of mqadmin, and its demands on servers: from its options and its environment."""
+"""Keys and certificates of mqadmin, and its checks of servers, from options and environment."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CHECKS: Final[Mapping[str, Literal["host", "authority", "nothing"]]] = {
 
 
 def tls_of(args: Arguments) -> TlsConfig | None:
-    """Return what the options demand of connections, None for plain ones.
+    """Return the TLS settings of the options, None for plain connections.
 
     Raises:
-        UsageError: If an option has a value that is not allowed, or lacks another one.
+        UsageError: An option has a forbidden value, or lacks another option.
     """
     named = {name: args.get(f"tls-{name}") for name in ("ca", "check", "cert", "key", "key-password-file")}
     if not any(named.values()):
@@ -49,10 +49,10 @@ def tls_of(args: Arguments) -> TlsConfig | None:
 
 
 def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentials | None:
-    """Return the keys that requests are signed with; None if there are none.
+    """Return the keys that sign requests; None if there are none.
 
     Raises:
-        UsageError: If the file of ``--acl-file``, or the one below ROCKETMQ_HOME, cannot be used.
+        UsageError: The file of ``--acl-file``, or the one below ROCKETMQ_HOME, cannot be used.
     """
     named, home = args.get("acl-file"), environment.get("ROCKETMQ_HOME")
     if named is not None:
@@ -61,7 +61,7 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
         path = Path(home) / _TOOLS_FILE
     else:
         return None
-    # Most commands sign nothing.
+    # Loaded here, because most commands sign nothing.
     from routekeeper.remoting.acl.accounts import AclFileError
     from routekeeper.remoting.acl.loading import read_keys
 

@@ -1,4 +1,4 @@
-"""Which servers a subcommand is for, and what several of them say."""
+"""The servers that a subcommand is for, and the evaluation of several servers' answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..errors import NotApplied, describe
 from .context import Context
 from .options import Arguments, Option, UsageError
 
-#: Chooses brokers among those of a topic. Java's tool heeds it in part of its subcommands only.
+#: Restricts a topic's brokers to one cluster. Java's tool obeys it only in some of its subcommands.
 CLUSTER: Final = Option(
     short="c",
     long="cluster",
     description="Cluster name or lmq parent topic, lmq is used to find the route.",
 )
-#: Begin of the names of light message queues, which have no route of their own. Source: MixAll.LMQ_PREFIX.
+#: Prefix of the names of light message queues, which have no route of their own. Source: MixAll.LMQ_PREFIX.
 _LMQ_PREFIX: Final = "%LMQ%"
 
-#: Names of releases by the number that clients and brokers send. Source: MQVersion.
+#: Names of releases by the version number that clients and brokers send. Source: MQVersion.
 _VERSIONS: Final = {
     393: "V4_9_0",
     395: "V4_9_1",
@@ -58,7 +58,7 @@ _VERSIONS: Final = {
 
 
 def version_text(version: int) -> str:
-    """Return a release's name, or its number if it is not known here."""
+    """Return a release's name, or its number if the name is not known here."""
     return _VERSIONS.get(version, str(version))
 
 
@@ -66,21 +66,35 @@ def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -
     """Return broker name to address of the masters that have a topic.
 
     Args:
-        cluster: Of this cluster only. For a light message queue it is the topic that has its route.
+        cluster: Take brokers of this cluster only. For a light message queue, the topic that has its route.
 
     Raises:
-        NotApplied: If no broker of the cluster has the topic.
+        NotApplied: No broker of the cluster has the topic.
     """
     parent = cluster if cluster is not None and topic.startswith(_LMQ_PREFIX) else None
     route = context.run(context.client.admin.topic_route(parent or topic))
-    found = {
-        data.broker_name: data.broker_addrs[MASTER_ID]
-        for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
-        if MASTER_ID in data.broker_addrs and (parent or cluster in (None, data.cluster))
-    }
+    found = {}
+    for data in sorted(route.broker_datas, key=lambda data: data.broker_name):
+        if not parent and cluster not in (None, data.cluster):
+            continue
+        addr = data.broker_addrs.get(MASTER_ID)
+        missing = f"broker {data.broker_name} has no master and is left out"
+        if addr is not None:
+            found[data.broker_name] = addr
+        elif missing not in context.failures:
+            context.fail(missing)
     if cluster is not None and not found:
         raise NotApplied(f"no master in cluster {cluster!r} has topic {topic!r}")
     return found
+
+
+def says_absent(error: RemotingError) -> bool:
+    """Return whether a broker answered that it does not have the wanted thing."""
+    return (
+        isinstance(error, ResponseError)
+        and error.code == ResponseCode.SYSTEM_ERROR
+        and (error.remark or "").rstrip().endswith("not exist")
+    )
 
 
 def masters_of_group(context: Context, group: str, cluster: str | None = None) -> list[str]:
@@ -97,10 +111,10 @@ def target_options(verb: str) -> tuple[Option, Option]:
 
 
 def chosen(args: Arguments) -> str:
-    """Return ``b`` or ``c``, whichever names the brokers meant; a broker counts more than a cluster.
+    """Return ``b`` or ``c``, the option that names the brokers; ``b`` wins if both are given.
 
     Raises:
-        UsageError: If neither was given, where Apache's tool does nothing.
+        UsageError: Neither was given. Apache's tool does nothing then.
     """
     for short in ("b", "c"):
         if short in args:
@@ -109,10 +123,10 @@ def chosen(args: Arguments) -> str:
 
 
 def first_online(context: Context, addrs: Iterable[str], group: str) -> ConsumerConnection | None:
-    """Ask one broker after the other for a group's members, who are connected with each; None without any.
+    """Ask brokers one after the other for a group's members; all members connect to each. None without any.
 
     Raises:
-        RemotingError: If no broker named any, and one of them did not say.
+        RemotingError: No broker named a member, and a broker did not answer.
     """
     failures: dict[str, RemotingError] = {}
     found: ConsumerConnection | None = None
@@ -131,13 +145,13 @@ def first_online(context: Context, addrs: Iterable[str], group: str) -> Consumer
 
 
 def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = False) -> list[str]:
-    """Return the broker that -b names, or the masters of the cluster of -c.
+    """Return the broker of -b, or the masters of the cluster of -c.
 
     Args:
-        everywhere: Without both, those of all clusters.
+        everywhere: Without both options, return the masters of all clusters.
 
     Raises:
-        UsageError: If neither was given and not everywhere is meant.
+        UsageError: Neither was given, and ``everywhere`` is not set.
     """
     if not everywhere:
         chosen(args)
@@ -160,7 +174,7 @@ def ask_each(
     body: bytes = b"",
     done: Callable[[str, RemotingCommand], None] = lambda _addr, _answer: None,
 ) -> int:
-    """Ask brokers one after the other; one that does not do it is named. Return the exit code."""
+    """Ask brokers one after the other; print those that fail. Return the exit code."""
     failures = count = 0
     for addr in addrs:
         count += 1
@@ -178,7 +192,7 @@ def document(answer: RemotingCommand) -> dict[str, Any]:
     """Return the JSON object in an answer's body.
 
     Raises:
-        RemoteProtocolError: If it is none.
+        RemoteProtocolError: The body is no JSON object.
     """
     return as_object(loads(answer.body, ANSWER), "answer")
 

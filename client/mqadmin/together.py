@@ -1,4 +1,4 @@
-"""Requests to several brokers beside each other, within one time for all of them."""
+"""Requests to several brokers at the same time, within one time limit for all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .options import Arguments
 from .targets import chosen
 
 T = TypeVar("T")
-#: Requests under way at a time: a broker that does not answer holds up no other.
+#: Requests under way at a time, so that a broker that does not answer delays no other.
 _AT_ONCE: Final = 16
 NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
 
@@ -24,11 +24,11 @@ NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name serv
 def ask_together(
     context: Context, places: Iterable[str], ask: Callable[[str, float], Operation[T]], *, within_s: float
 ) -> tuple[dict[str, T], dict[str, RemotingError]]:
-    """Ask at each place; return the results and the failures, both by place.
+    """Ask at each place; return results and failures, both by place.
 
     Args:
-        ask: Asks at one place, for no longer than so many seconds.
-        within_s: For all of them; a place whose turn does not come in time is not asked.
+        ask: Asks at one place, within the given seconds.
+        within_s: Seconds for all places; a place whose turn comes later is not asked.
     """
     order = list(dict.fromkeys(places))
     found: dict[str, T] = {}
@@ -55,14 +55,14 @@ def ask_together(
 
 
 def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int) -> None:
-    """Raise one error that names the brokers at which a change was not made, or may not have been.
+    """Raise one error that names the brokers at which a change was not made, or may not have been made.
 
     Args:
-        what: The change, as what is not done: "account not deleted".
+        what: The change, as an event that failed: "account not deleted".
 
     Raises:
-        PartlyNotApplied: If at some it was certainly not made.
-        PartlyUnknown: If it may have been made at one of these.
+        PartlyNotApplied: At some brokers it was certainly not made.
+        PartlyUnknown: At some brokers it may have been made.
     """
     if not failures:
         return
@@ -71,14 +71,14 @@ def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int)
 
 
 def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) -> list[str]:
-    """Return the broker that -b names, or those of the cluster of -c.
+    """Return the broker of -b, or the masters of the cluster of -c.
 
     Args:
-        with_slaves: Not only the masters.
+        with_slaves: Return slaves as well.
 
     Raises:
-        UsageError: If neither was given.
-        NotApplied: If the cluster has none.
+        UsageError: Neither was given.
+        NotApplied: The cluster has no brokers.
     """
     if chosen(args) == "b":
         return [args.text("b")]

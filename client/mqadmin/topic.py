@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from routekeeper.remoting.bodies import MessageQueue, TopicOffset
-from routekeeper.remoting.codes import DLQ_PREFIX, MASTER_ID, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX
-from routekeeper.remoting.errors import RemoteProtocolError, RemotingError
+from routekeeper.remoting.codes import (
+    DLQ_PREFIX,
+    MASTER_ID,
+    ORDER_TOPIC_NAMESPACE,
+    RETRY_PREFIX,
+    ResponseCode,
+)
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError
 from routekeeper.remoting.lenient import ANSWER, loads
 from routekeeper.remoting.route import ClusterInfo, TopicConfig, TopicRouteData
 
@@ -178,7 +184,7 @@ def _topic_list(context: Context, args: Arguments) -> int:
 
 
 def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tuple[str, tuple[str, ...]]:
-    """Return what can be learnt; a topic that is gone by now has neither."""
+    """Return a topic's cluster and groups; a topic that was deleted meanwhile has neither."""
     admin = context.client.admin
     try:
         route = context.run(admin.topic_route(topic))
@@ -187,7 +193,8 @@ def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tupl
             if addr is not None:
                 return broker.cluster, context.run(admin.consumer_groups_of(addr, topic))
     except RemotingError as error:
-        context.fail(f"topic {topic}: {describe(error)}")
+        if not (isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST):
+            context.fail(f"topic {topic}: {describe(error)}")
     return "", ()
 
 
@@ -201,7 +208,7 @@ def _topic_status(context: Context, args: Arguments) -> int:
     for broker in route.broker_datas:
         addr = broker.broker_addrs.get(MASTER_ID)
         if addr is None:
-            context.fail(f"broker {broker.broker_name} has no master, its queues are not listed")
+            failed = context.fail(f"broker {broker.broker_name} has no master, its queues are not listed")
             continue
         try:
             stats, body = context.run(admin.topic_stats(addr, topic))
@@ -242,7 +249,7 @@ def _topic_status(context: Context, args: Arguments) -> int:
 
 
 def _put_tps(body: bytes) -> float:
-    """Return the rate that a 5.x broker adds to its answer; 0 from others."""
+    """Return the rate that a 5.x broker adds to its answer; 0 for other brokers."""
     try:
         members = loads(body, ANSWER)
     except RemoteProtocolError:

@@ -1,7 +1,7 @@
-"""Message traces as RocketMQ's clients write them into a trace topic (pure).
+"""Message traces, decoded from the form in which RocketMQ's clients write them into a trace topic (pure).
 
-A body holds records that end in the character 2, of fields with the character 1 between them. The first field
-is the kind.
+A body holds records, and each ends with the character 2. The fields of a record are separated by the
+character 1; the first field is the kind.
 
 Source: TraceConstants, TraceDataEncoder and TraceView, RocketMQ 4.9 and 5.3.
 """
@@ -23,10 +23,10 @@ class Trace:
     """The record of a client's work with one message.
 
     Attributes:
-        kind: :data:`PUB` for a send, :data:`SUB_AFTER` for a message that was consumed, or not.
-        group: Of producers or consumers; None if the record does not say.
-        time_ms: When it began, or ended, Unix ms; 0 if the record does not say.
-        cost_ms: How long it took.
+        kind: :data:`PUB` for a send, :data:`SUB_AFTER` for a message that was consumed or could not be.
+        group: The producer's or consumer's group; None if the record has none.
+        time_ms: Time of the beginning, or of the end, Unix ms; 0 if the record has none.
+        cost_ms: The duration.
     """
 
     kind: str
@@ -38,14 +38,14 @@ class Trace:
 
 
 class Unreadable(ValueError):
-    """A record that is none of RocketMQ's; the text says why."""
+    """A record is not in RocketMQ's form; the text says why."""
 
 
 def decode_traces(body: bytes, message_id: str) -> Iterator[Trace | Unreadable]:
-    """Yield the sends and consumptions of one message in a body; others' are passed over."""
+    """Yield the sends and consumptions of one message; skip those of others in the body."""
     for record in body.decode("utf-8", "replace").split(_RECORD_END):
         fields = record.split(_FIELD_END)
-        while fields and not fields[-1]:  # as Java's split
+        while fields and not fields[-1]:  # Java's split drops empty fields at the end
             fields.pop()
         if not fields or fields[0] not in (PUB, SUB_AFTER):
             continue
@@ -59,7 +59,7 @@ def decode_traces(body: bytes, message_id: str) -> Iterator[Trace | Unreadable]:
 
 
 def _sent(fields: Sequence[str]) -> Trace:
-    flag = {13: 12, 14: 13}.get(len(fields), 13)  # before 4.3 it stood one field earlier
+    flag = {13: 12, 14: 13}.get(len(fields), 13)  # before 4.3 the flag was one field earlier
     return Trace(
         kind=PUB,
         message_id=fields[5],

@@ -1,4 +1,4 @@
-"""Outcome of a message in each consumer group of its topic: the message tracks of Apache's tool."""
+"""The outcome of a message in each consumer group of its topic: Apache's message tracks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Track:
     """The outcome of a message in one group.
 
     Attributes:
-        kind: By Apache's name. Source: TrackType.
-        reason: Why nothing else is known, or None.
+        kind: Apache's name of the outcome. Source: TrackType.
+        reason: Why the outcome is unknown, or None.
     """
 
     group: str
@@ -32,7 +32,7 @@ class Track:
     reason: str | None = None
 
     def __str__(self) -> str:
-        """Return it as Apache's tool prints it. Source: MessageTrack.toString."""
+        """Return the track as Apache's tool prints it. Source: MessageTrack.toString."""
         reason = "null" if self.reason is None else self.reason
         return f"MessageTrack [consumerGroup={self.group}, trackType={self.kind}, exceptionDesc={reason}]"
 
@@ -41,11 +41,11 @@ class Track:
 
 
 def kind_of(members: ConsumerConnection, message: ReceivedMessage, *, passed: bool) -> str:
-    """Say what became of a message in a group with members.
+    """Return the outcome of a message in a group with members.
 
     Args:
-        passed: The group's offset in the message's queue lies behind the message. A group that broadcasts has
-            none at the broker.
+        passed: The group's offset in the message's queue is beyond the message. The broker has no offset of a
+            group that broadcasts.
     """
     if members.message_model == "BROADCASTING":
         return "CONSUME_BROADCASTING"
@@ -61,10 +61,10 @@ def kind_of(members: ConsumerConnection, message: ReceivedMessage, *, passed: bo
 
 
 def tracks_of(context: Context, message: ReceivedMessage) -> list[Track]:
-    """Ask the brokers of a message's topic for its groups, and for each group how far it is.
+    """Ask a message's brokers for the groups of its topic, and for the progress of each group.
 
     Raises:
-        RemotingError: If the groups are not known; what is not known of one of them stands in its track.
+        RemotingError: The groups are unknown. Failures of a single group are in its track.
     """
     admin = context.client.admin
     brokers = masters_of_topic(context, message.topic)
@@ -83,7 +83,8 @@ def _track_in(context: Context, group: str, brokers: dict[str, str], message: Re
             return Track(group, "NOT_ONLINE", "no member is online")
         return Track(group, kind_of(members, message, passed=_passed(context, group, brokers, message)))
     except RemotingError as error:
-        # The first member brings it about; but a nameserver that has just started may not know it yet.
+        # Its first member creates the topic, but a nameserver that has just started may not know the topic
+        # yet.
         never = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
         reason = "no route of its retry topic: perhaps it never had a member" if never else describe(error)
         return Track(group, "UNKNOWN", " ".join(reason.split()))

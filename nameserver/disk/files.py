@@ -144,7 +144,7 @@ class Files:
 
 
 def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:
-    """Write however often it takes."""
+    """Write all data, in as many calls as that takes."""
     view = memoryview(data)
     while view:
         written = file.write_at(offset, view)

@@ -1,9 +1,10 @@
-"""The same over HTTP: JSON for people, scripts and dashboards; nothing here decides a route.
+"""The route table over HTTP: JSON for people, scripts and dashboards; nothing here decides a route.
 
 Here belongs what speaks HTTP, and the bodies that it carries.
 
     app.py             HttpServer: routes, limits
     reads.py           reads of the table
+    shortcut.py        route queries that wait, from bytes to bytes
     lists.py           lists, page by page and in steps
     order.py           topics in order, brought up to date by what changed
     lane.py            that and other work on the table, in slices of the loop
@@ -17,5 +18,6 @@ Here belongs what speaks HTTP, and the bodies that it carries.
     openapi.py         what each handler says that it serves: routes, and the OpenAPI document
     problems.py        errors as RFC 9457 says
     metrics.py         Prometheus text
+    console/           the picture of all nameservers, for the page
     web/               the page
 """

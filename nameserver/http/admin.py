@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Bytes of a JSON body; more is no request of ours.
+#: Longest JSON body in bytes; real requests are shorter.
 BODY_MAX: Final = 4096
 #: Bytes of a snapshot file that are taken in one request; 100,000 topics are some 20 MB.
 SNAPSHOT_MAX: Final = 1 << 30
@@ -64,7 +64,7 @@ class RaftAdmin:
 
     @change("POST", "/v1/raft/members", "It is a voter.", body=answers.NewMember)
     async def add_member(self, request: web.Request) -> answers.Members:
-        """Take a member in: a learner first, a voter once it has caught up."""
+        """Add a member: a learner first, a voter once it has caught up."""
         member, deadline = self._allowed(request)
         address = await _body(request, "address", required=True)
         change = member.changes.add_member(address, deadline=deadline)
@@ -73,7 +73,7 @@ class RaftAdmin:
 
     @change("DELETE", "/v1/raft/members/{address}", "It is out.")
     async def remove_member(self, request: web.Request) -> answers.Members:
-        """Take a member out; it stops. A leader hands over first and then names the new one (421)."""
+        """Remove a member, which then stops. A leader hands over first and names its successor (421)."""
         member, deadline = self._allowed(request)
         address = _member(request.match_info["address"])
         status = self._operations().raft_status()
@@ -112,7 +112,7 @@ class RaftAdmin:
     async def restore_snapshot(self, request: web.Request) -> answers.Restored:
         """Replace the state by a snapshot file; only in a group of one member."""
         member, deadline = self._allowed(request)
-        if self._restoring.locked():  # each holds its whole file in memory
+        if self._restoring.locked():  # each restore holds its whole file in memory
             raise Problem(409, "another snapshot is being restored")
         async with self._restoring:
             image = await read_body(request, limit=SNAPSHOT_MAX)
@@ -132,7 +132,7 @@ class RaftAdmin:
         return operations
 
     def _allowed(self, request: web.Request) -> tuple[RaftMember, float]:
-        """Return what a change is done by, and the loop time by which it is to be answered."""
+        """Return the group's operations, and the loop time by which the change is to be answered."""
         operations = self._operations()
         self._token.require(request, "changes of the group")
         return operations.member, deadline_of(request)
@@ -140,12 +140,13 @@ class RaftAdmin:
     async def _done(
         self, request: web.Request, what: str, change: Awaitable[_T], *, awaited: str | None = None
     ) -> _T:
-        """Await a change; say in the log who asked for it and what came of it.
+        """Await a change; log its sender and its outcome.
 
         Args:
             awaited: A member that the change waits for.
         """
-        if self._operations().raft_status().role == "leader":  # others only say who does it
+        # Other members only answer with the leader's address.
+        if self._operations().raft_status().role == "leader":
             log.info("admin request peer=%s change=%s", request.remote, what)
         try:
             result = await change

@@ -19,7 +19,7 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Base of all bodies that are complete: no other members come."""
+    """Base of all bodies to which no release adds members."""
 
 
 class EventAnswer(_Answer, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Read(_Answer, frozen=True, kw_only=True):
-    """Says where an answer is from."""
+    """Origin of an answer: mode, index, epoch and contact."""
 
     mode: Mode
     index: Annotated[int, said("Revision of what was read: of the topic asked for, else of the table.")]
@@ -204,13 +204,13 @@ class KvValue(Read, frozen=True, kw_only=True):
 
 
 class NewValue(_Answer, frozen=True, kw_only=True):
-    """Asks to put a value."""
+    """A request to put a value."""
 
     value: str
 
 
 class Deleted(_Answer, frozen=True, kw_only=True):
-    """Says which key is gone."""
+    """The key that was deleted."""
 
     namespace: str
     key: str
@@ -322,12 +322,12 @@ class Restored(_Answer, frozen=True, kw_only=True):
 
 
 class NewMember(_Answer, frozen=True, kw_only=True):
-    """Asks to take a member in."""
+    """A request to add a member."""
 
     address: MemberAddress
 
 
 class Transfer(_Answer, frozen=True, kw_only=True):
-    """Asks to hand leadership over; without ``to`` to the best follower."""
+    """A request to hand leadership over; without ``to`` to the best follower."""
 
     to: MemberAddress | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""The same over HTTP: reads for people, scripts and dashboards, metrics, administration, and a small page.
+"""The nameserver over HTTP: reads, metrics and administration for people, scripts and dashboards, and a page.
 
 Answers are JSON; errors are problem details (RFC 9457). Every read of the table carries mode, index (revision
 of what was read), whether a leader is known, and the age of the contact with the group.
@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import PurePath
 from typing import Final
 
 import msgspec
@@ -28,6 +30,7 @@ from routekeeper.remoting.transport.port_context import watched_http
 from . import answers
 from .admin import RaftAdmin
 from .coding import GZIP_MIN, accepts_gzip, compressing
+from .console.resources import Console
 from .kv import KvChanges
 from .lane import Lane
 from .metrics import Metrics
@@ -41,16 +44,18 @@ log = logging.getLogger(__name__)
 
 #: Longest time in seconds that requests in flight get when the server stops.
 DRAIN_S: Final = 1.0
-#: Answered although all places for connections are taken.
+#: Paths that are answered even when all places for connections are used up.
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-#: Answered under any name: it says nothing that a stranger could use, and balancers ask by address.
+#: Paths that are answered under any name: they tell a stranger nothing, and balancers ask by address.
 UNDER_ANY_NAME: Final = frozenset({"/healthz", "/readyz"})
-#: Counted where the asker has left before it had its answer; nobody is sent this.
+#: Status that is counted when the client left before its answer; it is sent to nobody.
 GONE: Final = 499
-_PAGE: Final = {
-    "/": ("index.html", "text/html"),
-    "/style.css": ("style.css", "text/css"),
-    "/app.js": ("app.js", "text/javascript"),
+#: Content types of the page's files by their endings.
+_CONTENT_TYPES: Final = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
 }
 
 
@@ -71,12 +76,16 @@ class HttpServer:
     def __post_init__(self) -> None:
         self.consistency.changes.begin(self.consistency.view(Freshness.STALE))
         self._lane = Lane()
-        self.reads = Reads(self.consistency, self.settings, self._lane)
+        self._metrics = Metrics(self.consistency, self.server, version=self.version)
+        self.reads = Reads(self.consistency, self.settings, self._lane, answered=self._metrics.answered)
         token = Token(self.token)
         self._admin = RaftAdmin(self.consistency, token=token)
         self._kv = KvChanges(self.consistency, self.settings, self.reads, token=token)
-        self._metrics = Metrics(self.consistency, self.server, version=self.version)
-        self._watchers = Watchers(self.consistency, self.reads, self._lane, went_on=self._went_on)
+        self.console = Console(self.consistency, self.server, self.settings, self._lane, version=self.version)
+        self._watchers = Watchers(
+            self.consistency, self.reads, self._lane, self.console, went_on=self._went_on
+        )
+        self._page = page_files()
         self._runner = web.AppRunner(self.application())
         places = http_connections()  # the wire's listener has raised the limit by now
         reserve = min(RESERVE, places // 4)
@@ -85,6 +94,7 @@ class HttpServer:
             protocol_log(f"{__name__}.protocol"),
             connections_max=places - reserve,
             reserve=reserve,
+            shortcut=self.reads.waiting,
         )
         self.tls_files = watched_http(self.settings.current.http_tls(), self._connections.take_tls)
         if self.tls_files is not None:
@@ -112,16 +122,17 @@ class HttpServer:
             self.tls_files.close()
         await self._connections.close()
         self.reads.end()
+        await self.console.close()
         if self._runner.server is not None:
             await self._runner.server.shutdown(DRAIN_S)
             await self._runner.cleanup()
 
     def application(self) -> web.Application:
-        """Return the routes and what wraps them."""
+        """Return the application: the routes and the code around each request."""
         application = web.Application(middlewares=[self._wrap], client_max_size=4096)
-        for part in (self.reads, self._watchers, self._kv, self._admin, self):
+        for part in (self.reads, self._watchers, self.console, self._kv, self._admin, self):
             application.add_routes(routes(part))
-        application.add_routes([web.get(path, self._file) for path in _PAGE])
+        application.add_routes([web.get(path, self._file) for path in self._page])
         return application
 
     # -- around every request ------------------------------------------------------------------------
@@ -232,7 +243,7 @@ class HttpServer:
         raise Problem(503, detail, headers=ASK_AGAIN)
 
     def _hindrances(self, why: str) -> str:
-        """Return what else an operator should look at when nothing is served, beyond what ``why`` says."""
+        """Return further facts for the operator when nothing is served, besides ``why``."""
         operations = self.consistency.operations
         if operations is None:
             return ""
@@ -251,14 +262,28 @@ class HttpServer:
         )
 
     async def _file(self, request: web.Request) -> web.Response:
-        name, content_type = _PAGE[request.path]
-        body = resources.files("routekeeper.nameserver.http").joinpath("web", name).read_bytes()
+        body, content_type = self._page[request.path]
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
 
     @Serves("GET", "/openapi.json", "OpenAPI 3.1.", {}, answer={JSON: {"schema": {"type": "object"}}})
     async def get_open_api(self, request: web.Request) -> web.Response:
         """This document."""
         return web.Response(body=document(), content_type=JSON, headers=HEADERS)
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Return the files of the page by their paths, each with its content and its type."""
+    found: dict[str, tuple[bytes, str]] = {}
+
+    def take(folder: Traversable, path: str) -> None:
+        for file in folder.iterdir():
+            if file.is_dir():
+                take(file, f"{path}{file.name}/")
+            elif (kind := _CONTENT_TYPES.get(PurePath(file.name).suffix)) is not None:
+                found["/" if file.name == "index.html" else path + file.name] = file.read_bytes(), kind
+
+    take(resources.files("routekeeper.nameserver.http").joinpath("web"), "/")
+    return found
 
 
 def _problem(error: web.HTTPException, request: web.Request) -> Problem:
@@ -273,6 +298,6 @@ def _problem(error: web.HTTPException, request: web.Request) -> Problem:
 
 
 def _peer(request: web.Request) -> str:
-    """Return ``host:port`` of who asks; a proxy's if there is one."""
+    """Return ``host:port`` of the other end of the connection: the client, or a proxy before it."""
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
     return host_port(name) if name else "unknown"

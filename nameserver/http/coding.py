@@ -114,7 +114,7 @@ def _split_tag(tag: str) -> tuple[bool, str]:
 
 
 def cursor_of(*place: str) -> str:
-    """Return the text that stands for a place in a list: the last thing of a page."""
+    """Return the cursor for a place in a list: that of the last entry of a page."""
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).rstrip(b"=").decode()
 
 

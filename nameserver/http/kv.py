@@ -26,7 +26,7 @@ from .token import Token, deadline_of, read_body
 
 #: Bytes of a body: a value of the largest size has twice as many where half of its characters are escaped.
 BODY_MAX: Final = 2 * KV_ENTRY_BYTES_MAX + 4096
-#: Of an entry that could not be written to the disk: no other error is about something that is in force.
+#: Status for a change that is in force and not on the disk; every other error means that nothing changed.
 _NOT_KEPT: Final = 507
 
 
@@ -59,7 +59,7 @@ class KvChanges:
         raw = await read_body(request, limit=BODY_MAX)
         try:
             value = msgspec.json.decode(raw, type=answers.NewValue).value
-        except (ValueError, RecursionError) as error:  # msgspec's own are the former
+        except (ValueError, RecursionError) as error:  # msgspec raises subclasses of the former
             raise Problem(400, f'the body must be {{"value": "TEXT"}}: {error}'[:300]) from None
         view = await self._change(request, RequestCode.PUT_KV_CONFIG, deadline=deadline, value=value)
         return self._reads.kv_value(request, view)
@@ -74,7 +74,7 @@ class KvChanges:
     async def _change(
         self, request: web.Request, code: RequestCode, *, deadline: float, **value: str
     ) -> RouteView:
-        """Have a change applied to the value that its conditions are about; return the table after it."""
+        """Have a change applied if its conditions hold; return the table after it."""
         namespace, key = request.match_info["namespace"], request.match_info["key"]
         fields = {"namespace": namespace, "key": key, **value}
         while True:

@@ -35,7 +35,7 @@ class Lane:
         )
 
     async def run(self, steps: Steps[_T], *, is_wanted: Callable[[], bool]) -> _T:
-        """Return what a piece of work comes to when its turn has come.
+        """Return the result of a piece of work, which is done when its turn has come.
 
         Args:
             is_wanted: Asked before it begins: one that nobody waits for any more is not done.
@@ -62,7 +62,7 @@ class Lane:
 
 
 def _guarded(steps: Steps[_T], is_wanted: Callable[[], bool]) -> Steps[tuple[_T | None, Exception | None]]:
-    """Make the steps; a failure is what they come to, for the one who waits."""
+    """Make the steps; a failure becomes the result, which its waiter raises."""
     try:
         if not is_wanted():
             raise ConnectionResetError("nobody waits for this answer any more")

@@ -30,11 +30,13 @@ class Wanted(NamedTuple):
     """Part of a list.
 
     Attributes:
+        contains: In lower case: names are compared in it.
         after: The last thing of the page before, None for the first page.
         limit: None for everything that is left.
     """
 
     prefix: str = ""
+    contains: str = ""
     cluster: str | None = None
     limit: int | None = None
     after: tuple[str, ...] | None = None
@@ -48,7 +50,7 @@ class Page(NamedTuple):
 
 
 class InCluster:
-    """Says which topics any broker of a cluster has; most topics share what it looks at.
+    """Test of whether a broker of a cluster has a topic; remembered by queue set, which most topics share.
 
     Attributes:
         names: Broker names of the cluster.
@@ -70,13 +72,17 @@ class InCluster:
 
 
 def topics_page(view: RouteView, order: TopicOrder, wanted: Wanted) -> Steps[Page]:
-    """List topics by name; those of a cluster are those that any of its brokers has."""
+    """List topics by name. A topic belongs to a cluster if a broker of it has the topic."""
     yield from order.catching_up()
     if wanted == Wanted():
         return Page((yield from array_of(order.names())), UNSET)
-    accept = None if wanted.cluster is None else InCluster(view, wanted.cluster)
-    if accept is not None and not accept.names:
-        return Page((yield from array_of(())), UNSET)
+    accept: Callable[[str], bool] | None = None
+    if wanted.cluster is not None:
+        accept = in_cluster = InCluster(view, wanted.cluster)
+        if not in_cluster.names:
+            return Page((yield from array_of(())), UNSET)
+    if wanted.contains:
+        accept = _containing(wanted.contains, accept)
     after = None if wanted.after is None else wanted.after[0]
     names, more = yield from _some(order.after(after, wanted.prefix), wanted.limit, accept)
     return Page((yield from array_of(names)), cursor_of(names[-1]) if more else UNSET)
@@ -95,15 +101,25 @@ def _some(
     return found, False
 
 
+def _containing(part: str, accept: Callable[[str], bool] | None) -> Callable[[str], bool]:
+    if accept is None:
+        return lambda name: part in name.lower()
+    return lambda name: part in name.lower() and accept(name)
+
+
 def brokers_page(
     view: RouteView, wanted: Wanted, last_seen_s: Callable[[BrokerKey], float | None]
 ) -> Steps[Page]:
-    """List brokers by cluster and address; the prefix is one of their names."""
+    """List brokers by cluster and address; the prefix is of their names, the part of name or address."""
     records = sorted(
         (
             record
             for record in view.records()
             if record.broker_name.startswith(wanted.prefix)
+            and (
+                wanted.contains in record.broker_name.lower()
+                or wanted.contains in record.broker.broker_addr.lower()
+            )
             and wanted.cluster in (None, record.broker.cluster_name)
             and (wanted.after is None or tuple(record.broker) > wanted.after)
         ),

@@ -56,7 +56,7 @@ class Metrics(Collector):
         return prometheus_client.generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        """Return what is counted elsewhere."""
+        """Return the metrics that other parts of the server count."""
         status, view = self._consistency.status(), self._consistency.view(Freshness.STALE)
         wire, cache, stats = self._server.wire, self._server.cache, self._server.wire.stats
         is_what = {"mode": status.mode, "role": status.role, "version": self._version}
@@ -166,11 +166,11 @@ _STEPS: Final = {
     "fsync": "Time of one write of the journal, its sync included where durability asks for one.",
     "apply": "Time in which an entry was applied, other work in between included.",
 }
-#: Codes of answers that are shown also while there was none.
+#: Codes of answers that are shown even while their count is 0.
 _ALWAYS_SHOWN: Final = frozenset(
     {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST}
 )
-#: Reasons for which a broker leaves; the others are of topics alone.
+#: Reasons for which a broker leaves; the other reasons only concern topics.
 _REASONS: Final = (
     LeaveReason.CONNECTION_CLOSED,
     LeaveReason.LEASE_EXPIRED,
@@ -228,7 +228,7 @@ def raft_families(status: GroupStatus) -> Iterable[Metric]:
     """Yield what ``raft_status`` says; a figure that is absent or None is left out."""
     for figure, help_ in _FIGURES:
         value = getattr(status, figure.removesuffix("_total"))
-        if isinstance(value, (int, float)):  # bool is one
+        if isinstance(value, (int, float)):  # a bool is an int, too
             name, _, unit = figure.rpartition("_")
             if unit in ("ms", "s"):
                 figure, value = f"{name}_seconds", value * (0.001 if unit == "ms" else 1)

@@ -24,8 +24,8 @@ TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 Answer: TypeAlias = web.StreamResponse | msgspec.Struct
 _Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Answer]])
 
-#: One or more kinds, by commas.
-KINDS_PATTERN: Final = "^(topics|brokers|members)(,(topics|brokers|members))*$"
+#: Schema of one or more kinds, separated by commas.
+KINDS_PATTERN: Final = "^(topics|brokers|members|console)(,(topics|brokers|members|console))*$"
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
         "schema": {"type": "string", "enum": ["stale", "default", "linearizable"], "default": "default"},
@@ -41,6 +41,19 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "name": "prefix",
         "schema": {"type": "string"},
         "description": "Only brokers whose broker name begins with it.",
+    },
+    "contains": {
+        "schema": {"type": "string"},
+        "description": "Only names with this text anywhere in them, in upper or lower case.",
+    },
+    "broker_contains": {
+        "name": "contains",
+        "schema": {"type": "string"},
+        "description": "Only brokers with this text anywhere in name or address, in upper or lower case.",
+    },
+    "after": {
+        "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+        "description": "Only events that came or were counted after this number; without it the last ones.",
     },
     "cluster": {
         "schema": {"type": "string"},
@@ -72,7 +85,8 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     },
     "kinds": {
         "schema": {"type": "string", "default": "topics,brokers,members", "pattern": KINDS_PATTERN},
-        "description": "What to watch, by commas.",
+        "description": "What to watch, by commas. console: when the picture of /v1/console/cluster or its "
+        "history has changed; other nameservers are asked meanwhile.",
     },
     "state": {
         "schema": {"type": "string", "enum": ["full", "none"], "default": "full"},
@@ -208,7 +222,7 @@ def content(body: type | dict[str, Any], media: str = JSON) -> dict[str, Any]:
 
 
 def read(path: str, said: str, *, query: str = "", gone: str | None = None, **more: Any) -> Serves:
-    """Say what a handler serves that reads the table; ``more`` as of :class:`Serves`.
+    """Describe a handler that reads the table; ``more`` as of :class:`Serves`.
 
     Args:
         query: What may be asked beside the freshness.
@@ -219,24 +233,24 @@ def read(path: str, said: str, *, query: str = "", gone: str | None = None, **mo
 
 
 def listing(path: str, said: str, answer: type, *, query: str, gone: str | None = None) -> Serves:
-    """Say what a handler serves that lists a part of the table, page by page, as :func:`read`."""
+    """Describe a handler that lists a part of the table, page by page, as :func:`read`."""
     query = f"{query} limit cursor index epoch wait"
     return read(path, said, query=query, gone=gone, answer=answer, tagged=True)
 
 
 def change(method: str, path: str, said: str, **more: Any) -> Serves:
-    """Say what a handler serves that changes the group; ``more`` as of :class:`Serves`."""
+    """Describe a handler that changes the group; ``more`` as of :class:`Serves`."""
     return Serves(method, path, said, _CHANGE_PROBLEMS, query="timeout", **more)
 
 
 def change_kv(method: str, said: str, **more: Any) -> Serves:
-    """Say what a handler serves that changes a KV value; ``more`` as of :class:`Serves`."""
+    """Describe a handler that changes a KV value; ``more`` as of :class:`Serves`."""
     problems = _KV_PROBLEMS | ({404: "There is no such key."} if method == "DELETE" else {})
     return Serves(method, "/v1/kv/{namespace}/{key}", said, problems, query="timeout", **more)
 
 
 def _rank(operation: tuple[Any, Serves]) -> tuple[bool, bool]:
-    """Reads and what is about the process come first, then the group, then what has no version."""
+    """Order of the operations: reads and the process, then the group, then paths without a version."""
     path = operation[1].path
     return not path.startswith("/v1/"), path.startswith("/v1/raft/")
 

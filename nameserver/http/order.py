@@ -34,7 +34,7 @@ def sorting(names: Iterable[str]) -> Steps[list[str]]:
 
 
 def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
-    """Merge two sorted lists; large ones in parts, cut at a name of the larger one."""
+    """Merge two sorted lists; large lists in parts, which are cut at names of the larger list."""
     if len(one) < len(other):
         one, other = other, one
     if not other or len(one) + len(other) <= MERGE_MAX:
@@ -62,7 +62,7 @@ class TopicOrder:
         self._view = view
         self._log = log
         self._at: tuple[int, int] | None = None  # epoch and revision
-        self._blocks: list[list[str]] = []  # none is empty
+        self._blocks: list[list[str]] = []  # no part is empty
         self._lasts: list[str] = []  # the last name of each
 
     def catching_up(self) -> Steps[None]:

@@ -13,19 +13,21 @@ from .answers import ProblemDetails
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
-#: Of every answer. It says what answers, and not in which version: a scan for known flaws has to try
+#: Headers of every answer. They name the program and not its version: a scan for known flaws has to try
 #: them.
 HEADERS: Final = {
     "Server": "mqnamesrv",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
-#: Of what may be had a second later.
+#: Headers of a refusal that may end within a second.
 ASK_AGAIN: Final = {"Retry-After": "1"}
-#: As RFC 9110 has it, where a Python's own words are older.
+#: Phrases of RFC 9110 where those of a Python release are older.
 _TITLES: Final = {413: "Content Too Large"}
 
 

@@ -17,16 +17,18 @@ from routekeeper.nameserver.modes.interface import Consistency, Freshness, Fresh
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.types import KvEntry
+from routekeeper.remoting.http.listener import HttpConnection
 from routekeeper.remoting.route import RouteDialect, encode_route
 from routekeeper.remoting.steps import Steps
 
 from . import answers, lists
-from .coding import IN_PARTS, has_tag, place_of, put_in
+from .coding import IN_PARTS, accepts_gzip, has_tag, place_of, put_in
 from .lane import Lane
 from .lists import Page, Wanted
 from .openapi import Answer, listing, read
 from .order import TopicOrder
 from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
+from .shortcut import ROUTE_PATH, Asked, Waiting
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
@@ -43,16 +45,26 @@ class Reads:
 
     Attributes:
         order: The topics in order; only work in the lane may use it.
+        waits: Limits of the blocking queries that wait with a handler.
+        waiting: Blocking route queries that wait without one.
     """
 
-    def __init__(self, consistency: Consistency, settings: LiveSettings, lane: Lane) -> None:
+    def __init__(
+        self,
+        consistency: Consistency,
+        settings: LiveSettings,
+        lane: Lane,
+        *,
+        answered: Callable[[str, int, float], None],
+    ) -> None:
         self._consistency = consistency
         self._settings = settings
         self._lane = lane
         self._life = 0
         self.order = TopicOrder(lambda: consistency.view(Freshness.STALE), consistency.changes)
-        self._waits: set[asyncio.Timeout] = set()
+        self.waits: set[asyncio.Timeout] = set()
         self.ended = False
+        self.waiting = Waiting(consistency, respond=self._route_response, answered=answered)
 
     @property
     def life(self) -> int:
@@ -68,11 +80,13 @@ class Reads:
         return self._life
 
     def end(self) -> None:
-        """Have every blocking query answered with what there is; from here on none waits."""
+        """Answer every blocking query with the present state; later queries do not wait."""
         self.ended = True
+        self.waiting.end()
         now = asyncio.get_running_loop().time()
-        for limit in self._waits:
-            limit.reschedule(now)
+        for limit in self.waits:
+            if not limit.expired():  # its time can be over in this very round of the loop
+                limit.reschedule(now)
 
     async def view(self, request: web.Request, *, known: frozenset[str] = frozenset()) -> RouteView:
         """Return the view with the freshness asked for, waiting if that needs contact or a barrier.
@@ -99,7 +113,7 @@ class Reads:
     def answer(
         self, kind: type[_Read], view: RouteView, *, index: int | None = None, **members: Any
     ) -> _Read:
-        """Answer with what was read and where it is from.
+        """Answer with the values that were read and their origin.
 
         Args:
             index: That of the topic asked for; None for the table's.
@@ -167,12 +181,12 @@ class Reads:
 
     @staticmethod
     def _unchanged(request: web.Request, tag: str) -> web.Response | None:
-        """Return the answer to one who has what this tag stands for."""
+        """Return the answer to a client that has the content of this tag already."""
         if not has_tag(request.headers.get("If-None-Match"), tag):
             return None
         return web.Response(status=304, headers={**HEADERS, "ETag": tag})
 
-    @listing("/v1/topics", "The topics.", answers.Topics, query="prefix cluster")
+    @listing("/v1/topics", "The topics.", answers.Topics, query="prefix contains cluster")
     async def list_topics(self, request: web.Request) -> Answer:
         """Names of topics, sorted."""
         return await self._list(
@@ -181,10 +195,11 @@ class Reads:
             answers.Topics,
             "topics",
             lambda view, wanted: lists.topics_page(view, self.order, wanted),
+            known=_LIST | {"cluster", "contains"},
         )
 
     @read(
-        "/v1/topics/{topic}/route",
+        ROUTE_PATH,
         "The route.",
         query="index epoch wait",
         gone="No broker lists the topic; events and likely_causes say why.",
@@ -198,15 +213,15 @@ class Reads:
         view = await self.view(request, known=_BLOCKING)
         same = epoch is None or epoch == view.epoch
         if after is not None and same and view.topic_revision(topic) <= after:
+            left_s = wait_s
+            if isinstance(request.protocol, HttpConnection) and request.protocol.waits_until is not None:
+                left_s = max(0.0, request.protocol.waits_until - asyncio.get_running_loop().time())
             await self.wait(
-                lambda deadline: self._consistency.changed(topic, after, deadline=deadline), wait_s
+                lambda deadline: self._consistency.changed(topic, after, deadline=deadline), left_s
             )
             view = await self.view(request, known=_BLOCKING)
-        current = self._settings.current
-        shown_as = int(current.support_acting_master), int(current.order_message_enable)
-        tag = self._tag(view.topic_revision(topic), *shown_as)
-        route = route_of(view, topic, current)
-        if route is None:
+        response = self._route_response(view, topic)
+        if response is None:
             explanation = self._consistency.explain(topic)
             raise Problem(
                 404,
@@ -216,8 +231,21 @@ class Reads:
                 events=tuple(map(answers.EventAnswer.of, explanation.events)),
                 likely_causes=explanation.likely_causes,
             )
-        if (unchanged := self._unchanged(request, tag)) is not None:
+        if (unchanged := self._unchanged(request, response.headers["ETag"])) is not None:
             return unchanged
+        if after is not None:
+            freshness = Freshness(request.query.get("consistency", Freshness.DEFAULT.value))
+            gzip = accepts_gzip(request.headers.get("Accept-Encoding"))
+            self.waiting.learn(request, Asked(topic, epoch, wait_s, freshness, gzip))
+        return response
+
+    def _route_response(self, view: RouteView, topic: str) -> web.Response | None:
+        """Return the answer with the route of a topic; None if it has none."""
+        current = self._settings.current
+        route = route_of(view, topic, current)
+        if route is None:
+            return None
+        shown_as = int(current.support_acting_master), int(current.order_message_enable)
         body = self.answer(
             answers.Route,
             view,
@@ -225,10 +253,10 @@ class Reads:
             topic=topic,
             route=msgspec.Raw(encode_route(route, RouteDialect.QUOTED)),
         )
-        return _response(msgspec.json.encode(body), tag)
+        return _response(msgspec.json.encode(body), self._tag(view.topic_revision(topic), *shown_as))
 
     async def wait(self, change: Callable[[float], Awaitable[object]], wait_s: float) -> None:
-        """Return once what is waited for has changed, its time is over, or the server stops.
+        """Return once the awaited change has come, the time is over, or the server stops.
 
         Args:
             change: Waits for it until a deadline.
@@ -236,12 +264,12 @@ class Reads:
         deadline = asyncio.get_running_loop().time() + (0.0 if self.ended else wait_s)
         try:
             async with asyncio.timeout_at(deadline) as limit:
-                self._waits.add(limit)
+                self.waits.add(limit)
                 await change(deadline + 1.0)
         except TimeoutError:
             pass
         finally:
-            self._waits.discard(limit)
+            self.waits.discard(limit)
 
     @read("/v1/topics/{topic}/explain", "The explanation.")
     async def explain_topic(self, request: web.Request) -> answers.Explanation:
@@ -260,7 +288,7 @@ class Reads:
             likely_causes=explanation.likely_causes,
         )
 
-    @listing("/v1/brokers", "The brokers.", answers.Brokers, query="broker_prefix cluster")
+    @listing("/v1/brokers", "The brokers.", answers.Brokers, query="broker_prefix broker_contains cluster")
     async def list_brokers(self, request: web.Request) -> Answer:
         """Registered brokers, by cluster and address."""
         last_seen_s = self._consistency.last_seen_s
@@ -271,6 +299,7 @@ class Reads:
             "brokers",
             lambda view, wanted: lists.brokers_page(view, wanted, last_seen_s),
             parts=2,
+            known=_LIST | {"cluster", "contains"},
         )
 
     @listing("/v1/clusters", "The clusters.", answers.Clusters, query="prefix cluster")
@@ -341,12 +370,12 @@ def _response(body: bytes, tag: str) -> web.Response:
 
 
 def _wanted(request: web.Request, *, parts: int) -> Wanted:
-    """Return which part of a list is asked for.
+    """Return the part of a list that a request asks for.
 
     Args:
         parts: How many texts make a place in the list.
     """
-    limit = _number(request, "limit")
+    limit = whole_number(request, "limit")
     if limit is not None and not 1 <= limit <= lists.LIMIT_MAX:
         raise Problem(400, f"limit={limit} is not 1 to {lists.LIMIT_MAX}")
     after, cursor = None, request.query.get("cursor")
@@ -355,11 +384,14 @@ def _wanted(request: web.Request, *, parts: int) -> Wanted:
             after = place_of(cursor, parts)
         except ValueError:
             raise Problem(400, f"cursor={cursor[:40]} is no next_cursor of this list") from None
-    return Wanted(request.query.get("prefix", ""), request.query.get("cluster"), limit, after)
+    query = request.query
+    return Wanted(
+        query.get("prefix", ""), query.get("contains", "").lower(), query.get("cluster"), limit, after
+    )
 
 
-def _number(request: web.Request, name: str) -> int | None:
-    """Return a whole number that may be asked with, None if it was not said."""
+def whole_number(request: web.Request, name: str) -> int | None:
+    """Return a whole number from the query, None if the query has none."""
     text = request.query.get(name)
     if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise Problem(400, f"{name}={text[:40]} is no whole number")
@@ -367,7 +399,7 @@ def _number(request: web.Request, name: str) -> int | None:
 
 
 def _blocking(request: web.Request) -> tuple[int | None, int | None, float]:
-    """Return the index to wait beyond and its epoch, if they were said, and for how many seconds at most."""
+    """Return the index above which to wait, its epoch, and the longest wait in seconds."""
     for name in ("wait", "epoch"):
         if name in request.query and "index" not in request.query:
             raise Problem(400, f"{name} needs index")
@@ -375,4 +407,4 @@ def _blocking(request: web.Request) -> tuple[int | None, int | None, float]:
     match = _WAIT.fullmatch(wait)
     if match is None or not float(match[1]) <= WAIT_MAX_S:
         raise Problem(400, f"wait={wait[:40]} is not 0s to {WAIT_MAX_S:.0f}s, such as 30s")
-    return _number(request, "index"), _number(request, "epoch"), float(match[1])
+    return whole_number(request, "index"), whole_number(request, "epoch"), float(match[1])

@@ -23,7 +23,7 @@ _TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
 
 
 class Token:
-    """The word that those who change something must know.
+    """The token that senders of changes must know.
 
     Args:
         word: Content of ``--http-token-file``; None refuses every change.
@@ -57,7 +57,7 @@ class Token:
 
     def _log_refusal(self, request: web.Request) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._refusal_logged_at >= 1.0:  # not one line for each of a flood
+        if now - self._refusal_logged_at >= 1.0:  # a flood must not cause one line each
             self._refusal_logged_at = now
             log.warning(
                 "admin request refused reason=wrong token peer=%s path=%s", request.remote, request.path

@@ -1,4 +1,4 @@
-"""One watch: which events follow from a table's changes, from an id on, in server-sent form.
+"""One watch: the server-sent events that follow from a table's changes after an id.
 
 Pure. Ids name a revision of the table, so that in a raft group any member can go on where another one ended.
 An event without an id is a part of something larger: a watcher that ends there begins again at the id before.
@@ -24,7 +24,9 @@ from .lists import InCluster, broker_answers
 from .order import TopicOrder
 
 KINDS: Final = ("topics", "brokers", "members")
-"""What can be watched."""
+"""Kinds that are watched if none is named."""
+ALL_KINDS: Final = (*KINDS, "console")
+"""Kinds that can be watched."""
 COMMENT_S: Final = 15.0
 """Silence in seconds after which a comment is sent: it keeps proxies from closing the connection."""
 COMMENT: Final = b":\n\n"
@@ -103,6 +105,13 @@ class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
 
 
+class ConsoleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Data of ``console``: the picture of all nameservers, or its history, has changed."""
+
+    tag: Annotated[str, said("Of the picture; empty before other nameservers were asked.")]
+    happened: int
+
+
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
     """Data of ``complete``: the whole state was told; what was not named since ``reset`` is not there."""
 
@@ -140,6 +149,7 @@ class Watch:
         self._state: Place | None = None  # as of which the state is told
         self._told_of = 0  # topics of the next change, if it is larger than one look
         self._members: GroupMembers | None = None
+        self._console: ConsoleChange | None = None
         self._looked_at = 0
 
     @property
@@ -149,7 +159,7 @@ class Watch:
 
     @property
     def is_telling(self) -> bool:
-        """Return whether more follows at once."""
+        """Return whether more events are ready now."""
         return self._state is not None or self._told_of > 0
 
     def take_pause(self) -> float:
@@ -157,12 +167,17 @@ class Watch:
         looked_at, self._looked_at = self._looked_at, 0
         return PAUSE_MIN_S + looked_at * PAUSE_PER_NAME_S
 
-    def look(self, view: RouteView, members: GroupMembers) -> Steps[bytes]:
-        """Return what is to be sent next: a part of the state, or what has changed since the last look."""
+    def look(
+        self, view: RouteView, members: GroupMembers, console: ConsoleChange | None = None
+    ) -> Steps[bytes]:
+        """Return the next events to send: a part of the state, or the changes since the last look."""
         events = []
         if "members" in self._wanted.kinds and members != self._members:
             self._members = members
             events.append(event("members", members))
+        if "console" in self._wanted.kinds and console is not None and console != self._console:
+            self._console = console
+            events.append(event("console", console))
         log, place = self._log, self._place
         here = Place(self._life, log.epoch, log.revision)
         if self._state is not None and self._state[:2] == here[:2]:
@@ -216,7 +231,7 @@ class Watch:
         return events
 
     def _changes(self, view: RouteView, changes: list[Change]) -> Steps[list[bytes]]:
-        """Tell once what changed, as it is now: all of it, or as much as one look deals with."""
+        """Send once what has changed, in its present state: all of it, or as much as one look may handle."""
         kinds, place = self._wanted.kinds, self._place
         assert place is not None
         topics: dict[str, None] = {}
@@ -256,7 +271,7 @@ class Watch:
             events += self._brokers(view, above=above, removed=left, index=place.revision)
             yield
         self._place = place
-        if events:  # with the last of them the place is reached
+        if events:  # the last part brings the watcher to this place
             events[-1] = b"id: %b\n%b" % (str(place).encode(), events[-1])
         return events
 

@@ -1,4 +1,4 @@
-"""The watchers: how many there may be, and which are closed. What they are sent is in ``watch.py``."""
+"""The watchers: their bounds, and the rules by which they are closed. ``watch.py`` makes their events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from routekeeper.nameserver.modes.changes import Kind
 from routekeeper.nameserver.modes.interface import Consistency, Freshness
 from routekeeper.remoting.addresses import charged_host
 
+from .console.resources import Console
 from .lane import Lane
 from .openapi import Answer, Serves
 from .problems import HEADERS, Problem, check_query
 from .reads import Reads
-from .watch import COMMENT, COMMENT_S, KINDS, Filter, GroupMembers, Place, Watch
+from .watch import ALL_KINDS, COMMENT, COMMENT_S, KINDS, ConsoleChange, Filter, GroupMembers, Place, Watch
 
 #: Watchers at once, and those of them that may come from one host, loopback apart.
 WATCHERS_MAX: Final = 64
@@ -29,7 +30,7 @@ WATCHERS_PER_HOST: Final = 32
 LOST_S: Final = 30.0
 #: Time in seconds between two looks for what is no change of the table: members, a peer that went.
 _TICK_S: Final = 1.0
-#: Time in seconds for which what is said of the group is not asked again.
+#: Time in seconds for which the group's state is kept before it is read again.
 _MEMBERS_S: Final = 0.25
 
 
@@ -45,12 +46,14 @@ class Watchers:
         consistency: Consistency,
         reads: Reads,
         lane: Lane,
+        console: Console,
         *,
         went_on: Callable[[web.Request], None],
     ) -> None:
         self._consistency = consistency
         self._reads = reads
         self._lane = lane
+        self._console = console
         self._went_on = went_on
         self._hosts: Counter[str] = Counter()
         self._members: tuple[float, GroupMembers] | None = None
@@ -80,30 +83,38 @@ class Watchers:
             )
             await response.prepare(request)
             if request.method != "HEAD":
-                with contextlib.suppress(ConnectionError):  # it is gone
+                with contextlib.suppress(ConnectionError):  # the watcher is gone
                     await self._tell(request, response, wanted, place)
             return response
 
     async def _tell(
         self, request: web.Request, response: web.StreamResponse, wanted: Filter, place: Place | None
     ) -> None:
-        loop, reads, consistency = asyncio.get_running_loop(), self._reads, self._consistency
+        reads, consistency = self._reads, self._consistency
         watch = Watch(consistency.changes, reads.order, life=reads.life, wanted=wanted, place=place)
         # A change of brokers is noted with each change of topics, too.
         kind = Kind.BROKERS if "brokers" in wanted.kinds else Kind.TOPICS
-        if wanted.kinds == ("members",):
+        if not {"topics", "brokers"} & set(wanted.kinds):
             kind = Kind.KV
         _close_when_lost(request)
+        with self._console.watched() if "console" in wanted.kinds else contextlib.nullcontext():
+            await self._tell_all(request, response, watch, kind)
+
+    async def _tell_all(
+        self, request: web.Request, response: web.StreamResponse, watch: Watch, kind: Kind
+    ) -> None:
+        loop, reads, consistency = asyncio.get_running_loop(), self._reads, self._consistency
         said_at = loop.time()
         while not reads.ended and request.transport is not None and not request.transport.is_closing():
             view = consistency.view(Freshness.STALE)
             events = await self._lane.run(
-                watch.look(view, self._present_members()), is_wanted=lambda: request.transport is not None
+                watch.look(view, self._present_members(), self._present_console()),
+                is_wanted=lambda: request.transport is not None,
             )
             if not events and loop.time() - said_at >= COMMENT_S:
                 events = COMMENT
             if events:
-                await response.write(events)  # waits for one that reads slowly
+                await response.write(events)  # waits for a slow reader
                 said_at = loop.time()
             self._went_on(request)
             if watch.is_telling:
@@ -128,6 +139,9 @@ class Watchers:
             self._hosts[host] -= 1
             if not self._hosts[host]:
                 del self._hosts[host]
+
+    def _present_console(self) -> ConsoleChange:
+        return ConsoleChange(tag=self._console.tag, happened=self._console.happened)
 
     def _present_members(self) -> GroupMembers:
         now = asyncio.get_running_loop().time()
@@ -157,8 +171,8 @@ def _wanted(request: web.Request) -> Filter:
     query = request.query
     kinds = tuple(dict.fromkeys(query.get("kinds", ",".join(KINDS)).split(",")))
     for kind in kinds:
-        if kind not in KINDS:
-            raise Problem(400, f"kinds={kind[:40]} is none of {', '.join(KINDS)}")
+        if kind not in ALL_KINDS:
+            raise Problem(400, f"kinds={kind[:40]} is none of {', '.join(ALL_KINDS)}")
     state = query.get("state", "full")
     if state not in ("full", "none"):
         raise Problem(400, f"state={state[:40]} is none of full, none")

@@ -12,6 +12,7 @@ Here belongs code that both modes use above the route table; code of the raft mo
     changes.py         the last changes of a table, for requests that follow it
     waiters.py         requests that wait for a topic or a list to change
     history.py         why topics left
+    timeline.py        the last events of a process, for people
     explain.py         that, put into words with likely causes
     notes.py           notes on a change, with the clock
     kept_file.py       a file that follows what is in force, no matter what its disk does

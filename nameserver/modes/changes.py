@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """One change, as those see it who follow the table.
+    """One change, in the form for followers of the table.
 
     Attributes:
         topics: Topics whose own entry changed, came or went.
@@ -47,7 +47,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangeLog:
-    """The changes from some revision on, bounded in number and in names.
+    """The changes since some revision, bounded in number and in names.
 
     Attributes:
         begun: Somebody may ask for it; before that nothing is noted.
@@ -67,7 +67,7 @@ class ChangeLog:
         self.changed_at = dict.fromkeys(Kind, 0)
 
     def begin(self, view: RouteView) -> None:
-        """Note changes from here on. All that was before is unknown."""
+        """Begin to note changes. Earlier ones are unknown."""
         self.begun = True
         self.restart(view)
 
@@ -81,9 +81,9 @@ class ChangeLog:
         """Note a change that was applied; return the kinds that differ from before."""
         revision = applied.revision
         if revision <= self.revision:
-            return frozenset()  # the log began behind it
+            return frozenset()  # the log begins after that revision
         kinds = _kinds_of(applied)
-        if revision != self.revision + 1:  # something was not followed, so nobody can be told what it was
+        if revision != self.revision + 1:  # the log missed a change, so it cannot name the changes since
             self._forget(revision - 1)
             kinds = _ALL
         self.revision = revision

@@ -37,7 +37,7 @@ class Explanation:
 def explain_route(
     view: RouteView, topic: str, history: History, *, started_ms_ago: int, keeps_routes: bool
 ) -> Explanation:
-    """Say why a topic has a route or none, from the table and what is remembered.
+    """Explain why a topic has a route or none, from the table and the history.
 
     Args:
         started_ms_ago: How long this nameserver has been running.
@@ -93,7 +93,7 @@ def _causes(view: RouteView, topic: str, events: tuple[Event, ...], *, cold: boo
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return the first few of some names, and how many more there are."""
+    """Return the first few names, and the number of the others."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:NAMES_SHOWN])
     return shown if len(ordered) <= NAMES_SHOWN else f"{shown} and {len(ordered) - NAMES_SHOWN} more"

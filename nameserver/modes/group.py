@@ -23,7 +23,7 @@ HttpAddress = Annotated[str, Meta(examples=["10.0.0.4:9880"])]
 
 
 def said(text: str) -> Meta:
-    """Say in the document what a member of a body is."""
+    """Add a description of a body's member to the OpenAPI document."""
     return Meta(description=text)
 
 

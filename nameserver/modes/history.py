@@ -14,6 +14,8 @@ from typing import Final
 
 from routekeeper.nameserver.types import BrokerKey, LeaveReason
 
+from .timeline import Timeline
+
 SUBJECTS_MAX: Final = 10_000
 """Topics that are remembered of one change."""
 
@@ -25,7 +27,7 @@ EVENTS_MAX: Final = 8
 
 
 class Note(StrEnum):
-    """Events worth remembering beside departures, in the words that ``explain`` shows."""
+    """Kinds of events besides departures, in the words that ``explain`` shows."""
 
     PERMISSION_WIPED = "write permission wiped by an admin request"
     PERMISSION_ADDED = "write permission added by an admin request"
@@ -50,7 +52,7 @@ LEAVING: Final = frozenset(LeaveReason) - {LeaveReason.FENCED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change that explains what is listed."""
+    """One change that explains the present routes."""
 
     at_ms: int
     reason: LeaveReason | Note
@@ -66,10 +68,12 @@ class History:
 
     Attributes:
         departures: Brokers that left, by reason.
+        timeline: The last events of this process.
     """
 
     def __init__(self) -> None:
         self.departures: Counter[LeaveReason] = Counter()
+        self.timeline = Timeline()
         self._changes: deque[tuple[Sequence[str], Event]] = deque()
         self._names = 0
 

@@ -56,7 +56,7 @@ class Independent(Local):
         boot_id: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make one with the KV configuration found in its file; call :meth:`start` on the loop.
+        """Make a nameserver with the KV configuration of its file; call :meth:`start` on the loop.
 
         Args:
             clock: Seconds; says when work on the table has taken long enough.
@@ -116,7 +116,7 @@ class Independent(Local):
         answered: Callable[[Answer], None],
         host: str = "",
     ) -> Answer | None:
-        if not self._line.waiting:  # else what comes before may change the record
+        if not self._line.waiting:  # else earlier work in the line may change the record first
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker
@@ -231,13 +231,13 @@ class Independent(Local):
     # -- inside -------------------------------------------------------------------------------------------
 
     async def _in_line(self, steps: Steps[_T], *, sender: ConnectionId | None = None) -> _T:
-        """Return what a piece of work comes to when its turn has come."""
+        """Return the result of a piece of work, which is done when its turn has come."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         result = self._line.run(steps, partial(resolve, ended), sender=sender)
         return await ended if result is None else result
 
     def _expired(self, broker: BrokerKey) -> Steps[bool]:
-        if broker in self._liveness.silent():  # it may have been heard while this waited
+        if broker in self._liveness.silent():  # a message of the broker may have come while this waited
             yield from self._evicting(broker, LeaveReason.LEASE_EXPIRED)
         return True
 
@@ -262,7 +262,7 @@ class Independent(Local):
         """Do what a command asks for outside the table once it is applied."""
         if not isinstance(verdict, Applied):
             return
-        if not isinstance(command, Update):  # by which nobody comes or goes
+        if not isinstance(command, Update):  # a change by which no broker comes or goes
             note_change(self._history, command, verdict)
             for gone in verdict.left:
                 if self._table.view.record(gone.broker) is None:
@@ -274,4 +274,4 @@ class Independent(Local):
 
 
 def _no_matter(_: object) -> None:
-    """Nobody waits for this piece of work."""
+    """Do nothing, because nobody waits for this piece of work."""

@@ -23,6 +23,7 @@ from routekeeper.nameserver.verdicts import Verdict
 from .changes import ChangeLog, Kind
 from .explain import Explanation
 from .group import Operations
+from .timeline import Timeline
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
 """Start of the remark of an answer to something that was not applied."""
@@ -51,7 +52,7 @@ class ConsistencyError(Exception):
 
 
 class NoQuorum(ConsistencyError):
-    """Not applied, or not readable with the freshness asked: no leader, or no contact with it."""
+    """Not applied, or not readable with the requested freshness: no leader, or no contact with it."""
 
 
 class OutcomeUnknown(ConsistencyError):
@@ -180,7 +181,7 @@ class Consistency(Protocol):
         answered: Callable[[Answer], None],
         host: str = "",
     ) -> Answer | None:
-        """As :meth:`execute`, which it is not given to, for a registration (103): without a task.
+        """Decide a registration (103), as :meth:`execute` does for other requests, but without a task.
 
         Returns:
             The answer, or None if ``answered`` is called with it later, once, on the loop.
@@ -211,6 +212,13 @@ class Consistency(Protocol):
     def departures(self) -> Mapping[LeaveReason, int]:
         """Brokers that left the table since the start of this process, by reason."""
 
+    @property
+    def timeline(self) -> Timeline:
+        """The last events of this process, for people."""
+
+    def connection_of(self, broker: BrokerKey) -> ConnectionId | None:
+        """Return the open connection that a broker belongs to; None if there is none here."""
+
     def last_seen_s(self, broker: BrokerKey) -> float | None:
         """Return the age of a broker's last message to this process; None if there was none."""
 
@@ -220,9 +228,18 @@ class Consistency(Protocol):
         Also once the table is of another epoch: then ``after`` says nothing any more.
         """
 
+    def follow(self, topic: str, changed: Callable[[], None]) -> None:
+        """Have ``changed`` called whenever a topic's route may have changed, or the table is another one.
+
+        It is called while a change is applied, so it may only schedule. A topic has at most one follower.
+        """
+
+    def unfollow(self, topic: str) -> None:
+        """End :meth:`follow`."""
+
     @property
     def changes(self) -> ChangeLog:
-        """The last changes of the table, for those who follow it; who does begins the log."""
+        """The last changes of the table, for followers; the first follower begins the log."""
 
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
         """Return once something of a kind has changed above ``after``, or at the deadline.
@@ -231,7 +248,7 @@ class Consistency(Protocol):
         """
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Have a command applied and return its verdict as applied here.
+        """Have a command applied; return its verdict once it is applied here.
 
         Raises:
             NoQuorum: If it was certainly not applied.

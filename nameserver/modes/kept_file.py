@@ -1,4 +1,4 @@
-"""A file that follows what is in force on a nameserver, no matter what its disk does."""
+"""A file that follows a nameserver's state in force, even if the disk fails or hangs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE_S: Final = 2.0
 
 
 class KeptFile:
-    """Written whole, once at a time, on a thread of its own, and again until the disk takes it.
+    """A file that a thread of its own writes as a whole, again and again until the disk takes it.
 
     Changes while it is written, and in a pause behind that grows with its size, are in the next write.
 
@@ -62,12 +62,12 @@ class KeptFile:
         self._changes += 1
 
     def keep_soon(self) -> None:
-        """Have the file written for all that changes in this turn of the loop; nobody waits for it."""
+        """Have the file written for all changes of this turn of the loop; return at once."""
         if self._timer is None and self._writing is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_soon(self._keep_again)
 
     async def keep(self) -> str | None:
-        """Return once the file has all changes so far, or what went wrong."""
+        """Wait for a write of all changes so far; return None, or the reason why it failed."""
         needed = self._changes
         while self._kept < needed:
             # A write that has begun goes on when its request is given up.
@@ -137,7 +137,7 @@ class KeptFile:
             if self._kept < self._changes:
                 self.keep_soon()
         else:
-            if not self.is_failing:  # once, not at each new try
+            if not self.is_failing:  # log once, not at each new try
                 self._say(error)
             self.is_failing = True
             if not self._closed:

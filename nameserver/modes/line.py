@@ -16,15 +16,13 @@ _Piece: TypeAlias = tuple[Steps[Any], Callable[[Any], None]]
 
 SLICE_S: Final = 0.003
 """Seconds after which work makes room for the rest of the loop's work."""
-ROUNDS_YIELDED_MAX: Final = 64
-"""Rounds of the loop in a row in which work waits for what it yields to: it must end some day."""
 UNCHECKED_S: Final = 0.000_5
 """Seconds of work that ended at once after which it is noticed when the loop comes round. For less a callback
 would cost too much: lone registrations would each pay for one."""
 
 
 class Line:
-    """Runs pieces of work, those of one sender in the order in which they came, and senders in turn.
+    """Runs pieces of work: in order for each sender, and senders in turn.
 
     So one who sends many large registrations at once does not hold up all others until they are done. Each
     piece is all done before the next one begins. One that comes while nothing is under way is begun at once,
@@ -34,7 +32,6 @@ class Line:
     Args:
         clock: Seconds.
         call_soon: Calls what it is given when the loop has come round.
-        yields_to: Returns whether something else is under way that is to end first.
     """
 
     def __init__(
@@ -42,12 +39,9 @@ class Line:
         *,
         clock: Callable[[], float],
         call_soon: Callable[[Callable[[], None]], object],
-        yields_to: Callable[[], bool] | None = None,
     ) -> None:
         self._clock = clock
         self._call_soon = call_soon
-        self._yields_to = yields_to
-        self._yielded = 0  # rounds in a row
         self._until = 0.0
         self._worked_s = 0.0  # since the loop came round, or longer, in pieces that ended at once
         self._called = False
@@ -59,7 +53,7 @@ class Line:
         return len(self.waiting)
 
     def run(self, steps: Steps[_T], done: Callable[[_T], None], *, sender: Hashable = None) -> _T | None:
-        """Take a piece of work; return what it came to if it ends at once.
+        """Add a piece of work; return its result if it ends at once.
 
         Args:
             steps: Must not come to None.
@@ -92,7 +86,7 @@ class Line:
             self._call_soon(self._go_on)
 
     def _work(self, steps: Steps[_T]) -> _T | None:
-        """Make steps until the slice is over; return what they came to if they ended."""
+        """Make steps until the slice is over; return the result if the work ended."""
         try:
             while True:
                 next(steps)
@@ -108,10 +102,6 @@ class Line:
         if not self.waiting:
             return
         self._come_round()
-        if self._yields_to is not None and self._yielded < ROUNDS_YIELDED_MAX and self._yields_to():
-            self._yielded += 1
-            return
-        self._yielded = 0
         self._until = self._clock() + SLICE_S
         while self.waiting:
             sender, pieces = next(iter(self.waiting.items()))

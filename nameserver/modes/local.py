@@ -21,13 +21,14 @@ from .explain import Explanation, explain_route
 from .history import History
 from .interface import NO_QUORUM_TAG, Effects, NoQuorum
 from .kept_file import KeptFile
+from .timeline import Timeline
 from .waiters import TableWaiters
 
 logger = logging.getLogger(__name__)
 
 
 class Local:
-    """One nameserver's table and what goes with it: the part of both modes that is alike.
+    """One nameserver's table and its history: the common part of both modes.
 
     Args:
         boot_id: Random number of this process.
@@ -63,6 +64,12 @@ class Local:
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         return await self._waiters.changed(topic, after, deadline=deadline)
 
+    def follow(self, topic: str, changed: Callable[[], None]) -> None:
+        self._waiters.follow(topic, changed)
+
+    def unfollow(self, topic: str) -> None:
+        self._waiters.unfollow(topic)
+
     @property
     def changes(self) -> ChangeLog:
         """The last changes of the table."""
@@ -84,6 +91,16 @@ class Local:
     def departures(self) -> Mapping[LeaveReason, int]:
         """Brokers that left the table since the start, by reason."""
         return self._history.departures
+
+    @property
+    def timeline(self) -> Timeline:
+        """The last events of this process."""
+        return self._history.timeline
+
+    def connection_of(self, broker: BrokerKey) -> ConnectionId | None:
+        """Return the open connection that a broker belongs to; None if there is none here."""
+        contact = self._liveness.contact(broker)
+        return contact.owner if contact is not None and contact.connected else None
 
     def last_seen_s(self, broker: BrokerKey) -> float | None:
         """Return the age of a broker's last message to this process; None if there was none."""

@@ -9,7 +9,8 @@ from routekeeper.nameserver.types import BrokerKey, ConnectionId, LeaveReason
 from routekeeper.nameserver.verdicts import Applied
 from routekeeper.remoting import wall_clock
 
-from .history import Event, History, Note
+from .history import Event, History, Note, in_words
+from .timeline import EventKind
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +27,15 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
         event = Event(at_ms=at_ms, reason=note, detail=f"broker name {command.broker_name}")
         history.topics_changed(applied.topics, event)
     if applied.joined is not None:
+        history.timeline.note(EventKind.JOINED, at_ms=at_ms, subject=str(applied.joined))
         logger.info("broker registered broker=%s revision=%d", applied.joined, applied.revision)
     for gone in applied.left:
         history.departures[gone.reason] += 1
+        history.timeline.note(
+            EventKind.LEFT, at_ms=at_ms, subject=str(gone.broker), detail=in_words(gone.reason)
+        )
         if gone.reason is LeaveReason.DISPLACED and applied.joined is not None:
-            # Two brokers that nobody named, or one that moved: only its operator can tell.
+            # Two brokers with a default name, or one that moved: only the operator can tell.
             logger.warning(
                 "broker displaced broker=%s name=%s by=%s revision=%d",
                 gone.broker,

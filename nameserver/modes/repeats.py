@@ -19,7 +19,7 @@ from routekeeper.nameserver.types import ConnectionId, Request
 BODY_BYTES_MAX: Final = 2 * 1024
 #: Registrations of all connections are remembered up to this many bytes.
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
-_COST: Final = 500  # bytes that one costs beside what it is counted as
+_COST: Final = 500  # bytes of one entry besides its body
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Repeats:
             body_size=len(request.body),
             mark=mark,
             lease_ms=decoded.lease_ms,
-            # Topics of a whole registration of the version that is listed are not looked at.
+            # The topics of a whole registration are not compared if its version is the listed one.
             alone=renewal.record.complete and len(decoded.table) != 1,
             name=name,
             renewal=renewal,

@@ -103,7 +103,7 @@ async def serve(
                     case Ownership.OWNER:  # evidence as a close is
                         await mode.withdrawn(decision.broker, origin)
                         return DONE
-                    case Ownership.OLDER:  # of a former process
+                    case Ownership.OLDER:  # the goodbye of a former process
                         note_late_unregister(decision.broker, origin)
                         return DONE
             if isinstance(decision, SettingsChange):
@@ -166,7 +166,7 @@ def decide_received(
 
 
 def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge | CommandFormatError) -> Answer:
-    """Answer a request that was not done, or of which nobody knows."""
+    """Answer a request that was not applied, or whose outcome is unknown."""
     if isinstance(error, NoQuorum):
         return refusal(f"{NO_QUORUM_TAG} {error}")
     if isinstance(error, OutcomeUnknown):

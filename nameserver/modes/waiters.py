@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -34,6 +34,7 @@ class TableWaiters:
         self._numbers = count()
         # By topic, for as long as a request waits for it; each is set for an instant at a change.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._followed: dict[str, Callable[[], None]] = {}
         self._waiting = 0  # requests for a topic; each change looks, and a weak dictionary is slow to tell
         self._ended = False
 
@@ -43,7 +44,7 @@ class TableWaiters:
 
     def __bool__(self) -> bool:
         """Return whether a change has to be followed."""
-        return self._waiting > 0 or self.log.begun
+        return self._waiting > 0 or self.log.begun or bool(self._followed)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision, see :meth:`Consistency.changed`; once this has ended, at once."""
@@ -77,10 +78,22 @@ class TableWaiters:
             if waiting[found : found + 1] == [place]:
                 del waiting[found]
 
+    def follow(self, topic: str, changed: Callable[[], None]) -> None:
+        """See :meth:`Consistency.follow`."""
+        assert topic not in self._followed, "a topic has one follower"
+        self._followed[topic] = changed
+
+    def unfollow(self, topic: str) -> None:
+        """End :meth:`follow`."""
+        del self._followed[topic]
+
     def wake_affected(self, applied: Applied) -> None:
         """Wake the requests that wait for a topic or a list which a change affects."""
         if self._waiting:
             self._look(self._table.view.affected(applied, self._changes))
+        if self._followed:
+            for topic in set(self._table.view.affected(applied, self._followed)):
+                self._followed[topic]()
         if self.log.begun:
             for kind in self.log.note(applied):
                 waiting = self._lists[kind]
@@ -94,6 +107,8 @@ class TableWaiters:
         if self.log.begun:
             self.log.restart(self._table.view)
         self._look(self._changes)
+        for changed in self._followed.values():
+            changed()
         for waiting in self._lists.values():
             for _, _, waiter in waiting:
                 resolve(waiter, None)
@@ -111,7 +126,7 @@ class TableWaiters:
                 change.clear()
 
 
-def wake(waiters: set[asyncio.Future[None]]) -> None:
+def wake(waiters: Iterable[asyncio.Future[None]]) -> None:
     """Resolve all waiters."""
     for waiter in waiters:
         resolve(waiter, None)

@@ -2,7 +2,6 @@
 
 Here belongs what knows other nameservers as a client does. The wire asks it; nothing else here knows of it.
 
-    addresses.py   URL of the address server and its answers; pure
     kept.py        answers that are kept, and how many questions may be asked; pure
     asking.py      Production: the connections, the address server, deadlines
 """

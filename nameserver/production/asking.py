@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import Counter
 from typing import Final
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import ConfigError
+from routekeeper.remoting.address_server import addresses_in, url_of, wrong_address
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.http.asking import AddressServer, AddressServerFailure
 from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.route import TopicRouteData, decode_route
 from routekeeper.remoting.transport.aio import RemotingClient
-from routekeeper.remoting.transport.lookups import look_up
 
-from .addresses import addresses_in, url_of, wrong_address
 from .kept import MARK, Kept, KeptAnswers, QuestionLimit
 
 log = logging.getLogger(__name__)
@@ -41,8 +37,7 @@ _TRIES_MAX: Final = 3
 ADDRESSES_EVERY_S: Final = 120.0
 #: The same after it gave no answer.
 ADDRESSES_AGAIN_S: Final = 10.0
-#: Bytes of an address server's answer, and of a route, that are accepted.
-ADDRESSES_SIZE_MAX: Final = 64 * 1024
+#: Bytes of a route that are accepted.
 ROUTE_SIZE_MAX: Final = 4 * 1024 * 1024
 #: A larger route is decoded in a thread.
 _DECODED_HERE_MAX: Final = 16 * 1024
@@ -50,30 +45,6 @@ _DECODED_HERE_MAX: Final = 16 * 1024
 
 class _Unanswered(Exception):
     """Production gave no answer; the message says why."""
-
-
-class _Resolver(AbstractResolver):
-    """Looks names up where they do not hold threads that others need."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        lookup = look_up(host)
-        addresses = lookup.result() if lookup.done() else await asyncio.wrap_future(lookup)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in addresses
-        ]
-
-    async def close(self) -> None:
-        """Nothing is held."""
 
 
 class Production:
@@ -96,7 +67,7 @@ class Production:
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._client = RemotingClient(connect_timeout_s=_CONNECT_S)
-        self._http: aiohttp.ClientSession | None = None
+        self._server = AddressServer(within_s=QUESTION_S)
         self._kept = KeptAnswers()
         self._limit = QuestionLimit()
         self._asking: dict[str, asyncio.Task[Kept | None]] = {}
@@ -123,7 +94,7 @@ class Production:
         )
 
     def kept(self, topic: str) -> Kept | None:
-        """Return what is kept of a topic; None if it has to be asked."""
+        """Return the kept answer for a topic; None if production has to be asked."""
         if self._environment != self._settings.current.product_env_name:  # request 318 changed it
             self._environment = self._settings.current.product_env_name
             self._kept.clear()
@@ -134,7 +105,7 @@ class Production:
         return kept
 
     async def ask(self, topic: str, *, host: str, deadline: float) -> TopicRouteData | None:
-        """Return the route of a topic that nothing is kept of; None if production has or says none in time.
+        """Ask production for a topic without a kept answer; return its route, None without one in time.
 
         Args:
             host: Who wants to know.
@@ -171,8 +142,7 @@ class Production:
         if pending:
             await asyncio.wait(pending)
         await self._client.close()
-        if self._http is not None:
-            await self._http.close()
+        await self._server.close()
 
     async def _question(self, topic: str) -> Kept | None:
         route, size, result = None, 0, "unanswered"
@@ -232,41 +202,24 @@ class Production:
         return self._addrs
 
     async def _fetch(self) -> None:
-        """Ask the address server; what was known before stays if it gives none."""
+        """Ask the address server; the known addresses stay if it gives none."""
         url, again_s = self._url(), ADDRESSES_AGAIN_S
         environment = self._environment
         try:
-            addrs = addresses_in(await self._get(url))
-            if not addrs:
-                raise _Unanswered("it names no address")
+            addrs = await self._server.nameservers(url)
             if environment == self._environment:
                 if addrs != self._addrs:
                     log.info("nameservers of production env=%s addrs=%s", environment, ";".join(addrs))
                 self._addrs, again_s = addrs, ADDRESSES_EVERY_S
-        except (TimeoutError, OSError, ValueError, aiohttp.ClientError, _Unanswered) as error:
-            why = shortened(str(error) or type(error).__name__)
-            self._log.write(logging.WARNING, "addresses", "address server failed url=%s reason=%s", url, why)
+        except AddressServerFailure as error:
+            self._log.write(
+                logging.WARNING, "addresses", "address server failed url=%s reason=%s", url, str(error)
+            )
         except Exception:  # the boundary of one fetch; the nameserver goes on
             log.exception("address server failed url=%s", url)
         finally:
             self._ask_addrs_at = self._loop.time() + again_s
             self._fetching = None
-
-    async def _get(self, url: str) -> str:
-        if self._http is None:
-            self._http = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(resolver=_Resolver(), limit=4, force_close=True),
-                timeout=aiohttp.ClientTimeout(total=QUESTION_S),
-            )
-        async with self._http.get(url, allow_redirects=False) as reply:
-            if reply.status != 200:
-                raise _Unanswered(f"status {reply.status}")
-            content = b""
-            while part := await reply.content.read(ADDRESSES_SIZE_MAX):
-                content += part
-                if len(content) > ADDRESSES_SIZE_MAX:
-                    raise _Unanswered(f"its answer is above {ADDRESSES_SIZE_MAX} bytes")
-            return content.decode("utf-8", "replace")
 
     def _url(self) -> str:
         current = self._settings.current

@@ -51,12 +51,12 @@ class KeptAnswers:
         return len(self._answers)
 
     def find(self, topic: str, now: float) -> Kept | None:
-        """Return what is kept of a topic and still holds."""
+        """Return the kept answer for a topic, if it still holds."""
         kept = self._answers.get(topic)
         return kept if kept is not None and now < kept.until else None
 
     def keep(self, topic: str, route: TopicRouteData | None, now: float, *, size: int = 0) -> None:
-        """Keep an answer, and drop what does not hold any more or is too much.
+        """Keep an answer; drop answers that are too old or beyond the bounds.
 
         Args:
             size: Bytes of the answer.

@@ -1,12 +1,12 @@
-"""The Raft engine under the replicated nameserver: the only package that knows PySyncObj.
+"""The Raft engine of the replicated nameserver, and the only package that imports PySyncObj.
 
-Here belongs what makes a replicated log of any state machine; what a route is stays above.
+Here belongs code that replicates a log for any state machine; code that knows routes is above it.
 
     types.py           settings, roles, the state machine it drives
-    library.py         the library behind plain names, and the private ones that we lean on
-    pysyncobj_seam.py  the library, loaded for us alone
+    library.py         the library under public names, with the private names that we use
+    pysyncobj_seam.py  a private copy of the library
     consensus/         pure: what a member decides
-    storage/           what it keeps on disk
-    links/             how it talks to the others
+    storage/           files of a member
+    links/             connections to the other members
     node/              one engine with its clock, disk and links on the event loop
 """

@@ -1,9 +1,9 @@
-"""The Raft of PySyncObj behind plain names: the only file that knows its private ones.
+"""PySyncObj's Raft under public names: the only file that uses the library's private ones.
 
 The library elects, votes and advances the commit index; :class:`Library` drives it. Terms, votes and the
-commit rule run unchanged. What has a defect is overridden by a call of :class:`Rules`. Private methods
-can be replaced only by inheritance, so there is one subclass, and nothing inherits from it. As all this leans
-on private names, the version is pinned exactly, and each name is checked at start.
+commit rule run unchanged. Each method with a defect is overridden by a call of :class:`Rules`. Private
+methods can be replaced only by inheritance, so there is one subclass, and nothing inherits from it. Private
+names can change in any release, so the version is pinned exactly, and each name is checked at start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SyncObj: Any = module.SyncObj
 
 
 class Rules(Protocol):
-    """Decisions in the library's place; called while it runs."""
+    """Decisions that replace the library's; it calls them while it runs."""
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
     def send_vote(self, peer: str, term: int) -> None: ...
@@ -40,21 +40,21 @@ class Rules(Protocol):
         """Leader: send each peer what it lacks."""
 
     def term_begins(self, term: int) -> None:
-        """The term changes to ``term``: what was said in the one before is void."""
+        """The term changes to ``term``: forget the messages of the former one."""
 
     def state_changed(self, before: int, state: int) -> None: ...
     def leadership_begins(self) -> None:
-        """Before the first entry of the term is appended."""
+        """Prepare to lead; called before the first entry of the term is appended."""
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
-    """A member as the library wants it; looked up by name, which the library's own does in Python."""
+    """A member in the form the library wants, with a faster lookup by name than the library's class."""
 
     id: str
 
 
 class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
-    """The library's transport: its few own messages become ours."""
+    """The library's transport: it turns the library's few own messages into ours."""
 
     ready = True
 
@@ -74,15 +74,14 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
 
 
 class Library(SyncObj):  # type: ignore[misc]  # the library has no types
-    """One member's Raft state: the library's, driven by messages and ticks that come with their instant.
+    """One member's Raft state inside the library, driven by messages and ticks that carry their time.
 
-    Members have names here. ``now`` is an instant on the member's own clock, in seconds; ``log`` is what the
-    library takes for its journal.
+    Members are named by text here. ``now`` is a time on the member's own clock, in seconds; ``log`` is the
+    object that the library uses as its journal.
 
     Attributes:
-        rules: Decides in the library's place. Asked by all calls after the construction; until then
-            nobody is.
-        transferring: The election that is due, or under way, was asked for by the leader itself.
+        rules: Decides in the library's place; called by every method except the constructor.
+        transferring: The leader itself asked for the election that is due or under way.
     """
 
     # Fields of the library that are used here; its constructor sets them.
@@ -127,7 +126,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         check_library(self)
 
     def _at(self, now: float) -> None:
-        """Let the library look at this instant, and draw from this member's chance."""
+        """Set the clock and the random source that the library reads in the next call."""
         context.now, context.rng = now, self._rng
 
     # ---- its state
@@ -176,9 +175,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def answered(self) -> dict[str, float]:
-        """Leader: the instant from which each voter's last answer counts.
+        """Leader: the time from which each voter's last answer counts.
 
-        It steps down when a majority's is too old.
+        The library steps down when the answers of a majority are too old.
         """
         return self._SyncObj__lastResponseTime
 
@@ -189,7 +188,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def connected(self) -> Collection[str]:
-        """Members that are linked; one that has others to ask stands for election only while some are."""
+        """Linked members; with other voters in the group, the library stands for election only if some are
+        linked.
+        """
         return self._SyncObj__connectedNodes
 
     @connected.setter
@@ -213,19 +214,19 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- events
 
     def tick(self, now: float, *, commit_limit: int | None) -> None:
-        """Stand for election, commit, replicate: anything that is due at ``now``.
+        """Do everything that is due at ``now``: stand for election, commit, replicate.
 
-        D4: the library looks at the clock again and again. A deadline that passed in between (long, if the
-        process had to wait for its turn just there) would be an election that nobody was asked about.
+        D4: the library reads the clock several times in a tick. If an election deadline passed in between, it
+        would stand without having asked for pre-votes, so its clock stays at ``now``.
 
         Args:
-            commit_limit: D7: what a majority holds durably; the library counts the leader for every index
-                that it has, which the journal may not have yet.
+            commit_limit: D7: the index that a majority holds durably. The library counts the leader for every
+                index in its memory, which its journal may not hold yet.
         """
         self._at(now)
         self._commit_limit = commit_limit
         self.transferring = self.transfer_in_progress
-        self._SyncObj__newAppendEntriesTime = -math.inf  # what is to be sent is decided when it asks
+        self._SyncObj__newAppendEntriesTime = -math.inf  # the engine decides what is sent
         try:
             super()._onTick(0.0)
         finally:
@@ -234,7 +235,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def append_entries(
         self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[tuple[bytes, int, int]]
     ) -> None:
-        """Take ``leader`` for the leader of ``term``; ``entries`` replace all from the first's index on."""
+        """Accept ``leader`` for ``term``; ``entries`` replace all entries from the first one's index on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
         if entries:
             prev = entries[0][1] - 1
@@ -255,10 +256,10 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self._at(now)
         self._SyncObj__onMessageReceived(self._node(peer), message)
 
-    # ---- what our own rules change
+    # ---- state changes of our own rules
 
     def become_follower(self, term: int | None = None) -> None:
-        """Follow nobody, in this term or from now on in ``term``."""
+        """Become a follower without a leader, in this term or in ``term``."""
         if term is not None:
             self._SyncObj__setCurrentTerm(term, None)
         self.stop_leading()
@@ -272,7 +273,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def count_voters(self, others: Iterable[str]) -> None:
         """Count votes, matches and answers of these, and of this member."""
-        # A set of names has another order in each process; with this one a simulated seed replays.
+        # The order of a set of names differs between processes; a dict's does not, so simulated seeds replay.
         self._SyncObj__otherNodes = dict.fromkeys(map(self._node, others)).keys()
 
     def remember_vote(self, name: str) -> None:
@@ -281,12 +282,12 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__votedForNodeId = name
 
     def commit(self, index: int) -> None:
-        """Take ``index`` for committed, if it is above what is."""
+        """Commit up to ``index``, if it is above the commit index."""
         self.commit_index = commit = max(self.commit_index, index)
         self._log.setRaftCommitIndex(commit)
 
     def restored(self, index: int) -> None:
-        """State and log are those of an image at ``index``."""
+        """Set applied and commit index after a snapshot at ``index`` replaced state and log."""
         self.applied_index = index
         self.commit(index)
 
@@ -325,7 +326,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.rules.replicate()
 
     def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
-        """D7, D18: anyone who took the message answers, when the entries are durable."""
+        """D7, D18: do not answer here; the receiver of a message answers when its entries are durable."""
 
     # ---- library paths that must not run
 
@@ -338,13 +339,13 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         raise AssertionError("the engine applies entries")
 
     def _checkCommandsToApply(self) -> None:
-        """There is no command queue."""
+        """Do nothing: there is no command queue."""
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
-        """D35, D36, D37: membership is in entries of our own."""
+        """D35, D36, D37: do nothing; our own entries change the membership."""
 
     def _SyncObj__tryLogCompaction(self) -> None:
-        """D14, D28, D29: the engine takes snapshots."""
+        """D14, D28, D29: do nothing; the engine takes snapshots."""
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:
         raise AssertionError("the library's dumps are not used")

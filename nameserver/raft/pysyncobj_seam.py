@@ -1,6 +1,6 @@
-"""PySyncObj 0.3.17, loaded a second time for us alone; the installed module stays as it is.
+"""PySyncObj 0.3.17, loaded a second time for this package alone; the installed module stays unchanged.
 
-Its clock, random source, poller, journal and pickle are ours. :mod:`.library` is what uses it.
+Clock, random source, poller, journal and pickle are replaced. Only :mod:`.library` uses it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "cre
 
 
 class _NoPickle:
-    """Stands where the library has pickle: nothing is ever loaded or dumped through it."""
+    """The substitute for the library's pickle module; any use of it raises."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AssertionError(f"pickle.{name} reached: a library path that must not be used")
 
 
 class _NoPoller:
-    """The event loop does what the library's poller would."""
+    """An empty poller; the event loop does its work."""
 
     def subscribe(self, *_: object) -> None: ...
     def unsubscribe(self, *_: object) -> None: ...
@@ -33,10 +33,10 @@ class _NoPoller:
 
 
 class CallContext:
-    """Clock and chance of the call into the library that is under way: it knows only module-level ones.
+    """Clock and random source for the present call into the library, which reads both from its module.
 
-    Everything runs on one thread, and each method of :class:`.Library` that lets the library look at either
-    sets both first, so that members with different clocks can share a process (tests, simulator).
+    Everything runs on one thread, and each method of :class:`.Library` sets both before it calls the library.
+    So members with different clocks can share a process (tests, simulator).
     """
 
     now = math.nan
@@ -50,7 +50,9 @@ context: Final = CallContext()
 
 
 def restore_socket() -> None:
-    """Take back the library's own ``socket.inet_ntop``: it is for Windows, and fails elsewhere (D38)."""
+    """Undo the library's replacement of ``socket.inet_ntop``: it is for Windows, and fails elsewhere
+    (D38).
+    """
     socket.inet_ntop = _socket.inet_ntop
 
 

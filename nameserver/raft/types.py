@@ -18,11 +18,11 @@ Durability = Literal["memory", "journal", "fsync"]
 #: two cores shared by twelve busy processes, a single idle one was seen to wait up to 0.45 s for its turn: a
 #: shorter N would take that for death.
 ELECTION_TIMEOUT_MS: Final = 500
-#: Others are refused in what members say of themselves; settings allow fewer.
+#: Smaller values that a peer states are refused; settings allow no smaller one either.
 ELECTION_TIMEOUT_MS_MIN: Final = 30
 ELECTION_TIMEOUT_MS_MAX: Final = 60_000
 
-#: A smaller secret could be guessed from a recorded handshake; the MAC that it is the key of has as many.
+#: A shorter secret could be guessed from a recorded handshake. It is the key of a MAC of the same length.
 SECRET_SIZE_MIN: Final = 32
 
 
@@ -47,7 +47,7 @@ def _said(error: Any) -> object:
 def needed_to_start(
     what: object, *errors: type[Exception], reason: Callable[[Any], object] = _said
 ) -> Iterator[None]:
-    """Have errors in here keep the member from starting, with one line that says of what, and why."""
+    """Turn these errors into a RaftStartError: one line that names ``what`` and the reason."""
     try:
         yield
     except errors as error:
@@ -57,8 +57,8 @@ def needed_to_start(
 def secrets_in(content: bytes) -> tuple[bytes, ...]:
     """Return the secrets that a file holds, the preferred one first.
 
-    Two lines that are long enough are two secrets, the old one and the new one. What they are together comes
-    last: it is the secret for a member of a former version, which knows no lines.
+    Two lines that are long enough are two secrets, the old one and the new one. The whole content comes last:
+    it is the secret of a member of an older version, which reads the file as one secret.
     """
     whole = content.strip()
     lines = [line.strip() for line in whole.splitlines()]
@@ -75,7 +75,9 @@ class StopMember(Exception):
 
 
 class NotLeader(Exception):
-    """Nothing was done: only the leader changes the cluster. ``leader`` is who leads, as far as is known."""
+    """Nothing was done, because only the leader changes the cluster. ``leader`` is None if it is not
+    known.
+    """
 
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"the leader is {leader}" if leader is not None else "no leader is known")
@@ -83,7 +85,7 @@ class NotLeader(Exception):
 
 
 class ChangeRefused(Exception):
-    """Nothing was done; the text tells an operator why, and what would help."""
+    """Nothing was done; the text tells an operator why, and how to proceed."""
 
 
 class ChangeNotYet(ChangeRefused):
@@ -91,46 +93,52 @@ class ChangeNotYet(ChangeRefused):
 
 
 class ChangeUnknown(Exception):
-    """The deadline passed after the change was begun; it may still happen. The text says how far it is."""
+    """The deadline passed before the change was complete; it may still complete. The text says how far it
+    got.
+    """
 
 
 class StateMachine(Protocol):
-    """The replicated state. Everything is called on the event loop."""
+    """The replicated state. Methods run on the event loop unless they say otherwise."""
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None] | None:
-        """Apply one committed entry, all of it; a rejected command is a verdict.
+        """Apply one committed entry. A command that is rejected is applied, too: its outcome is the
+        rejection.
 
-        The state counts as that of ``index`` once all steps are made. Nothing else is asked of the machine
-        between two of them but :meth:`prepare`; an image can make the rest of them void.
+        The state belongs to ``index`` once all steps are made. Between two steps only :meth:`prepare` is
+        called. A snapshot may replace the state before the last step.
 
         Returns:
             The steps that are left, None if there are none.
 
-        Anything that it or a step raises stops the member, and the entry does not count as applied:
-        :class:`StopMember` says why, anything else is a defect or a lack of memory.
+        Any exception stops the member, and the entry does not count as applied. :class:`StopMember` says why;
+        any other exception is a defect or a lack of memory.
 
         ``live`` is False for entries that this member already had in its log when it started.
         """
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return quickly with a function that encodes the state as it is now; it runs in a thread."""
+        """Return, quickly, a function that encodes the present state; the function runs in a thread."""
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
-        """Read an image that :meth:`snapshot` made, here or on another member; runs in a thread.
+        """Read a snapshot that :meth:`snapshot` made, here or on another member; runs in a thread.
 
-        The image is the caller's: it must not be changed.
+        The caller keeps the snapshot: do not change it.
 
         Returns:
-            What replaces the state by it, quickly, on the event loop; it may never be called.
+            A quick function that replaces the state by the snapshot, to be called on the event loop, or
+            never.
 
         Raises:
             StopMember: A newer program made it.
         """
 
     def restored(self, image: bytes | bytearray) -> bytes:
-        """Return an image as an operator restores it over the state as it is; runs in a thread.
+        """Return the snapshot that an operator restores, with any mark that the machine adds; runs in a
+        thread.
 
-        The state goes back, or becomes another one. Here the machine may mark that it is no former state.
+        A restored state may be an older or an unrelated one. The machine can mark it, so that it differs from
+        every former state.
 
         Raises:
             StopMember: A newer program made it.
@@ -145,9 +153,9 @@ class RaftConfig:
         me: Identity, ``HOST:PORT``; compared as text, resolved at each dial.
         peers: Identities of all members, this one included.
         listen: Address to bind if other than ``me``.
-        secret: Shared by all members; it or certificates are needed if the bound address is not loopback.
-        other_secrets: Members may prove themselves by these, too: while the secret is changed.
-        secret_file: Where they were read; watched if it is named.
+        secret: The members' shared secret. A bound address that is not loopback needs it or certificates.
+        other_secrets: Secrets that are accepted as well while the secret is changed.
+        secret_file: The file of the secrets; read again when it changes, if it is named.
         tls_cert: PEM file with this member's certificate; it names the host of ``me``, and may be used by
             TLS servers and clients. Together with ``tls_key`` and ``tls_ca``, or none of the three.
         tls_key: PEM file with its key, without a password.
@@ -155,10 +163,12 @@ class RaftConfig:
         election_timeout_ms: N. Election timeouts are drawn from N..2N, a heartbeat leaves every N/6.
         entry_size_max: Largest payload of one entry, in bytes.
         compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
-            (or by twice the last image, if that is more).
-        http: Where operators reach this member's HTTP port, ``HOST:PORT``; told to the others, may be empty.
-        force_new_cluster: After a quorum is lost for good: become the only member of a new cluster, with the
-            data that is here, or with none. Old members are refused until their disks are emptied.
+            (or by twice the last snapshot, if that is more).
+        http: ``HOST:PORT`` where operators reach this member's HTTP port; announced to the others, may be
+            empty.
+        force_new_cluster: For a quorum that is lost for good: become the only member of a new cluster,
+            with the data of this directory, if any. Old members are refused until their disks are
+            emptied.
     """
 
     me: str
@@ -180,12 +190,11 @@ class RaftConfig:
 
     @property
     def authenticated(self) -> bool:
-        """Return whether peers prove who they are, so that what one of them says is what a member says."""
+        """Return whether peers must prove their identity, so that only members can send messages."""
         return self.secret is not None or self.tls_ca is not None
 
     def validate(self) -> None:
-        """Check what :mod:`routekeeper.nameserver.settings` does not know: the secret, which is read from its
-        file later.
+        """Check the secret, which :mod:`routekeeper.nameserver.settings` cannot, because it is read later.
 
         Raises:
             RaftStartError: It is too short.

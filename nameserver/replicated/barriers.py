@@ -1,31 +1,36 @@
-"""Barriers that make reads linearizable: which one a read waits for, and when the leader may answer one.
+"""Barriers that make reads linearizable: the barrier that a read joins, and when the leader may answer it.
 
-A read may be answered from a member's table once that holds everything that was acknowledged before the read
-arrived. A barrier finds out: the member asks the leader, *after* the read arrived; the leader, with an entry
-of its own term committed, takes its commit index and makes sure that it still led when it was asked; the
-member waits until it has applied that index. Nothing is written to the journal.
+A read may be answered from a member's table once the table holds everything that was acknowledged before the
+read arrived. A barrier ensures that. *After* the read arrived, the member asks the leader. The leader must
+have committed an entry of its own term; it takes its commit index and makes sure that it still led when it
+was asked. The member waits until it has applied that index. Nothing is written to the journal.
 
-All reads that arrive before a barrier is sent share it; reads that arrive later wait for the next one, which
-is sent when the answer is here. So reads cost a fixed number of messages a round trip, however many they are.
+All reads that arrive before a barrier is sent share it. Later ones wait for the next barrier, which is sent
+after the answer to the present one. So reads cost a fixed number of messages a round trip, for any number
+of reads.
 
-What makes a leader sure: a majority of voters, itself included, that had not left its term at some instant
-after the barrier was sent. A voter that asks says so by asking: it was in the term, after the read arrived.
-Others are asked, and echo the number of a *round* that began after the barrier arrived, in a message of the
-same term. This is the echoed clock of :mod:`routekeeper.nameserver.raft.consensus.contact` with a logical
-clock.
+A leader is sure when a majority of voters, itself included, had not left its term at some time after the
+barrier was sent. A voter that sends a barrier proves this by sending it: it was in the term after the read
+arrived. Other voters are asked. They echo the number of a *round* that began after the barrier arrived, in a
+message of the same term. This is the echoed clock of
+:mod:`routekeeper.nameserver.raft.consensus.contact` with a logical clock.
 
-Why that is enough. Let a write be acknowledged before the read arrived, in term U. If U is above the leader's
-term T, a majority voted in U before the write was acknowledged, so before the read arrived; it shares a voter
-with the majority above, which was still in T after that: a contradiction, for no term falls. If U is below T
-or is T, the leader has the entry: it won T with a majority's votes, or appended the entry itself, and what it
-states (``read_index``) covers it once an entry of its own term is committed; an answer that a follower gave
-early, by what it holds itself, is covered because ``read_index`` is never below what was stated to it. Of
-three voters, the asker and the leader are such a majority; of five, one more is asked, in a round that begins
-after the barrier came, because another member's barrier may have been sent before this read arrived. A
-barrier that waited in a buffer does no harm: it speaks of the instant at which it was sent, which is after
-its reads arrived, and the index is read later still.
+Proof: let a write be acknowledged in term U, before the read arrived, and let the leader's term be T.
 
-Pure: instants are loop times in seconds that are passed in. No lock, no future, no callback.
+- U above T is impossible. A majority voted in U before the write was acknowledged, so before the read
+  arrived. It shares a voter with the majority above, which was still in T later; but no voter's term
+  falls.
+- If U is T or below, the leader has the entry: it won T with a majority's votes, or appended the entry
+  itself. Its ``read_index`` covers the entry once an entry of its own term is committed. If a follower
+  answered early, from its own log, the leader had sent it the commit index, and ``read_index`` is never
+  below that.
+
+Of three voters, the asker and the leader are such a majority. Of five, one more is asked, in a round that
+begins after the barrier arrived, because another member's barrier may have been sent before this read
+arrived. A barrier that waited in a buffer does no harm: it was sent after its reads arrived, and the index is
+read later.
+
+Pure: times are loop times in seconds that are passed in. No lock, no future, no callback.
 """
 
 from __future__ import annotations
@@ -57,15 +62,15 @@ On quiet cores three members answer 21 to 33 thousand linearizable reads/s, with
 class Barriers:
     """The reads of one process, and the barriers that they wait for.
 
-    Barriers are numbered from 1. A read gets the number of the barrier that it joined as a ticket, and may
-    be answered once :attr:`passed` has reached it: a later barrier does for earlier reads too.
+    Barriers are numbered from 1. A read gets the number of its barrier as a ticket, and may be answered once
+    :attr:`passed` has reached it: a later barrier serves earlier reads, too.
 
     Attributes:
-        sent: Barriers sent so far, those sent again included.
+        sent: Number of barriers sent so far, repetitions included.
         passed: Reads with tickets up to this one may be answered.
-        joined: Reads of the barrier that is sent next.
-        expected: Reads to wait for before it is sent.
-        gather_until: Until when they are waited for.
+        joined: Number of reads that joined the next barrier.
+        expected: Number of reads to wait for before it is sent.
+        gather_until: Time at which it is sent without waiting for more reads.
     """
 
     def __init__(self) -> None:
@@ -75,24 +80,24 @@ class Barriers:
         self.expected = 0
         self.gather_until = 0.0
         self._gather_s = GATHER_S[0]
-        self._served = 0  # reads of the barriers that are under way
+        self._served = 0  # number of reads of the barriers under way
         self._wanted = 0  # the latest barrier that a read joined
         self._sent_at = 0.0
         self._route: Route | None = None
-        self._confirmed = 0  # the latest whose index is known
-        self._indexes: list[tuple[int, int]] = []  # (number, index) not applied yet, rising numbers
+        self._confirmed = 0  # the latest barrier with a known index
+        self._indexes: list[tuple[int, int]] = []  # (number, index) not applied yet, with rising numbers
 
     def join(self) -> int:
-        """Return the ticket of a read that arrives now: that of the next barrier to be sent."""
+        """Return the ticket of a read that arrives now: the number of the next barrier."""
         self.joined += 1
         self._wanted = self.sent + 1
         return self._wanted
 
     def to_send(self, route: Route | None, *, now: float) -> int | None:
-        """Return the number of a barrier to send now over ``route``, None if nothing is to be sent.
+        """Return the number of a barrier to send now over ``route``, None if none must be sent.
 
-        One is under way at a time. One that was sent to another leader, or over a link that is gone, has
-        no answer to wait for.
+        One is under way at a time. No answer is expected to one that went to another leader, or over a link
+        that is gone.
         """
         if route is None or self._wanted <= self._confirmed:
             return None
@@ -112,21 +117,21 @@ class Barriers:
         return self.sent
 
     def not_sent(self) -> None:
-        """Take back the last :meth:`to_send`: the message could not leave."""
+        """Undo the last :meth:`to_send`, because the message could not be sent."""
         self._route = None
 
     def confirmed(self, number: int, index: int) -> None:
-        """A leader was certain: a table applied up to ``index`` has all that barrier ``number`` asks for."""
+        """Record the leader's answer: a table that has applied ``index`` serves the reads of barrier
+        ``number``.
+        """
         if self._confirmed < number <= self.sent:
             self._confirmed = number
             self._indexes.append((number, index))
 
     def applied(self, index: int, *, now: float) -> None:
-        """Entries up to ``index`` are in this process's table."""
+        """Record that this process's table has the entries up to ``index``."""
         indexes = self._indexes
-        for at in range(
-            len(indexes) - 1, -1, -1
-        ):  # a caller that passed a later one has passed all before it
+        for at in range(len(indexes) - 1, -1, -1):  # a barrier that passed lets all earlier ones pass
             number, needed = indexes[at]
             if needed <= index:
                 del indexes[: at + 1]
@@ -139,9 +144,11 @@ class Barriers:
 
 
 class Confirmations:
-    """The leader's side of the barriers of one term: members that asked, voters that confirmed it.
+    """The leader's work for the barriers of one term: the members that asked, and the voters that confirmed
+    it.
 
-    One round is under way at a time; members that ask meanwhile get the next one. Rounds are numbered from 1.
+    One round is under way at a time; members that ask meanwhile wait for the next one. Rounds are numbered
+    from 1.
     """
 
     def __init__(self, *, term: int) -> None:
@@ -153,20 +160,20 @@ class Confirmations:
         ``voter`` is false, for it is counted anyway."""
         self.round: dict[str, ReadIndex] = {}
         """Those that the round under way is for; empty if it is over."""
-        self._round_index = 0  # what was committed when it began
+        self._round_index = 0  # commit index when the round began
         self.confirmed_by: set[str] = set()
         """Voters that have answered the round under way."""
 
     def confirms(self, member: str, round_: int) -> None:
-        """A voter answered a round: after it began, the member had not left the term."""
+        """Record a voter's answer to a round: the member had not left the term after the round began."""
         if round_ == self.number:
             self.confirmed_by.add(member)
 
     def settle(self, *, commit_index: int, voters: Collection[str]) -> list[tuple[str, ReadIndexReply]]:
-        """Return the answers that are certain now. Only while an entry of the own term is committed.
+        """Return the answers that are certain now. Call it only after an entry of the own term is committed.
 
         Args:
-            voters: Of the configuration in force; this leader counts, whether or not it is one.
+            voters: The voters of the configuration in force; this leader always counts, even as no voter.
         """
         confirmed: list[tuple[str, ReadIndexReply]] = []
         enough = majority(len(voters)) - 1  # voters beside the leader
@@ -186,7 +193,7 @@ class Confirmations:
         """Begin a round if one is needed and none is under way.
 
         Returns:
-            Its number, which voters are to be asked for; None if no round begins.
+            Its number, for the question to voters; None if no round begins.
         """
         if not self.asked or self.round:
             return None

@@ -1,12 +1,12 @@
-"""Liveness of brokers over all members: what a member reports, and how the leader judges it.
+"""Liveness of brokers over all members: the leader's copy of their reports, and its judgement.
 
 Reports decide nothing; the leader of a term gathers them in a :class:`FailureDetector` and judges by
-:func:`judge`. Both sides keep copies that are brought up to date by differences: all that changed after a
-version that the other side acknowledged. A gap (a new leader, a restarted member) shows as a base that the
-receiver does not hold; its answer names what it holds, and the next message starts there.
+:func:`judge`. Both sides keep copies and send differences: all changes after a version that the other side
+has acknowledged. After a gap (a new leader, a restarted member) the receiver does not hold a message's base.
+Its answer names the version it holds, and the next message starts there.
 
-A message is dated by its arrival: an age in it is never too great, but too small by the time for which a link
-held it up. So a broker that falls silent may stay listed for that much longer, and none goes early.
+A message is dated by its arrival. So an age in it is never too great, but it is too small by the time that
+the message was delayed. A silent broker may stay listed for that much longer, and none is evicted too early.
 
 Pure: clocks are passed in, in seconds, always the liveness clock of the process that runs the code.
 """
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, kw_only=True)
 class ReportedBy:
-    """Copy of one member's evidence. Instants are on this leader's clock."""
+    """Copy of one member's evidence. Times are on this leader's clock."""
 
     boot_id: int
     version: int = 0
@@ -53,18 +53,18 @@ class ReportedBy:
 
 
 class FailureDetector:
-    """Reports of all members to the leader of one term, and its judgement which brokers are gone.
+    """Reports of all members to the leader of one term, and its decision which brokers are gone.
 
     Args:
         members: Identities of all members, this leader included: it reports to itself. See
             :meth:`members_are`.
-        prior_term: Term of the last leader before this one that began to lead. Hearings handed over from an
-            older term are worth nothing: somebody else may have heard the broker since.
-        clock: The instant of beginning to lead.
-        judge_after_s: Two maximum election timeouts; by then anyone who has not reported is not waited for.
+        prior_term: Term of the previous leader. Times handed over from an older term are ignored, because
+            a later leader may have heard from the broker since.
+        clock: Time at which this member began to lead.
+        judge_after_s: Two maximum election timeouts; after them missing reports are not waited for.
 
     Attributes:
-        members: The copy of each member's evidence, of those that have reported.
+        members: The copy of each member's evidence, for members that have reported.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FailureDetector:
         """Begin a term.
 
         Args:
-            known_format: Of a command that is in the log already, so that every member has to know it.
+            known_format: Command format of an entry in the log, which every member must therefore know.
         """
         self.term = term
         self._known_format = known_format
@@ -89,18 +89,20 @@ class FailureDetector:
         self._leads_since = clock
         self._judge_after_s = judge_after_s
         self.members: dict[str, ReportedBy] = {}
-        # In the order of change, as Liveness keeps contacts: (youngest hearing, version).
+        # In the order of change, as Liveness keeps contacts: (last seen, version).
         self._hearings: dict[BrokerKey, tuple[float, int]] = {}
         self._version = 0
         self._judged: dict[BrokerKey, int] = {}
 
     def members_are(self, members: Collection[str]) -> None:
-        """Take over the configuration: a new member has yet to report, a removed one is gone (rule 11)."""
+        """Use another configuration: a new member has yet to report, and a removed one does not count (rule
+        11).
+        """
         self._names = frozenset(members)
         self.members = {name: known for name, known in self.members.items() if name in self._names}
 
     def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
-        """Take a report and return the answer; None if it is not for this term or of no member."""
+        """Store a report and return the answer; None if it is from another term or from no member."""
         if report.term != self.term or member not in self._names:
             return None
         known = self.members.get(member)
@@ -110,7 +112,7 @@ class FailureDetector:
             offset = clock - report.clock
             handed = report.handed if report.handed_term >= self._prior_term else ()
             for heard in (*report.contacts, *handed):
-                self.note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not in the future
+                self.note(heard.broker, min(heard.heard_at, report.clock) + offset)  # never in the future
             known.contacts.update({line.broker: _shifted(line, offset) for line in report.contacts})
             known.version = report.version
             known.counts = not report.more
@@ -130,36 +132,36 @@ class FailureDetector:
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
-        """Note members out of contact, or with another link; each counts again with its next report."""
+        """Do not count members that lost contact or have a new link until they have reported again."""
         for member in members:
             if member in self.members:
                 self.members[member].counts = False
 
     def understood(self) -> int:
-        """Return the newest command format that every member understands, as far as all have said."""
+        """Return the newest command format that every member understands, as far as all have reported it."""
         if len(self.members) < len(self._names):
             return self._known_format
         return min(member.understands for member in self.members.values())
 
     def ready(self, clock: float) -> bool:
-        """Return whether this leader may judge yet."""
+        """Return whether this leader may judge brokers yet."""
         return len(self.members) == len(self._names) or clock - self._leads_since >= self._judge_after_s
 
     def judge(
         self, records: Iterable[Record], *, in_contact: Collection[str], clock: float
     ) -> tuple[Evict, ...]:
-        """Return the evictions, in the order of the records; each revision of a record is judged only once.
+        """Return evictions in the order of the records; each revision of a record is evicted only once.
 
         Args:
-            records: Of the brokers to look at: all of them now and then, those of a report at once.
-            in_contact: Members heard within two minimum election timeouts, this one included.
+            records: The brokers to judge: all of them from time to time, those of a report at once.
+            in_contact: Members seen within two minimum election timeouts, this one included.
         """
         if not self.ready(clock):
             return ()
         counting = [
             self.members[m] for m in sorted(in_contact) if m in self.members and self.members[m].counts
         ]
-        # Somebody who is here, but has yet to report, may have a connection with anyone.
+        # A member that has yet to report may have a connection with any broker.
         complete = len(counting) == len(self._names.intersection(in_contact))
         nearest = counting[0].contacts if complete and counting else None
         hearings = self._hearings
@@ -172,12 +174,12 @@ class FailureDetector:
                     continue
                 contact = None if nearest is None else nearest.get(broker)
                 if contact is not None and contact.connected:
-                    continue  # nearly every broker: judge() would say the same at greater length
+                    continue  # nearly every broker: the short form of the same judgement
             if self._judged.get(broker) == record.revision:
                 continue
             if heard is None:
-                # Nobody knows it. From here on this is handed to the next leaders as a hearing is, or leaders
-                # that follow one another would each begin anew.
+                # No member knows the broker. From here on this time is handed to the next leader as a
+                # last-seen time; else each of several short leaders would begin to wait anew.
                 self.note(broker, self._leads_since)
             reason = judge(
                 record,
@@ -191,11 +193,13 @@ class FailureDetector:
         return tuple(found)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that a record is gone: what was heard before says nothing of a next one."""
+        """Forget a broker whose record was removed: its evidence says nothing about a next record."""
         self._hearings.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
-        """Forget brokers without a record that are silent without a connection for long, or too many."""
+        """Forget brokers without a record that have been silent without a connection for long, or are too
+        many.
+        """
 
         def stays(broker: BrokerKey, heard_at: float) -> bool:
             return clock - heard_at <= FORGET_S or is_listed(broker)
@@ -209,9 +213,10 @@ class FailureDetector:
             _forget_oldest(member.contacts, is_listed, lambda contact: contact.heard_at)
 
     def note(self, broker: BrokerKey, at: float) -> None:
-        """Note that a broker was heard, or its record made: silent it cannot have been for longer than that.
+        """Record the time at which a broker was last seen, or its record made; its silence is not longer than
+        that.
 
-        The hearing behind a record may be on its way, or have been forgotten with a former record.
+        The evidence behind a record may still be on its way, or may have been forgotten with a former record.
         """
         if at == NEVER:
             return
@@ -219,11 +224,13 @@ class FailureDetector:
         if before is not None and before[0] >= at:
             return
         self._version += 1
-        self._hearings.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
+        self._hearings.pop(broker, None)  # a dict keeps insertion order, so the latest change is last
         self._hearings[broker] = (at, self._version)
 
     def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
-        """Return hearings that changed after a version, and up to which: what is more follows later."""
+        """Return last-seen times that changed after a version, and the version they reach; the rest follows
+        later.
+        """
         later = list(takewhile(lambda broker: self._hearings[broker][1] > version, reversed(self._hearings)))
         hearings = (
             Hearing(**broker._asdict(), heard_at=self._hearings[broker][0]) for broker in reversed(later)
@@ -236,15 +243,15 @@ class FailureDetector:
 def judge(
     record: Record, contacts: Iterable[BrokerContact | None] | None, *, heard_at: float, clock: float
 ) -> LeaveReason | None:
-    """Say why a broker's record should go, or None if it stays (rule 5).
+    """Return why a broker's record should be removed, or None if it stays (rule 5).
 
-    Gone: none of the members in contact has a connection with it, and one of them says that its connection
-    closed at the record's current revision. Silent: nobody has heard it for its lease.
+    Gone: no member in contact has a connection with the broker, and one of them reports that its connection
+    closed at the record's current revision. Silent: no member has heard from the broker for its lease.
 
     Args:
-        contacts: What each member in contact says of this broker, None for one that knows nothing of it; None
-            instead of all if one of them has yet to report.
-        heard_at: The youngest hearing known, or the instant at which this leader began to lead.
+        contacts: The evidence of each member in contact, None for a member that does not know the broker.
+            None instead of all if one of them has yet to report.
+        heard_at: The latest known time at which it was seen, or the time at which this leader began to lead.
     """
     lease_s = record.lease_ms / 1000
     known = [contact for contact in contacts or () if contact is not None]

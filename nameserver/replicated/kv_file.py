@@ -1,4 +1,4 @@
-"""RocketMQ's KV file beside the replicated KV configuration: imported once, then only written."""
+"""RocketMQ's KV file beside the replicated KV configuration: imported once, afterwards only written."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _Table: TypeAlias = dict[str, dict[str, str | None]]
 
 
 class KvFile(Component):
-    """Offers the file found at the start to the group, and keeps it as the table is.
+    """Offers the file found at the start to the group, and then keeps it equal to the table.
 
-    A file that cannot be imported is no reason not to start, and is not overwritten.
+    A file that cannot be imported does not prevent the start, and is not overwritten.
 
     Attributes:
         export: Writes the file.
@@ -41,7 +41,7 @@ class KvFile(Component):
         path = self._path = Path(given.settings.current.kv_path)
         super().__init__(given)
         self._proposer = proposer
-        self._found: _Table | None = None  # None: it is broken, and stays as it is
+        self._found: _Table | None = None  # None: the file is broken and stays unchanged
         self._exports = False
         self.export = KeptFile("KV configuration", "exported", path=path, write=self._write)
         self._importer: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class KvFile(Component):
             )
 
     def start(self) -> None:
-        """Begin to import and to export."""
+        """Begin to import and to export the file."""
         if self._found is None:
             return
         self._exports = True
@@ -68,13 +68,13 @@ class KvFile(Component):
             self._importer = self._loop.create_task(self._import(self._found), name="kv import")
 
     def may_differ(self) -> None:
-        """The table's KV configuration may have changed."""
+        """Write the file again, because the table's KV configuration may have changed."""
         self.export.changed()
         if self._exports:
             self.export.keep_soon()
 
     async def close(self) -> None:
-        """Import no more; return once the file is written as the table is, or the disk hangs."""
+        """Stop the import; return once the file equals the table, or the disk hangs."""
         if self._importer is not None:
             self._importer.cancel()
             await asyncio.wait((self._importer,))
@@ -84,14 +84,14 @@ class KvFile(Component):
         try:
             await self._offer(ImportKv(table=found))
         except Exception:
-            # The file's content must not be lost for it: nothing is exported over it.
+            # The file's content must not be lost, so nothing is exported over it.
             logger.exception("KV configuration not imported file=%s", self._path)
             self._exports = False
 
     async def _offer(self, command: ImportKv) -> None:
-        """Offer the KV file found at the start to a group that has never held any KV configuration.
+        """Offer the KV file to a group that has never held any KV configuration.
 
-        Anyone who is first wins; the table rejects every later import, and then the file is only written.
+        The first member's import wins; the table rejects every later one, and then the file is only written.
         """
         while not self._table.view.kv_table():
             try:

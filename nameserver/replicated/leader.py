@@ -1,8 +1,7 @@
-"""The leader's half of this layer: what a member holds while it leads, and what it does with it.
+"""The leader's work above the engine: appending proposals, answering barriers, judging brokers.
 
-A leader appends the proposals of all members, answers their read barriers, and judges brokers by their
-reports. It decides nothing itself: :class:`Sequencer`, :class:`Confirmations` and :class:`FailureDetector`
-are pure.
+It decides nothing itself: :class:`Sequencer`, :class:`Confirmations` and :class:`FailureDetector` are pure,
+and they hold its state.
 """
 
 from __future__ import annotations
@@ -62,16 +61,16 @@ ASK_ALL_S: Final = 0.05
 
 
 class Leader(Component):
-    """State of this member while it leads, all of it of one term.
+    """State of this member while it leads, all of one term.
 
     Attributes:
         sequencer: Appends proposals in order; None if this member does not lead.
-        rounds: The barriers that it is asked for; None if it does not lead.
+        rounds: Barriers that members asked for; None if this member does not lead.
         failure_detector: Judges brokers; None before an entry of this leader's own term is applied.
-        barriers_answered: Barriers answered, to other members and to itself.
-        rounds_begun: Rounds that those needed.
-        judge_all_at: When all brokers are judged next, on the liveness clock.
-        judged_with: Members in contact when all brokers were judged last.
+        barriers_answered: Number of barriers answered, for other members and for itself.
+        rounds_begun: Number of rounds that they needed.
+        judge_all_at: Time at which all brokers are judged next, on the liveness clock.
+        judged_with: Members in contact when all brokers were last judged.
     """
 
     def __init__(
@@ -84,12 +83,12 @@ class Leader(Component):
         answer_reads: Callable[[], None],
         peer_log: LimitedLog,
     ) -> None:
-        """Make the half of a member that does not lead yet.
+        """Make the state of a member that does not lead yet.
 
         Args:
-            book: The proposals of this process, no matter who leads.
-            reporter: Makes the reports of this process, no matter who leads.
-            barriers: Those of the reads of this process, no matter who leads.
+            book: The proposals of this process, no matter which member leads.
+            reporter: Makes this process's reports, no matter which member leads.
+            barriers: The barriers of this process's reads, no matter which member leads.
             answer_reads: Answers the reads whose barriers have passed.
         """
         super().__init__(given)
@@ -102,24 +101,26 @@ class Leader(Component):
         self.rounds: Confirmations | None = None
         self.failure_detector: FailureDetector | None = None
         self.barriers_answered = self.rounds_begun = 0
-        # Reports that came before there was a failure detector, by member, each with the link it came over.
+        # Reports that arrived before there was a failure detector, by member, each with the number of its
+        # link.
         self._early: dict[str, tuple[Report, int]] = {}
-        # Commands on their way by boot id and sequence, kept until they are applied or given up, so that
-        # small ones are decoded once; large ones are kept without their topics. Those of other processes only
-        # while it leads.
+        # Commands under way by boot id and sequence, kept until they are applied or given up, so that small
+        # ones are decoded once; large ones are kept without their topics. Commands of other processes are
+        # kept only while this member leads.
         self._decoded: dict[tuple[int, int], Command] = {}
         self._mark_due = False  # the mark of this leadership could not be appended yet
-        self._near: list[str] = []  # voters, who spoke of barriers last first
+        self._near: list[str] = []  # voters, the latest sender of a barrier message first
         self._round_timer: asyncio.TimerHandle | None = None
         self._prune_at = 0.0
         self.judge_all_at = 0.0
         self.judged_with: set[str] = set()
-        self._reported_over: dict[str, int] = {}  # the link over which each member's last report came
+        self._reported_over: dict[str, int] = {}  # link number of each member's last report
 
     def update_role(self) -> None:
-        """Lead if this member leads, in its present term.
+        """Begin or end to lead, according to this member's role and term.
 
-        Also called when others ask: they may know of a new leader before its own loop turns.
+        Messages of other members call this as well: they may know of a new leader before this loop's next
+        turn.
         """
         member, term = self._member, self._member.term
         if member.role is not Role.LEADER:
@@ -133,13 +134,15 @@ class Leader(Component):
             self.mark()
 
     def mark(self) -> None:
-        """Mark in the log who leads, see FailureDetector.prior_term; again if it was not the time for it."""
+        """Append an entry that marks the leader, see FailureDetector.prior_term; try again if that is not
+        possible.
+        """
         if self._mark_due and self.sequencer is not None:
             mark = encode_batch(Batch(proposals=()))
             self._mark_due = self._member.append(mark, term=self.sequencer.term) is None
 
     def end(self) -> None:
-        """Forget all that a leader holds, if this member led."""
+        """Forget the leader's state, if this member led."""
         if self.sequencer is None:
             return
         logger.info("no longer leading term=%d", self.sequencer.term)
@@ -153,7 +156,7 @@ class Leader(Component):
     # -- proposals ----------------------------------------------------------------------------------------
 
     def take_proposals(self, member: str, message: Propose) -> None:
-        """Take another member's proposals, if this one leads in the term that they name."""
+        """Accept another member's proposals, if this one leads in their term."""
         self.update_role()
         if self.sequencer is not None and self.sequencer.term == message.term:
             self._line.run(self._taking(member, message), lambda _: None, sender=member)
@@ -167,10 +170,10 @@ class Leader(Component):
         return True
 
     def offer(self, proposal: Proposal, *, attempt: int = 1) -> None:
-        """Take a proposal of this process at once into the queue, or defer it. Only while this member leads.
+        """Queue a proposal of this process, or defer it. Only while this member leads.
 
         Args:
-            attempt: How many times its proposer has handed it over.
+            attempt: Number of times that its proposer has handed it over.
         """
         finish(self._offering(proposal, self._me, attempt=attempt))
 
@@ -182,7 +185,7 @@ class Leader(Component):
         understood = FIRST_FORMAT if detector is None else detector.understood()
         needed = format_of(proposal.command)
         if needed > FIRST_FORMAT and needed > understood:
-            # A former leader stated otherwise to the proposer, which sends it again and is answered anew.
+            # A former leader told the proposer another format. The proposer sends the proposal again.
             self._refuse(logging.WARNING, member, "format=%d understood=%d", needed, understood)
             return
         mark = (proposal.boot_id, proposal.sequence)
@@ -194,7 +197,7 @@ class Leader(Component):
                 self._refuse(logging.ERROR, member, "error=%s", error)
                 return
             if self.sequencer is not sequencer:
-                return  # it led no more, or in another term, before that was read
+                return  # it stopped leading, or changed its term, while the command was read
             self.keep_decoded(proposal, command)
         moved_at = self._member.applied_index if self._table.moved(command) else None
         pairs = self._table.unnamed_pairs(command)
@@ -206,14 +209,14 @@ class Leader(Component):
         self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
 
     def keep_decoded(self, proposal: Proposal, command: Command) -> None:
-        """Keep a command that was decoded, so that it is decoded once; of a large one all but its topics."""
+        """Keep a decoded command, so that it is decoded once; of a large one everything except its topics."""
         mark = (proposal.boot_id, proposal.sequence)
         if _is_large(proposal) and isinstance(command, RegisterBroker | Update):
             command = replace(command, topics=())
         self._decoded[mark] = command
 
     def pop_decoded(self, proposal: Proposal) -> Command | None:
-        """Return a command that is kept, and keep it no longer; None if it must be decoded."""
+        """Return a kept command and forget it; None if it must be decoded."""
         command = self._decoded.pop((proposal.boot_id, proposal.sequence), None)
         return None if _is_large(proposal) else command
 
@@ -221,14 +224,15 @@ class Leader(Component):
         """Forget a proposal of this process.
 
         Args:
-            withdraw: Take it out of this leader's queue, too: its proposer will say that it was not applied.
+            withdraw: Remove it from this leader's queue, too, because its proposer will answer "not
+                applied".
         """
         if withdraw and self.sequencer is not None:
             self.sequencer.withdraw(self._book.boot_id, sequence)
         self._decoded.pop((self._book.boot_id, sequence), None)
 
     def append(self) -> None:
-        """Append what waits, unless an entry of ours is in flight."""
+        """Append the next entry of waiting proposals, unless one is in flight."""
         sequencer = self.sequencer
         batch = None if sequencer is None else sequencer.next_batch()
         if sequencer is None or batch is None:
@@ -236,7 +240,7 @@ class Leader(Component):
         index = self._member.append(encode_batch(batch), term=sequencer.term)
         if index is None:
             if self._member.role is Role.LEADER and self._member.term == sequencer.term:
-                sequencer.not_appended()  # it hands over, perhaps in vain: the next tick tries again
+                sequencer.not_appended()  # it is handing over, perhaps in vain: the next tick retries
             else:
                 self.end()
             return
@@ -246,7 +250,7 @@ class Leader(Component):
         self._send_deferrals(sequencer.appended(index))
 
     def applied(self, index: int) -> None:
-        """Note that the entry of an index is applied: the next one may be appended."""
+        """Record that an entry is applied, so that the next one may be appended."""
         if self.sequencer is not None:
             self.sequencer.applied(index)
 
@@ -261,19 +265,21 @@ class Leader(Component):
                 for deferral in of_member:
                     self._book.defer(deferral, term=term)
             else:
-                # A lost one is no harm: the proposal is sent again.
+                # If it is lost, the proposal is sent again.
                 self._send(member, Deferred(term=term, deferrals=tuple(of_member)))
 
     # -- read barriers ------------------------------------------------------------------------------------
 
     def take_barrier(self, member: str, barrier: ReadIndex) -> None:
-        """Take a member's question, or one of this leader's own reads, see :attr:`Confirmations.asked`."""
+        """Handle a barrier of another member, or one of this leader's own, see
+        :attr:`Confirmations.asked`.
+        """
         if barrier.voter:
             index = self._member.read_index_with(member, barrier.term)
-            if index is not None:  # of three, asker and leader are enough
+            if index is not None:  # of three voters, asker and leader are a majority
                 self.barriers_answered += 1
                 self._note_voter(member)
-                # A lost one is no harm: the link is gone, and the barrier is sent again.
+                # If it is lost, the link is gone, and the barrier is sent again.
                 self._send(member, ReadIndexReply(number=barrier.number, index=index))
                 return
         rounds = self._rounds_of(barrier.term)
@@ -285,7 +291,7 @@ class Leader(Component):
         self.settle_rounds()
 
     def take_confirmation(self, member: str, answer: ReadIndexCheckReply) -> None:
-        """Take a voter's answer to a round."""
+        """Record a voter's answer to a round."""
         rounds = self.rounds
         if rounds is not None and rounds.term == answer.term:
             self._note_voter(member)
@@ -293,7 +299,7 @@ class Leader(Component):
             self.settle_rounds()
 
     def settle_rounds(self) -> None:
-        """Answer the barriers that are certain, begin a round for the others."""
+        """Answer the barriers that are certain, and begin a round for the others."""
         rounds, member = self.rounds, self._member
         if rounds is None or not (rounds.asked or rounds.round):
             return
@@ -308,7 +314,7 @@ class Leader(Component):
                 if asker == self._me:
                     self._barriers.confirmed(answer.number, answer.index)
                 else:
-                    # A lost one is no harm: the link is gone, and the barrier is sent again.
+                    # If it is lost, the link is gone, and the barrier is sent again.
                     self._send(asker, answer)
             self._answer_reads()
             index = member.read_index_in(rounds.term)
@@ -342,7 +348,7 @@ class Leader(Component):
             self._send(member, question)
 
     def _ask_all(self) -> None:
-        """Ask everybody in a round that nobody answered in time: a voter may be gone, or hang."""
+        """Ask all voters of a round that nobody answered in time: the first one may be gone, or hang."""
         self._round_timer = None
         rounds = self.rounds
         if rounds is not None and rounds.round and not self._given.closing:
@@ -352,10 +358,10 @@ class Leader(Component):
     # -- brokers ------------------------------------------------------------------------------------------
 
     def begin_to_judge(self, term: int, *, prior_term: int) -> None:
-        """Note that an entry which marks a leader is applied: if it is this one's own, it judges from now on.
+        """Begin to judge brokers, if an applied entry marks this member as the leader.
 
         Args:
-            prior_term: Of the last leader before, see :class:`FailureDetector`.
+            prior_term: The previous leader's term, see :class:`FailureDetector`.
         """
         if self._member.role is not Role.LEADER or self._member.term != term:
             return
@@ -375,10 +381,10 @@ class Leader(Component):
             self.take_report(member, report, link)
 
     def take_report(self, member: str, report: Report, link: int | None = None) -> None:
-        """Take a report, answer it, judge the brokers that it names.
+        """Store a report, answer it, and judge the brokers that it names.
 
         Args:
-            link: Over which it came; None for the present one.
+            link: The number of its link; None for the present one.
         """
         link = self._member.link_number(member) if link is None else link
         detector = self.failure_detector
@@ -393,7 +399,7 @@ class Leader(Component):
             return
         if answer.version == report.version and self._reported_over.get(member) != link:
             self._reported_over[member] = link
-            self.judge_all_at = 0.0  # its report was missing
+            self.judge_all_at = 0.0  # its report was missing until now
         if member == self._me:
             self._reporter.acknowledged(answer)
         else:
@@ -403,7 +409,7 @@ class Leader(Component):
         self._judge([record for record in unconnected if record is not None])
 
     def tick(self) -> None:
-        """Judge all brokers when it is time; the liveness clock was advanced before."""
+        """Judge all brokers when that is due. The caller has advanced the liveness clock."""
         clock, detector = self._liveness.clock, self.failure_detector
         if clock >= self._prune_at:
             self._prune_at = clock + PRUNE_PERIOD_S
@@ -416,17 +422,17 @@ class Leader(Component):
             self._judge(list(self._table.view.records()))
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that a record is gone: what was reported before says nothing of a next one."""
+        """Forget a broker whose record was removed: its evidence says nothing about a next record."""
         if self.failure_detector is not None:
             self.failure_detector.removed(broker)
 
     def listed(self, broker: BrokerKey) -> None:
-        """Note that a record was made."""
+        """Record that a broker's record was made."""
         if self.failure_detector is not None:
             self.failure_detector.note(broker, self._liveness.clock)
 
     def evict(self, eviction: Evict) -> None:
-        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
+        """Propose an eviction. Only this leader may append it, and only in the term of its judgement."""
         sequence = self._book.next_sequence()
         data = encode_command(eviction)
         self.offer(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data))
@@ -444,12 +450,14 @@ class Leader(Component):
             self.evict(eviction)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
-        """Return who has yet to report over the present link: the former one may have taken some."""
+        """Return members that have yet to report over their present link; reports over the former may be
+        lost.
+        """
         number = self._member.link_number
         return {m for m in members if m != self._me and number(m) != self._reported_over.get(m)}
 
     def in_contact(self) -> set[str]:
-        """Return the members in contact, this one included; none while it does not judge."""
+        """Return the members in contact, this one included; none while it does not judge brokers."""
         if self.failure_detector is None:
             return set()
         within_s = 2 * self._member.contact_limit

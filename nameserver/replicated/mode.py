@@ -42,6 +42,7 @@ from routekeeper.nameserver.modes.line import Line
 from routekeeper.nameserver.modes.local import Local
 from routekeeper.nameserver.modes.notes import note_change
 from routekeeper.nameserver.modes.serving import serve
+from routekeeper.nameserver.modes.timeline import GroupNotes
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.types import RaftConfig, StopMember
 from routekeeper.nameserver.routes.table import RouteTable
@@ -49,6 +50,7 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from routekeeper.nameserver.verdicts import Applied, Verdict
+from routekeeper.remoting import wall_clock
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.steps import Steps, finish
@@ -66,6 +68,7 @@ from .reporter import Reporter
 from .reports import Reports
 from .snapshots import read_snapshot, snapshot_of, snapshot_of_epoch
 from .surroundings import Surroundings
+from .under_way import EntryUnderWay
 
 logger = logging.getLogger(__name__)
 
@@ -79,18 +82,19 @@ _SHORT: Final = (Update, Touch, PutKv, DeleteKv, RegisterTopic, DeleteTopic)
 class Replicated(Local):
     """One nameserver of a group. Implements ``Consistency``, ``Mode`` and the engine's ``StateMachine``.
 
-    Make it on the running loop, then ``await start()``. A request that must wait does so in :meth:`execute`:
-    a default read for contact with a leader, at most one maximum election timeout; a linearizable one for a
-    barrier, and a write for its verdict, until the deadline. ``view(DEFAULT)`` never waits: it raises
-    NoQuorum, and the server then calls ``execute``, or ``await_view`` where it needs the view itself (HTTP).
+    Make it on the running loop, then ``await start()``. A request that must wait does so in :meth:`execute`.
+    A default read waits for contact with a leader, at most one maximum election timeout. A linearizable read
+    waits for a barrier, and a write for its outcome, until the deadline. ``view(DEFAULT)`` never waits: it
+    raises NoQuorum. The server then calls ``execute``, or ``await_view`` where it needs the view itself
+    (HTTP).
 
     Attributes:
         member: The raft member.
-        leader: Its half of everything while it leads.
-        reports: Evidence of brokers, on its way to the leader.
+        leader: Its work while it leads.
+        reports: Evidence about brokers for the leader.
         reader: Reads that wait.
         proposer: Registrations and other changes.
-        surroundings: Shared by all of these.
+        surroundings: State that all of these share.
     """
 
     def __init__(
@@ -108,21 +112,23 @@ class Replicated(Local):
 
         Args:
             boot_id: Random number of this process, 63 bits.
-            raft: The engine's settings; None for those that the settings come to.
-            on_fatal: As :class:`RaftMember`'s.
-            on_removed: Called once, with a line for the operator, when the group has removed this member,
-                which has stopped by then; the process is to end.
+            raft: The engine's settings; None to derive them from ``settings``.
+            on_fatal: As for :class:`RaftMember`.
+            on_removed: Called once, with a line for the operator, when the group has removed this member.
+                The member has stopped by then, and the process should end.
 
         Raises:
-            RaftStartError: If the raft settings are wrong.
-            FileError: If the KV file cannot be used, or its owner has to decide.
+            RaftStartError: The raft settings are wrong.
+            FileError: The KV file cannot be used, or its owner has to decide.
         """
         super().__init__(settings, effects, boot_id=boot_id, keeps_routes=True)
         raft = raft_config(settings.current) if raft is None else raft
         self._durability = raft.durability
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
+        self._group_notes = GroupNotes(self._history.timeline)
         self._before_entry: tuple[int, str, str] | None = None  # while one of several commands is applied
+        self._under_way: EntryUnderWay | None = None  # once its commands are known
         self._work_due = False
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
@@ -143,12 +149,7 @@ class Replicated(Local):
             settings=settings,
             observer=self._observer,
             work_soon=self._work_soon,
-            # Reads wait once an entry takes longer than their contact lasts: it goes before new work.
-            line=Line(
-                clock=self._loop.time,
-                call_soon=self._loop.call_soon,
-                yields_to=lambda: member.within_entry,
-            ),
+            line=Line(clock=self._loop.time, call_soon=self._loop.call_soon),
         )
         book, barriers = ProposalBook(boot_id=boot_id), Barriers()
         reporter = Reporter(self._liveness, boot_id=boot_id)
@@ -172,7 +173,7 @@ class Replicated(Local):
         """Recover, bind the raft port, take part; does not wait for a quorum.
 
         Raises:
-            RaftStartError: With one line for the operator.
+            RaftStartError: One line for the operator.
         """
         await self._member.start()
         self._tick()
@@ -189,8 +190,21 @@ class Replicated(Local):
             raise FreshnessNotOffered("a linearizable read needs a barrier first")
         return self._table.view
 
-    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
-        return await self.reader.await_view(freshness, deadline=deadline)
+    async def await_view(
+        self, freshness: Freshness, *, deadline: float, topic: str | None = None
+    ) -> RouteView:
+        """Return the view with this freshness, see :meth:`Consistency.await_view`.
+
+        Args:
+            topic: The only topic that the caller reads. An entry that is being applied and cannot change
+                its route is not waited for, however long it takes.
+        """
+        otherwise = None if topic is None else partial(self._is_untouched, topic)
+        return await self.reader.await_view(freshness, deadline=deadline, otherwise=otherwise)
+
+    def _is_untouched(self, topic: str) -> bool:
+        """Return whether the entry that is being applied is known and cannot change the topic's route."""
+        return self._under_way is not None and not self._under_way.may_change(topic)
 
     def join_barrier(self, passed: BarrierPassed) -> int:
         return self.reader.join(passed)
@@ -219,7 +233,9 @@ class Replicated(Local):
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
         if request.code in READS:
             freshness = Freshness(self.settings.current.route_freshness)
-            return await self.reader.await_view(freshness, deadline=deadline)
+            of_topic = request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+            topic = request.ext_fields.get("topic") if of_topic else None
+            return await self.await_view(freshness, deadline=deadline, topic=topic)
         if request.code == RequestCode.QUERY_DATA_VERSION:
             await self.reader.await_contact(deadline=deadline - ANSWER_MARGIN_S)
         return self._table.view
@@ -231,7 +247,7 @@ class Replicated(Local):
         return await self.proposer.propose(command, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        # Behind the registrations that came over it.
+        # Registrations that came over the connection go first.
         self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None, sender=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
@@ -269,7 +285,7 @@ class Replicated(Local):
         )
 
     def raft_status(self) -> GroupStatus:
-        """Return the raft member's figures, and what this layer counts beside them since the start."""
+        """Return the raft member's figures, and this layer's counters since the start."""
         member = self._member
         figures = member.status() | {
             "refused_reads": self.reader.refused,
@@ -284,13 +300,13 @@ class Replicated(Local):
         return msgspec.convert(figures, GroupStatus)
 
     async def close(self) -> None:
-        """Hand leadership over, write what is pending, answer anyone who still waits, stop."""
+        """Hand leadership over, write pending data, answer all waiting requests, and stop."""
         if self.surroundings.closing:
             return
         self.surroundings.closing = True
         self._waiters.end()
         self.surroundings.line.clear()
-        async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
+        async with asyncio.TaskGroup() as group:  # each waits a while for the disk
             group.create_task(self._kv_file.close())
             group.create_task(self._member.close())
             group.create_task(self._settings_file.close())
@@ -300,7 +316,7 @@ class Replicated(Local):
     # -- once a turn of the loop --------------------------------------------------------------------------
 
     def _work_soon(self) -> None:
-        """Report, send and append once after everything that is ready in this turn of the loop."""
+        """Report, send and append once, after all callbacks of this turn of the loop."""
         if not self._work_due and not self.surroundings.closing:
             self._work_due = True
             self._loop.call_soon(self._work)
@@ -310,7 +326,7 @@ class Replicated(Local):
         if self.surroundings.closing:
             return
         if self.reports.send_due():
-            self.proposer.hand_over()  # a report of a connection precedes the command that came over it
+            self.proposer.hand_over()  # a report of a connection must precede the command that came over it
         self.leader.mark()
         self.leader.append()
         self.proposer.decide_deferred()
@@ -325,13 +341,14 @@ class Replicated(Local):
         self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         self.reports.tick()
         self.leader.tick()
+        self._note_group()
         self._peer_log.tell_suppressed()
         self._work()
 
     # -- the engine's side --------------------------------------------------------------------------------
 
     def member_changed(self) -> None:
-        """Act on the member's role, term, leader and links, any of which may have changed."""
+        """React to possible changes of the member's role, term, leader and links."""
         if self.surroundings.closing:
             return
         links, member = self.surroundings.links, self._member
@@ -342,11 +359,22 @@ class Replicated(Local):
         self.leader.update_role()
         self.reports.leader_changed(linked_anew=leader in links and links[leader] != before.get(leader))
         self.reader.log_contact()
+        self._note_group()
         self.leader.settle_rounds()
         self._work_soon()
 
+    def _note_group(self) -> None:
+        member = self._member
+        self._group_notes.look(
+            at_ms=wall_clock.now_ms(),
+            leader=member.leader,
+            term=member.term,
+            in_contact=member.in_contact(),
+            refused=(self.reader.refused, self.proposer.refused),
+        )
+
     def take_message(self, member: str, data: bytes) -> None:
-        """Take a message of another member."""
+        """Handle a message of another member."""
         if self.surroundings.closing:
             return
         try:
@@ -380,11 +408,11 @@ class Replicated(Local):
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
         """Apply one entry, see :class:`StateMachine`.
 
-        Each of its commands is there at once, for anyone who reads; the entry is not one step.
+        Each command is visible to readers at once; the entry as a whole is applied in several steps.
         """
         try:
             batch = decode_batch(payload)
-            # All are read before the first is applied: a member that does not understand one applies none.
+            # All are read before the first is applied: a member that does not understand one must apply none.
             commands = []
             for proposal in batch.proposals:
                 command = self.leader.pop_decoded(proposal)
@@ -393,11 +421,13 @@ class Replicated(Local):
                 commands.append(command)
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
-        # The table first, and all of it: what follows is of this process alone, and a defect there must not
-        # make this member's table differ.
+        # All of the table first: the rest concerns this process alone, and a defect there must not make this
+        # member's table differ from the others'.
         in_steps = sum([work_of(proposal.command) for proposal in batch.proposals]) > STEP_WORK or not all(
             isinstance(command, _SHORT) for command in commands
         )
+        if in_steps:
+            self._under_way = EntryUnderWay(commands, self._table)
         if in_steps and len(commands) > 1:
             self._before_entry = self._digests()
         verdicts: list[Verdict] = []
@@ -411,8 +441,9 @@ class Replicated(Local):
                 verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
-        # No step ends between the last command and the end of the entry: the table is that of the index then.
-        self._before_entry = None
+        # No step ends between the last command and the end of the entry, so the table belongs to the index
+        # now.
+        self._before_entry = self._under_way = None
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
                 if isinstance(verdict, Applied):
@@ -433,7 +464,7 @@ class Replicated(Local):
 
     @property
     def _digests_applied(self) -> tuple[int, str, str]:
-        """Those of the applied index: the table may be within the entry behind it."""
+        """Return the digests at the applied index; the table itself may hold a part of the next entry."""
         return self._before_entry or self._digests()
 
     def _digests(self) -> tuple[int, str, str]:
@@ -441,9 +472,11 @@ class Replicated(Local):
         return view.revision, view.digest(), view.state_digest()
 
     def _after_change(self, command: Command, applied: Applied, *, live: bool) -> None:
-        """Do what an applied change asks for outside the table; effects only for entries applied live."""
+        """Do the work outside the table that an applied change requires; effects only for entries applied
+        live.
+        """
         if type(command) is Update and not self._waiters:
-            return  # nearly always: topics alone, which nobody waits for
+            return  # nearly always: only topics, for which no request waits
         if applied.kv_changed:
             self._kv_file.may_differ()
         for gone in applied.left:
@@ -464,22 +497,22 @@ class Replicated(Local):
                 self._effects.notify_min_broker(change)
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return what encodes the state as it is now, see :class:`StateMachine`."""
+        """Return a function that encodes the present state, see :class:`StateMachine`."""
         return snapshot_of(self._table, self._led_term)
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
-        """Read a state image in a thread, see :class:`StateMachine`."""
+        """Read a snapshot in a thread, see :class:`StateMachine`."""
         return partial(self._install, *read_snapshot(image))
 
     def restored(self, image: bytes | bytearray) -> bytes:
-        """Return an operator's image as a newer epoch, see :class:`StateMachine`."""
+        """Return an operator's snapshot as a newer epoch, see :class:`StateMachine`."""
         return snapshot_of_epoch(image, after=self._table.view.epoch)
 
     def _install(self, table: RouteTable, led_term: int) -> None:
         """Replace the state by a prepared one."""
         self._table.adopt(table)
         self._led_term = led_term
-        self._before_entry = None
+        self._before_entry = self._under_way = None
         self.proposer.table_replaced(term=led_term)
         self._liveness.table_replaced()
         self._kv_file.may_differ()

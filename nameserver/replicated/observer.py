@@ -1,4 +1,4 @@
-"""Hooks for the simulator, which watches the members of a group. A member that serves has an idle one."""
+"""Hooks for the simulator, which watches the members of a group. A serving member's hooks do nothing."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from .peer_messages import Report
 
 
 class Observer:
-    """Called at that very moment, on the loop; this one does nothing.
+    """Called on the loop at the time of each event; this class does nothing.
 
-    A derived class may look at everything, and changes nothing.
+    A derived class may read everything, and must change nothing.
     """
 
     def applying(self, command: Command) -> None:
-        """Note that the table is about to take a command of the entry that is applied."""
+        """Notice that the table is about to apply a command."""
 
     def applied(self, command: Command, verdict: Verdict) -> None:
-        """Note that the table has taken it; no request was answered yet."""
+        """Notice that the table has applied a command; no request is answered yet."""
 
     def settled(self, verdict: Verdict) -> None:
-        """Note the verdict on a change of this process; it is passed on once the entry is applied."""
+        """Notice the outcome of a change of this process, which is passed on once the entry is applied."""
 
     def renewed(self, answer: Answer) -> None:
-        """Note that a registration which changes nothing is answered without the log."""
+        """Notice that a registration without changes is answered without the log."""
 
     def heard(self, broker: BrokerKey, *, registers: bool) -> None:
-        """Note that a broker registered or sent a heartbeat over a connection to here."""
+        """Notice that a broker registered or sent a heartbeat over a connection to this member."""
 
     def withdrawn(self, broker: BrokerKey) -> None:
-        """Note that a broker said goodbye over a connection to here."""
+        """Notice that a broker unregistered over a connection to this member."""
 
     def reporting(self, report: Report) -> None:
-        """Note a report of this member to the leader."""
+        """Notice a report of this member to the leader."""
 
     def evicting(self, eviction: Evict, sequence: int) -> None:
-        """Note that this leader proposes an eviction, under this sequence of its process."""
+        """Notice that this leader proposes an eviction, under this sequence of its process."""

@@ -1,12 +1,12 @@
-"""Messages between the nameservers of a group beside the log: proposals, liveness reports, barriers.
+"""Messages between the nameservers of a group, outside the log: proposals, liveness reports, barriers.
 
-Messages travel over the members' authenticated links, in order on each link. Form: one byte format version,
-then msgpack, positional. A later version may append fields with defaults; a kind of message that an older
-member could not understand has a newer format, and is sent only to a member that has said that it knows it
-(rule 7): members say so in their reports, the leader in its acknowledgements.
+Messages travel over the members' authenticated links, in order on each link. A message is one byte of format
+version and then positional msgpack. A later version may append fields with defaults. A kind of message that
+an older member could not understand has a newer format, and is sent only to members that know it (rule 7):
+members state the format that they know in their reports, and the leader in its acknowledgements.
 
-Instants are seconds on the sender's liveness clock, beside that clock's reading; the receiver turns them into
-ages, then into instants of its own.
+Times are seconds on the sender's liveness clock, sent with that clock's reading. The receiver turns them into
+ages, and these into times of its own clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Item = TypeVar("_Item")
 
 
 class PeerMessageError(Exception):
-    """A member sent bytes that are no message of ours, or of a newer format."""
+    """A member sent bytes that are no known message, or of a newer format."""
 
 
 Instant = Annotated[float, msgspec.Meta(le=1e12)]
@@ -45,7 +45,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class _OfBroker(_Wire, frozen=True):
-    """Base of statements about one broker: its key, and the youngest hearing of it."""
+    """Base of statements about one broker: its key, and the time at which it was last seen."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -60,9 +60,10 @@ class BrokerContact(_OfBroker, frozen=True):
     """Evidence of one member about one broker, from its own connections.
 
     Attributes:
-        closed_at: When its connection closed or it said goodbye; None if neither, or it was heard since.
-        closed_revision: The record's revision that the closing speaks of; None if there was no record.
-        unregistered: It said goodbye.
+        closed_at: Time at which its connection closed or it unregistered; None if neither, or if it was
+            seen since.
+        closed_revision: The record's revision at that time; None if there was no record.
+        unregistered: It unregistered.
     """
 
     connected: bool
@@ -72,16 +73,16 @@ class BrokerContact(_OfBroker, frozen=True):
 
 
 class Hearing(_OfBroker, frozen=True):
-    """The youngest hearing of one broker that a leader counts."""
+    """The latest time at which a broker was seen, as a leader counts it."""
 
 
 def size_of(line: _OfBroker) -> int:
-    """Return a bound of the bytes that a contact or a hearing of a broker takes in a message."""
+    """Return an upper bound of the bytes that a contact or a last-seen time takes in a message."""
     return 4 * (len(line.cluster_name) + len(line.broker_addr)) + 64
 
 
 def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_size: int) -> Iterator[list[_Item]]:
-    """Yield items in their order, as many at a time as have such a size; none is split, or left out."""
+    """Yield items in order, in parts of at most ``part_size``; a larger item is a part of its own."""
     part: list[_Item] = []
     total = 0
     for item in items:
@@ -95,19 +96,19 @@ def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_size: in
 
 
 class Report(_Wire, frozen=True, tag=1):
-    """A member's evidence, to the leader of ``term``: what changed after ``base`` up to ``version``.
+    """A member's evidence for the leader of ``term``: changes after version ``base`` up to ``version``.
 
     Attributes:
-        boot_id: Of the reporting process; versions of two lives are not compared.
-        base: Version that the leader acknowledged; 0 makes the report full.
+        boot_id: The reporting process; versions of two processes are not compared.
+        base: Version that the leader acknowledged; 0 for a full report.
         clock: Reading of the reporter's liveness clock.
-        hearings_seen: Version of the leader's hearings that the reporter holds.
-        handed: Hearings counted by the leader of ``handed_term``, until the first acknowledgement of this
-            term; then empty.
+        hearings_seen: Version of the leader's last-seen times that the reporter holds.
+        handed: Last-seen times that the leader of ``handed_term`` counted, until the first
+            acknowledgement of this term; then empty.
         understands: Newest command format that the reporter can apply.
         reads: Newest format of these messages that it knows.
-        more: Another part follows, which begins at ``version``: until the last one has come nothing is known
-            of the brokers that it may speak of.
+        more: Another part follows, which begins at ``version``. Until the last part has arrived, nothing
+            is known of the brokers that it may name.
     """
 
     term: int
@@ -125,15 +126,15 @@ class Report(_Wire, frozen=True, tag=1):
 
 
 class Acknowledgement(_Wire, frozen=True, tag=2):
-    """The leader's answer to a report; ``version`` is what it holds now, also if the report had a gap.
+    """The leader's answer to a report; ``version`` is the version it holds now, even after a gap.
 
     Attributes:
-        boot_id: Of the report.
+        boot_id: That of the report.
         clock: Reading of the leader's liveness clock.
-        hearings: Youngest hearings that changed after ``hearings_base`` up to ``hearings_version``.
+        hearings: Last-seen times that changed after ``hearings_base`` up to ``hearings_version``.
         reads: Newest format of these messages that the leader knows.
-        understood: Newest command format that every member can apply, as far as the leader knows; a
-            command of a newer one is not to be proposed (rule 7).
+        understood: Newest command format that every member can apply, as far as the leader knows.
+            Commands of a newer format must not be proposed (rule 7).
     """
 
     term: int
@@ -148,10 +149,10 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
 
 
 class Propose(_Wire, frozen=True, tag=3):
-    """Commands for the log, to the leader of ``term``; no other may take them.
+    """Commands for the log, to the leader of ``term``; no other leader may append them.
 
     Attributes:
-        attempts: How many times its sender has handed over each of them, this time included.
+        attempts: How many times the sender has handed over each of them, this time included.
     """
 
     term: int
@@ -163,7 +164,7 @@ class Deferral(_Wire, frozen=True):
     """One proposal that was not appended: decide again once everything up to ``index`` is applied.
 
     Attributes:
-        attempt: Which of the copies that were handed over this answers: others may be appended yet.
+        attempt: Number of the copy that this answers; other copies may still be appended.
     """
 
     boot_id: int
@@ -173,18 +174,18 @@ class Deferral(_Wire, frozen=True):
 
 
 class Deferred(_Wire, frozen=True, tag=4):
-    """The leader's answer to proposals that its table or an entry already appended makes moved."""
+    """The leader's answer to proposals that its table, or an entry already appended, makes *moved*."""
 
     term: int
     deferrals: tuple[Deferral, ...]
 
 
 class ReadIndex(_Wire, frozen=True, tag=5):
-    """To the leader of ``term``: what must be applied here before reads are answered that wait for this?
+    """Ask the leader of ``term`` for the index that must be applied before waiting reads are answered.
 
     Attributes:
-        number: Of the sender's barrier.
-        voter: The sender votes; having sent this in ``term`` it stands by its leader.
+        number: Number of the sender's barrier.
+        voter: The sender is a voter; by sending this in ``term`` it confirms the leader.
     """
 
     term: int
@@ -200,7 +201,7 @@ class ReadIndexReply(_Wire, frozen=True, tag=6):
 
 
 class ReadIndexCheck(_Wire, frozen=True, tag=7):
-    """The leader of ``term`` asks a voter whether it is in that term still."""
+    """The leader of ``term`` asks a voter whether it is still in that term."""
 
     term: int
     number: int
@@ -230,7 +231,7 @@ def decode(data: bytes) -> Message:
     """Read one message.
 
     Raises:
-        PeerMessageError: The sender is broken or newer than this program.
+        PeerMessageError: The sender is broken, or newer than this program.
     """
     if not data or not 1 <= data[0] <= FORMAT:
         found = data[0] if data else "none"

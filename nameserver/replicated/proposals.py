@@ -1,11 +1,12 @@
 """Commands on their way into the log: the proposer's book, and the leader's queue.
 
-The proposer learns a verdict by applying, never from an answer; what it sent may be sent again at once after
-a leader change or a lost link, because a command applies at most once and never over anything newer than it
-saw. A request that is decided again becomes another command: that is proposed only when no copy of the
-former one can be applied any more, or the request would take effect twice. The leader gathers proposals that
-arrive while a commit is in flight into the next entry. It does not append a registration that is certain to
-be *moved*: it names the entry after which to decide again.
+The proposer learns an outcome by applying the entry, never from an answer. After a leader change or a lost
+link it may send a proposal again at once, because a command applies at most once, and never over a newer
+state than it saw. A request that is decided again becomes another command. This is proposed only when no copy
+of the former command can be applied any more; else the request could take effect twice.
+
+The leader gathers proposals that arrive while a commit is in flight into the next entry. It does not append a
+registration that is certain to be *moved*: it names the entry after which to decide again.
 
 Pure: deadlines are loop times in seconds that are passed in.
 """
@@ -43,7 +44,7 @@ BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 RESEND_S: Final = 1.0
 """A proposal without any verdict is sent again after this time, though leader and link seem unchanged."""
 
-#: Work of an entry: as long as that takes to apply, members are behind the leader and serve no reads. It is
+#: Largest work of an entry. While members apply it, they are behind the leader and serve no reads. It is
 #: measured in bytes of uncompressed commands: some 20,000 topics that are registered, 40,000 that are removed
 #: or 2,000 small commands. That is 20 ms on one processor core. A larger command has an entry to itself.
 _ENTRY_WORK_MAX: Final = 2 * 1024 * 1024
@@ -67,17 +68,17 @@ Registrant: TypeAlias = tuple[BrokerKey, ConnectionId]
 
 
 class PendingProposal(msgspec.Struct, kw_only=True):
-    """One proposal of this process that has no outcome yet.
+    """One proposal of this process without an outcome.
 
     Attributes:
-        entered: When it was made.
-        deadline: When its request must be answered.
-        on_outcome: Waits for its outcome; None if nobody does.
-        registrant: Registers by it; None if it is no registration.
-        route: Term and link number it was last handed to; None before that.
-        handed_at: When that was.
-        attempts: How many times it was handed over.
-        copies: The term of each log that it may have reached, as often as it may have.
+        entered: Time at which it was made.
+        deadline: Time by which its request must be answered.
+        on_outcome: Called with its outcome; None if no request waits.
+        registrant: The broker and connection that register by it; None if it is no registration.
+        route: Term and link number of its last recipient; None before the first.
+        handed_at: Time at which it was last handed over.
+        attempts: Number of times that it was handed over.
+        copies: The term of each log that it may have reached, once for each copy.
     """
 
     proposal: Proposal
@@ -92,26 +93,26 @@ class PendingProposal(msgspec.Struct, kw_only=True):
 
     @property
     def in_doubt(self) -> bool:
-        """False if it certainly is in no log from which it has yet to be applied here."""
+        """Return whether it may be in some log from which it is not applied here yet."""
         return bool(self.copies)
 
 
 class ProposalBook:
-    """Proposals of one process, from the decision to the verdict or the deadline."""
+    """Proposals of one process, from the decision to the outcome or the deadline."""
 
     def __init__(self, *, boot_id: int) -> None:
         self.boot_id = boot_id
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, PendingProposal] = {}
-        # Of those: proposals that the leader behind the latest route may not have yet, and proposals that a
-        # leader deferred, with its term and the index that must be applied before deciding again. Most turns
-        # of the loop find both empty.
+        # Among those: proposals that the present leader may not have yet; and proposals that a leader
+        # deferred, with its term and the index that must be applied before deciding again. In most turns both
+        # are empty.
         self._fresh: dict[int, PendingProposal] = {}
         self._deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
-        self._stale_at = math.inf  # before that nothing is sent again over the same route
+        self._stale_at = math.inf  # until then nothing is sent again over the same route
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -120,11 +121,11 @@ class ProposalBook:
         return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
-        """Return whether one more command of this size may be on its way."""
+        """Return whether there is room for one more command of this size."""
         return self._bytes + len(command) <= BOOK_BYTES_MAX
 
     def next_sequence(self) -> int:
-        """Return a number for a proposal that nobody waits for."""
+        """Return a number for a proposal for which no request waits."""
         self._sequence += 1
         return self._sequence
 
@@ -137,7 +138,7 @@ class ProposalBook:
         on_outcome: OnOutcome | None = None,
         registrant: Registrant | None = None,
     ) -> int:
-        """Enter a command; returns its sequence."""
+        """Enter a command; return its sequence."""
         sequence = self.next_sequence()
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
         self._waiting[sequence] = self._fresh[sequence] = PendingProposal(
@@ -147,10 +148,10 @@ class ProposalBook:
         return sequence
 
     def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[PendingProposal]:
-        """Yield proposals that the leader behind this route lacks, the oldest first; see :meth:`handed`.
+        """Yield proposals that the leader at this route lacks, the oldest first; see :meth:`handed`.
 
         Args:
-            understood: A newer format than that is not for this leader, see :meth:`beyond`.
+            understood: The newest format for this leader; for proposals of newer ones see :meth:`beyond`.
         """
         if route != self._route or now >= self._stale_at:
             self._route = route
@@ -170,10 +171,10 @@ class ProposalBook:
     def handed(
         self, waiting: PendingProposal, route: tuple[int, int], *, now: float, may_reach_log: bool
     ) -> None:
-        """Note that a proposal was handed to a leader.
+        """Record that a proposal was handed to a leader.
 
         Args:
-            may_reach_log: It left this process. In the leader's own process that is known only later, see
+            may_reach_log: It left this process. In the leader's own process this is known only later, see
                 :meth:`appended`.
         """
         waiting.route = route
@@ -185,18 +186,18 @@ class ProposalBook:
         self._stale_at = min(self._stale_at, now + RESEND_S)
 
     def appended(self, sequence: int, *, term: int) -> None:
-        """Note that this process itself, as leader, appended one of its own proposals."""
+        """Record that this process, as leader, appended one of its own proposals."""
         waiting = self._waiting.get(sequence)
         if waiting is not None:
             waiting.copies.append(term)
 
     def defer(self, deferral: Deferral, *, term: int) -> None:
-        """Note that the leader of ``term`` did not append a copy of a proposal, see :meth:`released`.
+        """Record that the leader of ``term`` did not append a copy of a proposal, see :meth:`released`.
 
-        Only the answer to the newest copy counts. A leader takes copies in the order in which they were
-        sent, over one link after the other: by then it has decided on all that can ever reach it, and those
-        that it appended are not behind the index that it names. The answer to an older copy says nothing of
-        a newer one, which may have found the way into the log free.
+        Only the answer to the newest copy counts. A leader gets copies in the order in which they were sent,
+        over one link after the other. So it has then decided on all copies that can ever reach it, and any
+        that it appended are not after the index that it names. The answer to an older copy says nothing about
+        a newer one, which may have been appended.
         """
         waiting = self._waiting.get(deferral.sequence)
         if waiting is None or deferral.boot_id != self.boot_id:
@@ -208,10 +209,10 @@ class ProposalBook:
                 self._deferred[deferral.sequence] = (term, deferral.index)
 
     def applied(self, term: int) -> None:
-        """Note that an entry of this term was applied here, and its proposals are struck out.
+        """Record that an entry of this term was applied here, and its proposals were removed.
 
-        A leader's first entry follows all that can ever be committed of the terms before. So a copy that was
-        handed to a leader of those has been applied here, and had its verdict, or never will be.
+        A leader's first entry follows all entries of former terms that can ever be committed. So a copy that
+        was handed to a former leader has been applied here and had its outcome, or never will be applied.
         """
         if term <= self._applied_term:
             return
@@ -221,19 +222,20 @@ class ProposalBook:
                 waiting.copies = [of for of in waiting.copies if of >= term]
 
     def released(self, *, applied_index: int) -> tuple[int, ...]:
-        """Return deferred proposals to decide again: that leader's log is applied so far, or is over.
+        """Return deferred proposals to decide again: the entry that they wait for is applied, or the term is
+        over.
 
-        Each copy handed to this leader or to one before is then applied, was not taken, or never will be:
+        Each copy handed to this leader or a former one is then applied, was not appended, or never will be:
         see :meth:`defer`.
         """
-        # The index alone does not do: it may be another leader's entry.
+        # The index alone is not enough: it may be another leader's entry.
         applied = (self._applied_term, applied_index)
         return tuple(sequence for sequence, needed in self._deferred.items() if needed <= applied)
 
     def beyond(self, understood: int) -> tuple[int, ...]:
-        """Return proposals of a newer format than that which can be decided again, in an older one.
+        """Return proposals of a newer format than ``understood`` that can be decided again, in an older one.
 
-        The others wait until they are understood, or until it is known that they are in no log.
+        The others wait until the format is understood, or until they are known to be in no log.
         """
         return tuple(
             sequence
@@ -242,7 +244,7 @@ class ProposalBook:
         )
 
     def remove(self, sequence: int) -> PendingProposal | None:
-        """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
+        """Remove a proposal: it has its outcome, or its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)
         if waiting is not None:
             self._bytes -= len(waiting.proposal.command)
@@ -255,7 +257,7 @@ class ProposalBook:
 
 
 class _Queued(msgspec.Struct, frozen=True):
-    """A proposal that waits for the log, its proposer, and the broker whose record its command would move."""
+    """A proposal that waits for the log, its proposer, and the broker whose record it would change."""
 
     proposal: Proposal
     member: str
@@ -279,7 +281,7 @@ def _work_of(queued: _Queued) -> int:
 
 
 class Sequencer:
-    """Queue of the leader of one term: decides which proposals it appends next.
+    """Queue of the leader of one term: decides which proposals are appended next.
 
     One entry at a time is in flight; proposals that arrive meanwhile go together into the next one.
     """
@@ -288,9 +290,9 @@ class Sequencer:
         self.term = term
         self._queue: deque[_Queued] = deque()
         self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
-        # Brokers with a command here; the index of the latest that is in flight, None while one is queued.
+        # Brokers with a command here: the index of its entry in flight, or None while it is queued.
         self._touching: dict[BrokerKey | None, int | None] = {}
-        self._held: list[_Queued] = []  # to be deferred, behind something still queued
+        self._held: list[_Queued] = []  # to be deferred until a queued command has its index
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0
         self._applied = 0
@@ -305,18 +307,18 @@ class Sequencer:
         attempt: int = 1,
         pairs: int = 0,
     ) -> Deferral | None:
-        """Take a proposal for the log.
+        """Queue a proposal for the log.
 
         Args:
             command: The proposal's command, decoded.
             member: Its proposer.
-            moved_at: The leader's table, applied up to this index, already is younger than it names.
+            moved_at: The leader's table, applied up to this index, is already newer than the command names.
             attempt: How many times its proposer has handed it over.
-            pairs: Topics of a broker that the command changes and does not name.
+            pairs: Number of the broker's topics that the command changes and does not name.
 
         Returns:
-            A deferral to send back now; None if it was taken, is here already, or its deferral follows with
-            the next entry.
+            A deferral to send back now. None if the proposal was queued, was here already, or gets its
+            deferral with the next entry.
         """
         broker: BrokerKey | None = getattr(command, "broker", None)
         queued = _Queued(proposal, member, broker, attempt, pairs)
@@ -350,12 +352,12 @@ class Sequencer:
         return Batch(proposals=tuple(queued.proposal for queued in taken))
 
     def not_appended(self) -> None:
-        """Put the batch back, as it was: the log takes nothing right now."""
+        """Put the batch back unchanged, because nothing can be appended now."""
         self._queue.extendleft(reversed(self._batch))
         self._batch = ()
 
     def withdraw(self, boot_id: int, sequence: int) -> None:
-        """Take a proposal out of the queue, whose proposer will say that it was not applied."""
+        """Remove a proposal from the queue, because its proposer will answer "not applied"."""
         self._known.discard((boot_id, sequence))
         for queued in self._queue:
             if queued.mark == (boot_id, sequence):
@@ -365,7 +367,7 @@ class Sequencer:
                 return
 
     def appended(self, index: int) -> tuple[tuple[str, Deferral], ...]:
-        """Note where the batch went; returns the deferrals that waited for it, with whom to tell."""
+        """Record the index of the batch; return the deferrals that waited for it, each with its proposer."""
         self._in_flight = index
         still_queued = {queued.broker for queued in self._queue}
         for queued in self._batch:
@@ -383,8 +385,8 @@ class Sequencer:
         return tuple(released)
 
     def applied(self, index: int) -> None:
-        """Forget what is applied."""
+        """Forget the entries up to ``index``, which are applied."""
         self._applied = max(self._applied, index)
-        if self._in_flight <= self._applied:  # of what is here only that entry has an index
+        if self._in_flight <= self._applied:  # only the entry in flight has an index
             self._known = {queued.mark for queued in (*self._batch, *self._queue)}
             self._touching = {broker: None for broker, at in self._touching.items() if at is None}

@@ -1,8 +1,8 @@
 """The proposer: a registration or another change of this process, from its decision to its answer.
 
-Registrations that change nothing are answered without the log where that is allowed. All other changes enter
-the :class:`.proposals.ProposalBook`, which decides when they are sent again; a verdict is learnt by applying,
-and one timer ends all that have none in time. The leader's half is in :mod:`.leader`.
+Registrations without changes are answered without the log where that is allowed. All other changes enter the
+:class:`.proposals.ProposalBook`, which decides when they are sent again. The outcome is learnt by applying
+the entry, and one timer ends all requests that have none in time. The leader's work is in :mod:`.leader`.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ LATE_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class _Registering:
-    """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
+    """A registration under way: decided, proposed, and decided again if the record has moved. It has no task.
 
     Attributes:
         answered: Called once with the answer, unless that was known at once.
-        host: Where it comes from.
-        renewal: What it was answered by without the log.
-        broker: Its sender, once it is decoded.
+        host: The host that sent it.
+        renewal: Its answer without the log, if it got one.
+        broker: Its sender, once the request is decoded.
     """
 
     request: Request
@@ -90,13 +90,13 @@ class _Registering:
 
 
 class Proposer(Component):
-    """Answers registrations, and takes changes of this process through the log.
+    """Answers registrations, and takes this process's changes through the log.
 
     Attributes:
-        book: Proposals of this process that have no outcome yet.
-        refused: Changes answered "not applied".
-        unknown: Changes answered "may apply yet".
-        commit_times: From the entry of a change into the book to its verdict, applied here.
+        book: Proposals of this process without an outcome.
+        refused: Number of changes answered "not applied".
+        unknown: Number of changes answered "may apply yet".
+        commit_times: Time from the entry of a change into the book to its outcome, applied here.
     """
 
     def __init__(
@@ -120,9 +120,10 @@ class Proposer(Component):
         self._registering: Counter[Registrant] = Counter()  # registrations without an answer yet
         self._repeats = Repeats()
         self._timer: asyncio.Handle | None = None
-        self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
-        self._settled: list[tuple[OnOutcome, Verdict]] = []  # by the entry that is being applied
-        # Of proposals whose outcome is unknown: a verdict that comes after all dates evidence.
+        self._timer_at = math.inf  # kept here, because some of uvloop's handles do not know it
+        self._settled: list[tuple[OnOutcome, Verdict]] = []  # outcomes of the entry that is being applied
+        # Proposals with unknown outcome: if one is applied later after all, it still dates the broker's
+        # evidence.
         self._late: OrderedDict[int, Registrant] = OrderedDict()
 
     # -- registrations ------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ class Proposer(Component):
         return None if answer is PROPOSED else answer
 
     def _begin(self, on: _Registering) -> Steps[Answer]:
-        """Decode and decide; :data:`PROPOSED` if the answer comes later."""
+        """Decode and decide; return :data:`PROPOSED` if the answer comes later."""
         decoded = yield from decoding_registration(on.request)
         if isinstance(decoded, Answer):
             return decoded
@@ -171,10 +172,10 @@ class Proposer(Component):
     def renew(
         self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
     ) -> Answer | Command:
-        """Answer what changes nothing, if this process may vouch for the record (rule 3).
+        """Answer a request that changes nothing, if this process may vouch for the record (rule 3).
 
         Args:
-            registration: It is one, not a heartbeat or a question.
+            registration: It is a registration, not a heartbeat or a question.
         """
         broker, lease_s = renewal.record.broker, renewal.record.lease_ms / 1000
         in_contact = self._member.in_contact()
@@ -194,15 +195,15 @@ class Proposer(Component):
         return (broker, origin) in self._registering
 
     def closed(self, origin: ConnectionId) -> None:
-        """Note the end of a connection."""
+        """Forget a closed connection."""
         self._repeats.forget(origin)
 
     def _decide(self, on: _Registering, decoded: Registration) -> Steps[Answer]:
-        """Decide on the table as it is; :data:`PROPOSED` if that is proposed and the answer comes later."""
+        """Decide on the present table; return :data:`PROPOSED` if a command is proposed."""
         settings = self._settings.current
         try:
-            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences,
-            # once every member knows those.
+            # The table may be stale: then the registration is decided again. Nearly all commands are
+            # differences, once every member knows those.
             decision = yield from decide_received(
                 self._table,
                 self._liveness,
@@ -232,10 +233,10 @@ class Proposer(Component):
         return PROPOSED
 
     def _no_room(self, decoded: Registration, host: str) -> Steps[Answer | None]:
-        """Refuse a broker that is not listed and for which the table has no room, as far as it goes here.
+        """Refuse a broker that is not listed and has no room in the table, as far as this member can tell.
 
-        Such a broker is neither noted nor proposed: there is no end of names that a stranger can register,
-        and members remember for minutes who registered.
+        Such a broker is neither recorded nor proposed. A stranger can register any number of names, and
+        members remember for minutes which brokers registered.
         """
         settings = self._settings.current
         limits = table_limits(settings, host)
@@ -259,17 +260,17 @@ class Proposer(Component):
                 answer = refusal_of(on.request, outcome)
             else:
                 answer = answer_for(command, outcome, self._settings.current)
-        except Exception as error:  # the boundary of one request
+        except Exception as error:  # one request's failure must not stop the others
             answer = self._failed(on, error)
         self._answer(on, answer)
 
     def _decide_again(self, on: _Registering) -> Steps[Answer]:
         try:
-            # Decoded anew: a hundred large ones that wait for their verdicts are not kept decoded.
+            # Decoded again: a hundred large ones that wait for their outcomes must not be kept decoded.
             decoded = yield from decoding_registration(on.request)
             assert isinstance(decoded, Registration), "it was decoded before"
             return (yield from self._decide(on, decoded))
-        except Exception as error:  # the boundary of one request
+        except Exception as error:  # one request's failure must not stop the others
             return self._failed(on, error)
 
     def _failed(self, on: _Registering, error: Exception) -> Answer:
@@ -290,7 +291,7 @@ class Proposer(Component):
     # -- proposals ----------------------------------------------------------------------------------------
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Propose a command and wait for its verdict.
+        """Propose a command and wait for its outcome.
 
         Raises:
             NoQuorum, OutcomeUnknown, CommandTooLarge, CommandFormatError: As :meth:`Mode.propose`.
@@ -311,10 +312,10 @@ class Proposer(Component):
         on_outcome: OnOutcome,
         registrant: Registrant | None = None,
     ) -> Steps[int]:
-        """Enter a command in the book; ``on_outcome`` is called later, and ends before anything else happens.
+        """Enter a command in the book; ``on_outcome`` is called later, and must not wait.
 
         Args:
-            registrant: Registers by this command.
+            registrant: The broker and connection that register by this command.
 
         Returns:
             The proposal's sequence.
@@ -327,7 +328,7 @@ class Proposer(Component):
             and isinstance(command, Limited)
             and command.limits is not None
         ):
-            # No member may apply what another would reject: this one judges alone, before it proposes.
+            # No member may apply a command that another rejects, so this one checks it before it proposes.
             rejected = self._table.excess(command)
             if rejected is not None:
                 raise NoRoom(rejected.remark)
@@ -355,7 +356,7 @@ class Proposer(Component):
         return sequence
 
     def hand_over(self) -> None:
-        """Give the leader the proposals that it does not have yet."""
+        """Hand the leader the proposals that it does not have yet."""
         if not self.book:
             return
         now, term, leader = self._loop.time(), self._member.term, self._member.leader
@@ -379,13 +380,13 @@ class Proposer(Component):
                 self.book.handed(pending, route, now=now, may_reach_log=True)
 
     def take_deferrals(self, message: Deferred) -> None:
-        """Take a leader's answer to proposals of this process."""
+        """Handle a leader's answer to proposals of this process."""
         for deferral in message.deferrals:
             self.book.defer(deferral, term=message.term)
         self._work_soon()
 
     def decide_deferred(self) -> None:
-        """Decide again what a leader deferred, and differences that a member does not know."""
+        """Decide again proposals that a leader deferred, and differences that some member does not know."""
         for sequence in self.book.released(applied_index=self._member.applied_index):
             self._end(sequence, Moved(revision=self._table.revision))
         if self._reporter.understood < FORMAT_VERSION:
@@ -393,23 +394,23 @@ class Proposer(Component):
                 self._end(sequence, Moved(revision=self._table.revision))
 
     def table_replaced(self, *, term: int) -> None:
-        """Settle what cannot have its verdict any more: a snapshot came in place of entries.
+        """End proposals that can have no outcome any more, because a snapshot replaced the entries.
 
         Args:
-            term: Of the last leader that began to lead in the snapshot.
+            term: Term of the last leader that the snapshot knows.
         """
-        # All callbacks run later: this is called amid the engine's work.
+        # All callbacks run later, because this is called during the engine's work.
         for pending in [pending for pending in self.book if pending.in_doubt]:
             unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
             self._end(pending.proposal.sequence, unknown_yet, later=True)
-        # Differences are decided again: revisions of another table may be the same by chance.
+        # Differences are decided again: revisions of another table may be equal by chance.
         for sequence in self.book.beyond(FIRST_FORMAT):
             self._end(sequence, Moved(revision=self._table.revision), later=True)
         self.book.applied(term)
-        self._repeats.clear()  # this table may have the same revision
+        self._repeats.clear()  # the new table may have the same revision
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
-        """Take the verdict on a proposal of this process; :meth:`answer_settled` follows."""
+        """Record the outcome of a proposal of this process; :meth:`answer_settled` follows."""
         pending = self.book.remove(sequence)
         if pending is not None:
             self.commit_times.observe(self._loop.time() - pending.entered)
@@ -422,7 +423,7 @@ class Proposer(Component):
             self._settled.append((pending.on_outcome, verdict))
 
     def answer_settled(self, *, index: int) -> None:
-        """Pass on the verdicts of the entry that was just applied."""
+        """Pass on the outcomes of the entry that was just applied."""
         settled, self._settled = self._settled, []
         for on_outcome, verdict in settled:
             try:
@@ -431,7 +432,7 @@ class Proposer(Component):
                 logger.exception("a change was not answered index=%d", index)
 
     def end(self) -> None:
-        """Answer all that still wait."""
+        """Answer all waiting requests."""
         for pending in list(self.book):
             self._give_up(pending)
 
@@ -439,7 +440,7 @@ class Proposer(Component):
         """Forget a proposal; return the callback that waits for its outcome.
 
         Args:
-            late: Its verdict may come yet. If not, it is taken out of this member's own queue as leader.
+            late: It may still be applied. If not, it is removed from this member's own queue as leader.
         """
         self._leader.forget_proposal(sequence, withdraw=not late)
         pending = self.book.remove(sequence)
@@ -452,7 +453,7 @@ class Proposer(Component):
         return pending.on_outcome
 
     def _give_up_at(self, until: float) -> None:
-        """Set the one timer for all that wait: nearly all have their verdict long before it fires."""
+        """Set the one timer for all waiting proposals; nearly all have their outcome long before it fires."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_at(until, self._give_up_late), until
@@ -468,7 +469,9 @@ class Proposer(Component):
             self._give_up_at(min(pending.deadline for pending in self.book) - ANSWER_MARGIN_S)
 
     def _give_up(self, pending: PendingProposal) -> None:
-        """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
+        """End a proposal without an outcome in time: not applied if it never left this process, else
+        unknown.
+        """
         why = self._reader.why_not()
         outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
         if pending.in_doubt:
@@ -476,7 +479,7 @@ class Proposer(Component):
         self._end(pending.proposal.sequence, outcome)
 
     def _end(self, sequence: int, outcome: Moved | ConsistencyError, *, later: bool = False) -> None:
-        """Forget a proposal that has no verdict, and pass on another outcome instead."""
+        """Forget a proposal that was not applied, and pass on another outcome instead."""
         unknown = isinstance(outcome, OutcomeUnknown)
         on_outcome = self._forget(sequence, late=unknown)
         self.unknown += unknown

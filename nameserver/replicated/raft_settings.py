@@ -1,4 +1,4 @@
-"""The raft engine's settings, from the nameserver's."""
+"""The raft engine's settings, derived from the nameserver's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
     """Return the engine's settings; reads the shared secret, if one is named.
 
     Raises:
-        RaftStartError: If the secret cannot be read.
+        RaftStartError: The secret cannot be read.
     """
     secret: bytes | None = None
     others: tuple[bytes, ...] = ()

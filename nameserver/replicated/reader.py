@@ -1,7 +1,6 @@
 """Reads that wait: for contact with a leader, or for a barrier that makes them linearizable.
 
-Which barrier a read waits for is decided in :mod:`.barriers`; the leader's half of barriers is in
-:mod:`.leader`.
+:mod:`.barriers` decides which barrier a read joins; the leader's work for barriers is in :mod:`.leader`.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from routekeeper.nameserver.modes.interface import BarrierPassed, Freshness, NoQuorum
@@ -32,17 +32,17 @@ ANSWER_MARGIN_S: Final = 0.05
 
 
 class _Joined(NamedTuple):
-    """Reads that joined one barrier: until when they wait, and the functions to call when it ends."""
+    """Reads that joined one barrier: their deadline, and the functions to call at its end."""
 
     deadline: float
     callbacks: list[BarrierPassed]
 
 
 class Reader(Component):
-    """The reads of this process that wait, and the contact with a leader that they wait for.
+    """The waiting reads of this process, and the contact with a leader that they wait for.
 
     Attributes:
-        refused: Reads refused because their freshness could not be had, on the wire and over HTTP.
+        refused: Number of reads refused for lack of freshness, on the wire and over HTTP.
     """
 
     def __init__(
@@ -53,45 +53,51 @@ class Reader(Component):
         self._barriers = barriers
         self._leader = leader
         self._reporter = reporter
-        # A process begins without contact; then each loss and each return is logged.
+        # A process begins without contact; afterwards each loss and each return is logged.
         self._out_since: float | None = self._loop.time()
-        self._contact_waiters: set[asyncio.Future[None]] = set()
+        self._contact_waiters: dict[asyncio.Future[None], Callable[[], bool] | None] = {}
         self._contact_timer: asyncio.TimerHandle | None = None
-        self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
+        self._waiting: dict[int, _Joined] = {}  # by barrier, with rising numbers
         self._late_timer: asyncio.TimerHandle | None = None
-        self._asking: asyncio.Handle | None = None  # is going to ask: in this turn, or when enough was waited
+        self._asking: asyncio.Handle | None = None  # the next send, now or after gathering
         self._asks_soon = False
-        self._joined_latest = 0  # the barrier joined last, and by whom
+        self._joined_latest = 0  # the latest barrier that a read joined, and its callback
         self._joined_by: BarrierPassed | None = None
 
-    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
-        """Return the view with this freshness, waiting for contact with a leader or a barrier if need be.
+    async def await_view(
+        self, freshness: Freshness, *, deadline: float, otherwise: Callable[[], bool] | None = None
+    ) -> RouteView:
+        """Return the view with this freshness; wait for contact with a leader or for a barrier if necessary.
 
         A default read waits until the deadline, but no longer than one maximum election timeout.
 
+        Args:
+            otherwise: Returns whether a default read need not wait for the entry that is being applied.
+                It is called while only that entry prevents contact.
+
         Raises:
-            NoQuorum: If there was no contact, or no barrier, in time.
+            NoQuorum: There was no contact, or no barrier, in time.
         """
         try:
             if freshness is Freshness.LINEARIZABLE:
                 await self.await_barrier(deadline=deadline)
             elif freshness is Freshness.DEFAULT:
                 longest = self._loop.time() + 2 * self._member.contact_limit
-                await self.await_contact(deadline=min(deadline, longest))
+                await self.await_contact(deadline=min(deadline, longest), otherwise=otherwise)
         except NoQuorum:
             self.refused += 1
             raise
         return self._table.view
 
     def end(self) -> None:
-        """Answer all that still wait."""
+        """Answer all waiting reads."""
         wake(self._contact_waiters)
         self._refuse(up_to=math.inf)
 
     # -- contact with a leader ----------------------------------------------------------------------------
 
     def why_not(self) -> str:
-        """Say why this member cannot serve, beginning with what the wire's remark is known for."""
+        """Return why this member cannot serve, beginning with the usual words of the wire's remark."""
         member = self._member
         if waiting := member.waiting_for:
             return f"no leader, the first start waits for {', '.join(waiting)}"
@@ -110,7 +116,7 @@ class Reader(Component):
         return f"too much is under way at leader {member.leader}"
 
     def log_contact(self) -> None:
-        """Log once when contact was lost or found, and wake reads that wait for it."""
+        """Log each loss and return of contact once, and wake reads that wait for it."""
         member, now, here = self._member, self._loop.time(), self._member.in_contact()
         if here and self._out_since is not None:
             after_s, self._out_since = now - self._out_since, None
@@ -120,15 +126,19 @@ class Reader(Component):
             logger.info("contact lost leader=%s term=%d", member.leader, member.term)
         self._wake_in_contact()
 
-    async def await_contact(self, *, deadline: float) -> None:
+    async def await_contact(self, *, deadline: float, otherwise: Callable[[], bool] | None = None) -> None:
         """Return once this member is in contact with a leader.
 
+        If only the entry that is being applied prevents contact, return also if ``otherwise`` allows it.
+
         Raises:
-            NoQuorum: If it was not by the deadline.
+            NoQuorum: It was not in contact by the deadline.
         """
         while not self._member.in_contact() and not self._given.closing and self._loop.time() < deadline:
+            if otherwise is not None and self._member.in_contact_behind_entry() and otherwise():
+                return
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._contact_waiters.add(waiter)
+            self._contact_waiters[waiter] = otherwise
             self._wake_in_contact()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -136,7 +146,7 @@ class Reader(Component):
             except TimeoutError:
                 break
             finally:
-                self._contact_waiters.discard(waiter)
+                self._contact_waiters.pop(waiter, None)
         if not self._member.in_contact():
             raise NoQuorum(f"name server not ready: {self.why_not()}")
 
@@ -149,20 +159,23 @@ class Reader(Component):
     def _look_again(self) -> None:
         self._contact_timer = None
         if not self._given.closing:
+            if self._contact_waiters and self._member.in_contact_behind_entry():  # once for all of them
+                waiters = self._contact_waiters.items()
+                wake([waiter for waiter, otherwise in waiters if otherwise is not None and otherwise()])
             self._wake_in_contact()
 
     # -- barriers -----------------------------------------------------------------------------------------
 
     @property
     def barriers_sent(self) -> int:
-        """Barriers sent so far, those sent again included."""
+        """Return the number of barriers sent so far, repetitions included."""
         return self._barriers.sent
 
     async def await_barrier(self, *, deadline: float) -> None:
-        """Return once the table here misses nothing that was acknowledged before this call.
+        """Return once the table here has everything that was acknowledged before this call.
 
         Raises:
-            NoQuorum: If that was not reached by the deadline.
+            NoQuorum: That was not reached by the deadline.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self.join(lambda number, error: resolve(waiter, error))
@@ -196,7 +209,7 @@ class Reader(Component):
         return number
 
     def take_index(self, answer: ReadIndexReply) -> None:
-        """Take the leader's answer to a barrier."""
+        """Handle the leader's answer to a barrier."""
         self._barriers.confirmed(answer.number, answer.index)
         self.answer_waiting()
 
@@ -206,7 +219,7 @@ class Reader(Component):
             self._send(member, ReadIndexCheckReply(term=question.term, number=question.number))
 
     def answer_waiting(self) -> None:
-        """Let reads go whose barrier is passed, and send the next one."""
+        """Answer reads whose barrier has passed, and send the next barrier."""
         if not self._waiting:
             return
         self._barriers.applied(self._member.applied_index, now=self._loop.time())
@@ -235,18 +248,18 @@ class Reader(Component):
             self._barriers.not_sent()
 
     def _route(self) -> Route | None:
-        """Return where a barrier goes now; None if it can go nowhere."""
+        """Return the recipient of a barrier sent now; None if there is none."""
         term, leader = self._member.term, self._member.leader
         if leader == self._me:
             return term, leader, 0
         if leader is None or leader not in self._links or self._reporter.term != term:
             return None
-        if self._reporter.leader_reads < BARRIER_FORMAT:  # it has not said so yet, or is older
+        if self._reporter.leader_reads < BARRIER_FORMAT:  # it has not stated its format yet, or is older
             return None
         return term, leader, self._links[leader]
 
     def _gather(self, now: float) -> None:
-        """Send a barrier in the next turn of the loop, or later if more reads are waited for."""
+        """Send a barrier in the next turn of the loop, or later to gather more reads."""
         barriers = self._barriers
         if barriers.joined >= barriers.expected or now >= barriers.gather_until:
             self._ask_soon()
@@ -254,7 +267,7 @@ class Reader(Component):
             self._asking = self._loop.call_at(barriers.gather_until, self._ask_now)
 
     def _ask_soon(self) -> None:
-        """Ask once after everything that is ready in this turn of the loop."""
+        """Send a barrier once, after all callbacks of this turn of the loop."""
         if not self._asks_soon:
             self._asks_soon = True
             if self._asking is not None:
@@ -266,7 +279,7 @@ class Reader(Component):
         self.ask()
 
     def _end_barrier(self, number: int, error: NoQuorum | None) -> None:
-        if number == self._joined_latest:  # refused before it was sent: who joins it now is not known yet
+        if number == self._joined_latest:  # refused before it was sent: the next read must join it anew
             self._joined_latest = 0
         for callback in self._waiting.pop(number).callbacks:
             try:
@@ -275,7 +288,9 @@ class Reader(Component):
                 logger.exception("reads failed after their barrier number=%d", number)
 
     def _refuse_late(self) -> None:
-        """Refuse reads whose deadline has come: one timer serves all, the oldest ones have the first one."""
+        """Refuse reads whose deadline has passed. One timer serves all; the oldest reads have the first
+        deadline.
+        """
         self._late_timer = None
         self._refuse(up_to=self._loop.time())
         first = next(iter(self._waiting.values()), None)

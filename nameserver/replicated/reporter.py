@@ -1,4 +1,4 @@
-"""One member's reports of brokers, and what leaders acknowledged of them.
+"""One member's reports of brokers, and the part of them that leaders acknowledged.
 
 The leader's side is :mod:`.failure_detector`. Pure: clocks are passed in, in seconds, always the liveness
 clock of the process that runs the code.
@@ -33,21 +33,21 @@ FRESH_SHARE: Final = 0.75
 PART_BYTES: Final = 1024 * 1024
 """A report is sent in parts of about this many bytes, as the leader's hearings are in its answers."""
 
-_OUTSTANDING_MAX: Final = 8  # reports whose acknowledgement may still come; younger ones contain the older
+_OUTSTANDING_MAX: Final = 8  # reports that may still be acknowledged; newer ones contain the older
 
 
 class Reporter:
-    """Makes one process's reports, and keeps what leaders acknowledged.
+    """Makes one process's reports, and keeps the acknowledged state.
 
     Attributes:
-        is_due: A report is to be sent as soon as there is a leader to send it to.
+        is_due: A report must be sent as soon as there is a leader.
     """
 
     def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
         self._liveness = liveness
         self._boot_id = boot_id
         self.is_due = False
-        self._number = 0  # of the last report
+        self._number = 0  # number of the last report
         self.heard_acknowledged: dict[BrokerKey, float] = {}
         """Youngest hearing of each broker by this member that a leader acknowledged."""
         self._handed: dict[BrokerKey, float] = {}
@@ -71,10 +71,10 @@ class Reporter:
         """Newest command format that the leader of this term may append: all members understand it."""
 
     def lead_by(self, term: int) -> bool:
-        """Note that the leader of ``term`` is known; the first report to it is full.
+        """Record the leader of ``term``; the first report to it is full.
 
         Returns:
-            Whether that is news.
+            Whether this is a new term.
         """
         if term == self.term:
             return False
@@ -88,10 +88,10 @@ class Reporter:
         return self._last_at is None or self._liveness.clock - self._last_at >= REPORT_PERIOD_S
 
     def reports(self, part_bytes: int = PART_BYTES) -> tuple[Report, ...]:
-        """Return what changed here since the last acknowledged report, in parts, nearly always one.
+        """Return the changes since the last acknowledged report, in parts, nearly always one.
 
-        They are to be sent in this order: each builds on the one before. Hearings that are handed over come
-        first, then changes, the oldest first.
+        They must be sent in this order, because each builds on the one before. Last-seen times that are
+        handed over come first, then changes, the oldest first.
         """
         self._last_at = self._liveness.clock
         self._number += 1
@@ -99,7 +99,7 @@ class Reporter:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
         base = self.base
-        news: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version that the part then has
+        news: list[tuple[Hearing | BrokerContact, int]] = []  # with the version each leads to
         if handing:
             news += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
         changes = reversed(self._liveness.changes_since(base))
@@ -129,10 +129,10 @@ class Reporter:
         return tuple(parts)
 
     def acknowledged(self, answer: Acknowledgement) -> bool:
-        """Take the leader's answer.
+        """Record the leader's answer.
 
         Returns:
-            Whether the leader holds less than the reports on their way build on: report again at once.
+            Whether the leader lacks the base of the reports under way, so that a report must be sent at once.
         """
         if answer.term != self.term or answer.boot_id != self._boot_id:
             return False
@@ -149,7 +149,8 @@ class Reporter:
             for hearing in answer.hearings:
                 self.hearings[hearing.broker] = min(hearing.heard_at, answer.clock) + offset
             self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
-            # Until all parts have come, what is handed over may have been lost with a link.
+            # Until all parts have been acknowledged, times that are handed over may have been lost with a
+            # link.
             self._acknowledged_in_term = self._acknowledged_in_term or whole
         gap = bool(self._outstanding) and self._outstanding[0][1].base > answer.version
         if gap:
@@ -157,7 +158,7 @@ class Reporter:
         return gap
 
     def may_vouch(self, broker: BrokerKey, origin: ConnectionId, *, in_contact: bool, lease_s: float) -> bool:
-        """Return whether a registration or question without a change is answered without the log (rule 3).
+        """Return whether a registration or question without changes may be answered without the log (rule 3).
 
         Args:
             origin: The connection it came over.
@@ -175,7 +176,7 @@ class Reporter:
         )
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that a record is gone: hearings from before say nothing of a next one."""
+        """Forget a broker whose record was removed: earlier evidence says nothing about a next record."""
         for known in (self.heard_acknowledged, self.hearings, self._handed):
             known.pop(broker, None)
 

@@ -1,7 +1,7 @@
 """Liveness of brokers at one member: evidence from its own connections, on its way to the leader.
 
-Pure is what decides (:mod:`routekeeper.nameserver.liveness`, :mod:`.reporter`). All evidence passes through
-here, because the leader must get it.
+:mod:`routekeeper.nameserver.liveness` and :mod:`.reporter` decide, and are pure. All evidence passes through
+this module, because the leader must get it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from .surroundings import Component, Surroundings
 
 
 class Reports(Component):
-    """Notes what this member learns of brokers, and reports it.
+    """Records this member's evidence about brokers, and reports it.
 
-    A report of a connection precedes the command that came over it: no proposal leaves while a report is due.
+    A report of a connection must precede the command that came over it, so no proposal leaves while a report
+    is due.
 
     Attributes:
-        reporter: Makes the reports, and keeps what leaders acknowledged.
+        reporter: Makes the reports, and keeps the acknowledged state.
     """
 
     def __init__(self, given: Surroundings, *, reporter: Reporter, leader: Leader) -> None:
@@ -34,7 +35,7 @@ class Reports(Component):
     # -- evidence -----------------------------------------------------------------------------------------
 
     def note_registration(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float) -> None:
-        """Note that a registration of a broker came over a connection, before it is decided."""
+        """Record that a registration came over a connection, before it is decided."""
         self._advance()
         before = self._liveness.contact(broker)
         self._liveness.registering(broker, origin, lease_s=lease_s)
@@ -45,20 +46,20 @@ class Reports(Component):
     def note_heartbeat(
         self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None
     ) -> None:
-        """Note that a broker lives, without a registration."""
+        """Record that a broker lives, without a registration."""
         self._advance()
         self._liveness.heard(broker, origin, lease_s=lease_s)
         self._observer.heard(broker, registers=False)
 
     def note_registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
-        """Note at which revision the record of a broker is that registered over a connection."""
+        """Record the revision of a broker's record that was registered over a connection."""
         before = self._liveness.version
         self._liveness.registered(broker, origin, revision=revision)
         if self._liveness.version != before:
             self.report_soon()
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        """Note the end of a connection."""
+        """Record the end of a connection."""
         before = self._liveness.version
         revision_of = partial(self._table.present, "record")
         self._liveness.closed(origin, by_us=by_us, revision_of=revision_of)
@@ -66,25 +67,25 @@ class Reports(Component):
             self.report_soon()
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Note a broker's goodbye over a connection of its own: evidence as a close is."""
+        """Record a broker's unregistration over its own connection, which is evidence like a close."""
         self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
         self.report_soon()
         self._observer.withdrawn(broker)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that a record is gone: evidence from before says nothing of a next one."""
+        """Forget a broker whose record was removed: earlier evidence says nothing about a next record."""
         self._liveness.removed(broker)
         self.reporter.removed(broker)
 
     # -- reports ------------------------------------------------------------------------------------------
 
     def report_soon(self) -> None:
-        """Report after everything that is ready in this turn of the loop."""
+        """Send a report after all callbacks of this turn of the loop."""
         self.reporter.is_due = True
         self._work_soon()
 
     def tick(self) -> None:
-        """Advance the liveness clock, and do all that is due."""
+        """Advance the liveness clock, and do everything that is due."""
         liveness = self._liveness
         self._advance()
         if liveness.clock >= self._prune_at:
@@ -95,15 +96,15 @@ class Reports(Component):
             self.reporter.is_due = True
 
     def leader_changed(self, *, linked_anew: bool) -> None:
-        """Report to a leader that is new, or linked anew since the last look."""
+        """Report to a leader that is new, or has a new link."""
         if self._member.leader is not None and (self.reporter.lead_by(self._member.term) or linked_anew):
             self.reporter.is_due = True
 
     def send_due(self) -> bool:
-        """Send the leader what changed here, if a report is due; the leader reports to itself.
+        """Send the leader the changes here, if a report is due; the leader reports to itself.
 
         Returns:
-            Whether none is due any more.
+            Whether no report is due any more.
         """
         if not self.reporter.is_due:
             return True
@@ -121,15 +122,15 @@ class Reports(Component):
         return True
 
     def take_acknowledgement(self, member: str, answer: Acknowledgement) -> None:
-        """Take a leader's answer to a report."""
+        """Handle a leader's answer to a report."""
         if member == self._member.leader and self.reporter.acknowledged(answer):
             self.report_soon()
 
     def _advance(self) -> None:
-        """Move the liveness clock.
+        """Move the liveness clock forward.
 
-        A process that was paused may read what came meanwhile before its timer moves this clock, and is not
-        to date that by the clock's old reading.
+        After a pause, a process may read messages before its timer moves this clock, and must not date them
+        by the clock's old reading.
         """
         self._liveness.advance(self._loop.time())
 

@@ -1,4 +1,4 @@
-"""Snapshots as the log keeps them: the table, and the term of the last leader. Pure."""
+"""Snapshots of this layer's state: the table, and the term of the last leader. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SNAPSHOT_FORMAT: Final = 1
 
 
 class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """State in place of log entries.
+    """The state that replaces log entries.
 
     Attributes:
-        led_term: Term of the last leader that began to lead before it.
-        epoch: Of the table, see :attr:`RouteView.epoch`.
+        led_term: Term of the last leader before it.
+        epoch: The table's epoch, see :attr:`RouteView.epoch`.
     """
 
     format: int
@@ -29,7 +29,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
 
 
 def snapshot_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
-    """Return a function that encodes the state as it is now; it may run in another thread, and later."""
+    """Return a function that encodes the present state; it may run later and in another thread."""
     copy, epoch = table.copy_for_snapshot(), table.view.epoch
 
     return lambda: msgspec.msgpack.encode(
@@ -38,10 +38,11 @@ def snapshot_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
 
 
 def snapshot_of_epoch(data: bytes | bytearray, *, after: int) -> bytes:
-    """Return a snapshot as an operator restores it over a table of epoch ``after``: newer than both.
+    """Return a snapshot for an operator's restore over a table of epoch ``after``: its epoch is newer than
+    both.
 
     Raises:
-        StopMember: If it is of a format that this program does not know.
+        StopMember: This program does not know its format.
     """
     found = _read(data)
     return msgspec.msgpack.encode(msgspec.structs.replace(found, epoch=max(found.epoch, after) + 1))
@@ -51,7 +52,7 @@ def read_snapshot(data: bytes | bytearray) -> tuple[RouteTable, int]:
     """Return the table and the term of a snapshot.
 
     Raises:
-        StopMember: If it is of a format that this program does not know.
+        StopMember: This program does not know its format.
     """
     found = _read(data)
     return RouteTable.restore(found.table, epoch=found.epoch), found.led_term

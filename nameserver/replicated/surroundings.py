@@ -18,15 +18,14 @@ from .peer_messages import Message, encode
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """One member with its table, its evidence of brokers, and its settings.
+    """One member with its table, its evidence about brokers, and its settings.
 
     Attributes:
         me: Its identity, the raft address.
-        links: The linked members, as of the last look, each with the number that tells its links apart.
-        observer: Gets what happens here, for the simulator.
-        closing: This member is about to end, and begins nothing any more; timers that fire do nothing.
-        line: Long work waits here for its turn: registrations that are decoded and decided, proposals of
-            other members.
+        links: The linked members when last checked, each with the number of its present link.
+        observer: Notified of events, for the simulator.
+        closing: This member is about to end. It begins nothing more, and timers do nothing.
+        line: Queue of long work: registrations to decode and decide, and proposals of other members.
         work_soon: Sends reports, proposals and entries at the end of this turn of the loop.
     """
 
@@ -44,7 +43,7 @@ class Surroundings:
 
 
 class Component:
-    """Base of leader, reports, reader, proposer and KV file: each holds what all of them need."""
+    """Base of leader, reports, reader, proposer and KV file, with the state that all of them need."""
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given
@@ -59,5 +58,5 @@ class Component:
         self._line = given.line
 
     def _send(self, member: str, message: Message) -> bool:
-        """Send a message; False if there is no link, or far too much waits in it."""
+        """Send a message; return False if there is no link, or its buffer is full."""
         return self._member.send(member, encode(message))

@@ -97,7 +97,7 @@ def with_set_perms(store: RouteStore, said: Registration) -> Registration:
 
 
 def register_reply(store: RouteStore, of: Sender | Touch | Record) -> RegisterReply:
-    """Say what a broker is told when its registration succeeds on the table as it is."""
+    """Return the answer's content for a registration that succeeds on the table as it is."""
     record, name = store.brokers.records.get(of.broker), store.brokers.names.get(of.broker_name)
     master = None
     if of.broker_id != MASTER_ID and record is not None and name is not None and MASTER_ID in name.addrs:
@@ -249,7 +249,7 @@ def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
 
 
 def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Share] | None]:
-    """Return what a registration says otherwise than the table; None if its topics are not looked at."""
+    """Return the topics in which a registration differs from the table; None if they are not compared."""
     record = store.brokers.records.get(command.broker)
     name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
     if (
@@ -311,7 +311,7 @@ def _excess(store: RouteStore, command: RegisterBroker, topics: list[str]) -> St
 
 
 def new_topics(store: RouteStore, name: str, topics: Iterable[str]) -> list[str]:
-    """Return those of some topics of which a broker name has no queue data yet."""
+    """Return the topics for which a broker name has no queue data yet."""
     listed = store.topics.of_name(name)
     return [topic for topic in topics if topic not in listed] if listed else list(topics)
 

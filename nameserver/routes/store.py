@@ -1,4 +1,4 @@
-"""All that the route table keeps: at which revision, what moved since another one, digests and images."""
+"""State of the route table: its revision, the changes since another one, digests and images."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class TopicStore:
     def find_differing(
         self, said: Iterable[tuple[str, TopicNumbers]], difference: Difference, name: BrokerName, mask: int
     ) -> None:
-        """Find what a broker says otherwise than is listed of its name, as it is to be kept.
+        """Find the topics for which a broker's data differ from those of its name.
 
         Args:
             said: Topics, and what it says of each.
@@ -252,7 +252,7 @@ class TopicStore:
         for of in topics:
             topic, numbers = of.topic, (of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
             before = entries[topic]
-            if before is not last or numbers != last_numbers:  # else it changes as the one before it does
+            if before is not last or numbers != last_numbers:  # else the topic changes as the one before it
                 if last is not None:
                     shown += total * change
                     rest += total * (revision - last.revision)

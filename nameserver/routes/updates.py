@@ -78,10 +78,10 @@ def shorten_few(
 def _to_compare(
     store: RouteStore, said: Registration, *, delete_absent: bool
 ) -> tuple[Record, NameEntry, int | None] | None:
-    """Return with which record and name a registration is compared, and which permissions count.
+    """Return the record and the name to compare a registration with, and the permission bits that count.
 
-    None if it makes no difference, or more than one of topics, with any list of them. The last one is
-    None if its topics do not count.
+    Return None if the registration changes nothing, or more than topics. The bits are None if its topics are
+    not compared.
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)

@@ -177,7 +177,7 @@ class RouteView:
     # -- brokers
 
     def name(self, name: str) -> NameEntry | None:
-        """Return what is kept of a broker name."""
+        """Return the entry of a broker name."""
         return self._store.brokers.names.get(BrokerName(name))
 
     def names(self) -> list[tuple[BrokerName, NameEntry]]:
@@ -274,7 +274,7 @@ class RouteView:
         )
 
     def register_reply(self, of: Record) -> RegisterReply:
-        """Say what a broker is told when its registration succeeds on the table as it is."""
+        """Return the answer's content for a registration that succeeds on the table as it is."""
         return register_reply(self._store, of)
 
     def affected(self, applied: Applied, waiting: Collection[str]) -> Iterator[str]:

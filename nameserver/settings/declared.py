@@ -195,6 +195,13 @@ class NamesrvSettings:
         "elsewhere every name while this is empty",
         metavar="HOST,HOST,...",
     )
+    console_peers: str = _flagged(
+        "brokers",
+        "HTTP addresses of the nameservers that the page shows beside this one; brokers: those that brokers "
+        "name in their settings, or the members of the group; off: none is asked",
+        metavar="HOST:PORT,HOST:PORT,...|brokers|off",
+        group="HTTP",
+    )
     acl: str = _flagged(
         "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
     )
@@ -281,6 +288,13 @@ class NamesrvSettings:
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
 
     @property
+    def console_addrs(self) -> tuple[str, ...]:
+        """HTTP addresses of the nameservers that the console asks, if they are named."""
+        if self.console_peers in CONSOLE_WORDS:
+            return ()
+        return tuple(dict.fromkeys(addr.strip() for addr in self.console_peers.split(",") if addr.strip()))
+
+    @property
     def rpc_hooks(self) -> tuple[str, ...]:
         """Names of the hooks of the wire, in their order."""
         return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
@@ -344,6 +358,11 @@ def metavar_of(key: str, declared: Field[Any]) -> str:
         return str(declared.metadata["unit"]).upper() or "N"
     return "FILE" if declared.name.endswith(_FILE_ENDS) else "VALUE"
 
+
+#: Values of ``--console-peers`` that name nobody.
+CONSOLE_WORDS: Final = ("brokers", "off")
+CONSOLE_PEERS_MAX: Final = 16
+"""Nameservers that ``--console-peers`` may name."""
 
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
@@ -448,6 +467,14 @@ def validate(settings: NamesrvSettings) -> None:
             f"--acl {settings.acl} needs --acl-file FILE"
             if settings.acl != "off"
             else f"--acl-file {settings.acl_file} needs --acl admin or --acl all"
+        )
+    for addr in settings.console_addrs:
+        if not read_address("--console-peers", addr, separator="commas")[1]:
+            raise ConfigError(f"--console-peers {addr} needs a port of 1 to 65535")
+    if len(settings.console_addrs) > CONSOLE_PEERS_MAX or not settings.console_peers.strip(", "):
+        raise ConfigError(
+            f"--console-peers names {len(settings.console_addrs)} nameservers; allowed are 1 to "
+            f"{CONSOLE_PEERS_MAX}, or brokers, or off"
         )
     if settings.admin_networks:
         try:

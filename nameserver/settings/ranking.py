@@ -1,4 +1,4 @@
-"""From texts to settings: which source wins, and what their reader should be told."""
+"""From texts to settings: the rank of the sources, and warnings for the reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts and networks that may ask something of this nameserver; pure but for the files of the accounts."""
+"""Accounts and networks that may send requests to this nameserver; pure but for the access file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AccessControl:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether anything is refused at all."""
+        """Return whether any check is switched on."""
         return self.file is not None or self._networks is not None
 
     @property
@@ -45,7 +45,7 @@ class AccessControl:
         return self._mode == "all"
 
     def read(self) -> Accounts:
-        """Return what the access file says now; blocks.
+        """Read the access file and return its accounts; blocks.
 
         Raises:
             AclFileError: If it cannot be used.
@@ -54,7 +54,7 @@ class AccessControl:
         return read_accounts([self.file])
 
     def denied(self, request: RemotingCommand, host: str, *, is_stranger: bool) -> Denied | None:
-        """Return why a request is refused, None if it is not.
+        """Return the refusal of a request; None if it may be served.
 
         Args:
             is_stranger: As of :func:`.rules.namesrv_asks`.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG
+from routekeeper.nameserver.modes.timeline import EventKind, Timeline
 from routekeeper.nameserver.types import Answer, Request
-from routekeeper.remoting import audit_log
-from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting import audit_log, wall_clock
+from routekeeper.remoting.codes import ORDER_TOPIC_NAMESPACE, RequestCode, ResponseCode
 
 log = logging.getLogger("routekeeper.nameserver.audit")
 
@@ -30,16 +32,42 @@ _ABOUT: Final = ("topic", "brokerName", "clusterName", "namespace", "key")
 
 
 class AuditLog(audit_log.AuditLog):
-    """The audit of a nameserver; wire and HTTP share it."""
+    """The audit of a nameserver; wire and HTTP share it.
+
+    Attributes:
+        timeline: Has each change, too; None before there is a mode.
+    """
 
     def __init__(self) -> None:
         super().__init__(log)
+        self.timeline: Timeline | None = None
+
+    def note(self, peer: str, change: str, result: str, fields: Mapping[str, str]) -> None:
+        super().note(peer, change, result, fields)
+        if self.timeline is not None:
+            self.timeline.note(
+                EventKind.CHANGED,
+                at_ms=wall_clock.now_ms(),
+                subject=subject_of(fields),
+                detail=f"{change} {result}",
+                by=peer.rpartition(":")[0] or peer,
+            )
 
     def request(self, peer: str, request: Request, answer: Answer) -> None:
         """Note a request over the wire if it is one that changes what is served, see :meth:`note`."""
         if request.code in AUDITED:
             fields = {name: text for name in _ABOUT if (text := request.ext_fields.get(name)) is not None}
             self.note(peer, RequestCode(request.code).name, result_of(answer), fields)
+
+
+def subject_of(fields: Mapping[str, str]) -> str:
+    """Return the thing that a change is about: a topic, also for its order configuration, or another one."""
+    if (topic := fields.get("topic")) is not None:
+        return topic
+    namespace, key = fields.get("namespace"), fields.get("key")
+    if key is not None:
+        return key if namespace == ORDER_TOPIC_NAMESPACE else f"{namespace}/{key}"
+    return fields.get("brokerName") or fields.get("address") or ""
 
 
 def result_of(answer: Answer) -> str:

@@ -34,11 +34,13 @@ from routekeeper.nameserver.modes.interface import (
     FreshnessNotOffered,
     NoQuorum,
 )
+from routekeeper.nameserver.modes.timeline import EventKind
 from routekeeper.nameserver.production.kept import MARK
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId
+from routekeeper.remoting import wall_clock
 from routekeeper.remoting.acl.accounts import Accounts, AclFileError
 from routekeeper.remoting.acl.loading import shared_with_others
 from routekeeper.remoting.addresses import charged_host
@@ -91,7 +93,7 @@ class NameServer:
     Made before the mode, because the mode needs its effects; :meth:`start` brings both together.
 
     Args:
-        group: Owns the tasks of requests that wait for the mode.
+        group: Owns the tasks of requests that wait for the mode, and of questions to other nameservers.
 
     Attributes:
         reloads: Files that are read again while this process runs.
@@ -104,7 +106,7 @@ class NameServer:
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
         self._settings = settings
-        self._group = group
+        self.group = group
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
@@ -192,6 +194,7 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._mode = consistency
+        self.audit.timeline = consistency.timeline
         if self._access_files is not None:
             self._access_files.watch()
         self._kv_print = KvPrint(lambda: consistency.view(Freshness.STALE), self._loop.call_later)
@@ -268,6 +271,13 @@ class NameServer:
         if denied is None:
             return handler(connection, command)
         self._refusals.refusal(connection.peer, command.code, denied)
+        self._mode.timeline.note(
+            EventKind.REFUSED,
+            at_ms=wall_clock.now_ms(),
+            subject=f"request {command.code}",
+            detail=denied.remark,
+            by=connection.host,
+        )
         return command.reply(denied.code, remark=denied.remark)
 
     def _is_stranger(self, connection: Connection, command: RemotingCommand) -> bool:

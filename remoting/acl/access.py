@@ -17,7 +17,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.logs import shortened
 
-#: Begins the remark of every refusal by accounts, as that of RocketMQ's brokers does.
+#: First words of every remark that refuses a request by accounts; RocketMQ's brokers write the same.
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 #: An account that may publish nothing may still trace. Source: PlainPermissionManager.validate.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
@@ -78,7 +78,7 @@ def _denied(
     admin: bool,
     needs: Callable[[RemotingCommand], Iterable[Need]] | None,
 ) -> Denied | None:
-    # From the cheapest to the dearest: a stranger without a key costs no signature.
+    # The cheapest check comes first, so that a stranger without a key costs no signature.
     try:
         if accounts.is_white(host):
             return None

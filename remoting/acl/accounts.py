@@ -21,9 +21,9 @@ from routekeeper.remoting.route import DataVersion
 FILE_SIZE_MAX: Final = 1024 * 1024
 #: Entries of white lists in all files: a host is compared with every one of them.
 WHITE_MAX: Final = 1024
-#: Hosts that are remembered with whether they are on a white list.
+#: Hosts of which the process remembers whether they are on a white list.
 HOSTS_MAX: Final = 4096
-#: Characters that a key has at least. Source: ACCESS_KEY_MIN_LENGTH, which a key must be longer than.
+#: Shortest key, in characters. Source: ACCESS_KEY_MIN_LENGTH is 6, and a key must be longer.
 KEY_LENGTH_MIN: Final = 7
 
 _TOP: Final = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
@@ -107,7 +107,7 @@ class Accounts:
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     def is_white(self, host: str) -> bool:
-        """Say whether requests of a host need no account; remembered, as there may be a thousand entries."""
+        """Say whether requests of a host need no account. The result is remembered: lists are long."""
         known = self._known.get(host)
         if known is None:
             if len(self._known) >= HOSTS_MAX:
@@ -301,7 +301,7 @@ def spell_permission(permission: Permission) -> str:
 
 
 def encode_acl_file(file: AclFile) -> bytes:
-    """Return the text of an access file; RocketMQ 4.9 reads it, too. Comments of a former text are gone."""
+    """Return the text of an access file; RocketMQ 4.9 reads it, too. Comments of the former text are lost."""
     lines = ["globalWhiteRemoteAddresses:" if file.white else "globalWhiteRemoteAddresses: []"]
     lines += _list((entry.text for entry in file.white), "")
     lines.append("accounts:" if file.accounts else "accounts: []")

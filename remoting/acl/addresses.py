@@ -44,7 +44,7 @@ class Addresses:
     _patterns: tuple[tuple[range, ...], ...]
 
     def match(self, host: str) -> bool:
-        """Say whether a host is one of them; its text is an IP address, brackets and zone may be there."""
+        """Say whether a host is one of them; its text is an IP address, with or without brackets and zone."""
         if self._everybody:
             return True
         parts = _parts_of(host)

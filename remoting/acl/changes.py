@@ -41,7 +41,7 @@ class ChangeFailed(Exception):
 def put_account(
     accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
 ) -> tuple[str, bytes]:
-    """Return which file gets which text if an account is created or changed (50).
+    """Return the file to write, and its text, when an account is created or changed (50).
 
     Arguments that are absent leave an account that is there as it is, but for ``admin``.
 
@@ -74,7 +74,7 @@ def put_account(
 
 
 def delete_account(accounts: Accounts, fields: Mapping[str, str], *, now_ms: int) -> tuple[str, bytes]:
-    """Return which file gets which text if an account is deleted (51).
+    """Return the file to write, and its text, when an account is deleted (51).
 
     Raises:
         ChangeFailed: If it is not there.
@@ -92,7 +92,7 @@ def delete_account(accounts: Accounts, fields: Mapping[str, str], *, now_ms: int
 def put_white(
     accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
 ) -> tuple[str, bytes]:
-    """Return which file gets which text if its white list is replaced (53).
+    """Return the file to write, and its text, when its white list is replaced (53).
 
     Raises:
         ChangeFailed: If an entry names no addresses, or the file is none of the access files.

@@ -1,4 +1,4 @@
-"""Access files on disk: which there are, their content, and whether others may read them. Blocks."""
+"""Access files on disk: their names, their content, and who else than the owner may read them. Blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEYS_SIZE_MAX: Final = 64 * 1024
 
 
 def read_accounts(paths: Sequence[Path], *, may_lack: Path | None = None) -> Accounts:
-    """Return what access files say together.
+    """Return the accounts and white lists of all access files together.
 
     Args:
         may_lack: One that counts as empty where it is missing, if there are others.
@@ -91,7 +91,7 @@ def acl_files(folders: Sequence[Path]) -> list[Path]:
 
 
 def shared_with_others(paths: Sequence[Path]) -> list[str]:
-    """Return a line for each file that others than its owner may read."""
+    """Return a warning for each file that users other than its owner may read."""
     lines = []
     for path in paths:
         try:

@@ -26,7 +26,7 @@ _ESCAPE: Final = re.compile(
     r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U(000[0-9A-Fa-f]{5}|0010[0-9A-Fa-f]{4})|(.))"
 )
 _ESCAPES: Final = {'"': '"', "\\": "\\", "/": "/", "n": "\n", "t": "\t", " ": " "}
-#: Characters with a meaning of their own at the start of a value.
+#: Characters that have a special meaning at the start of a value.
 _INDICATORS: Final = "&*!|>%@`{}[],?:#\"'"
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
 #: Plain texts that YAML 1.1 reads as something else, so that RocketMQ would see another text: octal and other
@@ -62,7 +62,7 @@ class Text:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Return whether another reader of YAML would take it for something else than this text."""
+        """Return whether another reader of YAML would read it as something other than this text."""
         return self.is_plain and self.text is not None and _OTHER.fullmatch(self.text) is not None
 
 
@@ -86,7 +86,7 @@ Node = Text | Items | Members
 
 
 def parse_yaml(content: bytes) -> Node:
-    """Return what a file holds.
+    """Return the value that a file holds.
 
     Raises:
         YamlError: If it is anything but the part of YAML that this module knows.

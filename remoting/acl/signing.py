@@ -27,7 +27,7 @@ _ADDED_LATER: Final = "_UNIQUE_KEY_QUERY"
 
 
 def signed_content(fields: Mapping[str, str], *, version: int) -> bytes:
-    """Return what a signature covers of a request's arguments: their values in the order of their names.
+    """Return the text that a signature covers: the arguments' values, in the order of their names.
 
     Args:
         version: Release of the sender.
@@ -37,7 +37,7 @@ def signed_content(fields: Mapping[str, str], *, version: int) -> bytes:
         names.remove(SIGNATURE)
     if version < VERSION_4_9_4 and _ADDED_LATER in fields:
         names.remove(_ADDED_LATER)
-    # Java writes "?" for half a character, too.
+    # Java, too, writes "?" for one half of a surrogate pair.
     return "".join([fields[name] for name in names]).encode("utf-8", "replace")
 
 

@@ -1,1 +1,2 @@
-"""The HTTP port that nameserver and broker have alike: its connections, and the names it answers to."""
+"""HTTP that nameserver and broker have alike: their port with its connections and names, and questions to an
+address server."""

@@ -26,7 +26,7 @@ class AllowedHosts:
     def allow(self, host: str | None) -> bool:
         """Return whether a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) may pass."""
         if host is None or (not self._loopback and not self._named):
-            return True  # what sends no Host is no browser
+            return True  # a client that sends no Host header is no browser
         name = canonical_host(_without_port(host))
         return name in self._named or (self._loopback and is_loopback(name))
 

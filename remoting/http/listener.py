@@ -20,9 +20,9 @@ import socket
 import time
 from collections import Counter
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, cast
+from typing import Any, Final, Protocol, cast
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.transport.accepting import stop_accepting
@@ -37,7 +37,7 @@ CONNECTIONS_MAX: Final = 2_048
 RESERVE: Final = 64
 #: Longest time in seconds from the first byte of a request, or from the accepting, to the end of its header.
 HEADER_S: Final = 5.0
-#: Time in seconds after which a connection is closed that is kept.
+#: Time in seconds after which a kept-alive connection is closed.
 KEPT_S: Final = 75.0
 #: Silence in seconds after which a connection is closed, no matter its state; longer than any wait.
 IDLE_S: Final = 120.0
@@ -46,8 +46,36 @@ UNREAD_MAX: Final = 64 << 20
 UNREAD_ALL_MAX: Final = 128 << 20
 #: Time in seconds after which a connection is closed whose peer reads nothing of its answer.
 STALLED_S: Final = 10.0
-#: Bytes that the kernel is to take of an answer before its peer reads; what is beyond is ours to bound.
+#: Time in seconds of aiohttp's own timer for kept connections: never. It does not know requests that a
+#: :class:`Shortcut` answers.
+_NEVER_S: Final = 365 * 24 * 3600.0
+#: Bytes that the kernel is to take of an answer before its peer reads; the process holds the rest and bounds
+#: it.
 _KERNEL_BUFFER: Final = 64 << 10
+#: Bytes of a request that is remembered for a :class:`Shortcut`; those of clients have some hundred.
+REQUEST_MAX: Final = 2_048
+#: Headers of requests after which something else than the next request may come.
+_NOT_PLAIN: Final = frozenset({"Content-Length", "Transfer-Encoding", "Upgrade", "Expect"})
+
+
+class Shortcut(Protocol):
+    """Serves requests whose bytes it knows, without aiohttp."""
+
+    def take(self, connection: HttpConnection, data: bytes) -> Held | None:
+        """Take a request, which ``data`` may be; None: aiohttp reads it.
+
+        Nothing else is under way on the connection, and its peer has read every answer so far.
+        """
+
+
+class Held(Protocol):
+    """A request that a :class:`Shortcut` has taken and not answered yet."""
+
+    waits_until: float
+    """Loop time."""
+
+    def release(self) -> bytes:
+        """Forget the request, and return its bytes: aiohttp reads it, or its connection is gone."""
 
 
 @dataclass(eq=False)
@@ -58,6 +86,7 @@ class HttpConnections:
         runner: Of the application; set up before :meth:`accept`.
         logger: Told of what cannot be read.
         tls: None: the port is plain.
+        shortcut: Serves some requests without aiohttp, unless all places were taken.
     """
 
     runner: web.AppRunner
@@ -66,18 +95,21 @@ class HttpConnections:
     connections_max: int = CONNECTIONS_MAX
     reserve: int = RESERVE
     header_s: float = HEADER_S
+    kept_s: float = KEPT_S
     idle_s: float = IDLE_S
     unread_max: int = UNREAD_MAX
     unread_all_max: int = UNREAD_ALL_MAX
     stalled_s: float = STALLED_S
     tls: PortContext | None = None
+    shortcut: Shortcut | None = None
 
     def __post_init__(self) -> None:
-        self.open: set[_Connection] = set()
-        # In the order in which the state began; who is in neither is served.
-        self.begun: dict[_Connection, None] = {}
-        self.kept: dict[_Connection, None] = {}
-        self._unread: dict[_Connection, int] = {}  # bytes; who has not moved for longest is the first
+        self.open: set[HttpConnection] = set()
+        # Both in the order in which the state began. A connection in neither is being served.
+        self.begun: dict[HttpConnection, None] = {}
+        self.kept: dict[HttpConnection, None] = {}
+        # Bytes; the connection whose peer has not read for longest is the first.
+        self._unread: dict[HttpConnection, int] = {}
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
@@ -111,11 +143,16 @@ class HttpConnections:
         )
 
     def start(self) -> None:
-        """Close connections whose time is over, now and again and again."""
+        """Close connections whose time is over, at each interval until cancelled."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self.begun and (oldest := next(iter(self.begun))).since <= now - self.header_s:
             oldest.end()
+        while self.kept and (oldest := next(iter(self.kept))).since <= now - self.kept_s:
+            if oldest.unread_bytes():  # it still gets its answer: the limits below are for that
+                oldest.enter(self.kept)
+            else:
+                oldest.leave()
         for connection in [one for one in self.open if one.moved_at < now - self.idle_s]:
             connection.end()
         self._recount()
@@ -136,7 +173,7 @@ class HttpConnections:
         if len(self.open) < self.connections_max:
             self._full = False
         else:
-            if not self._full:  # one line an episode
+            if not self._full:  # log once until the state is over
                 log.warning("http connections are all taken open=%d", len(self.open))
             self._full = True
             longest = next(iter(self.begun or self.kept), None)
@@ -147,10 +184,10 @@ class HttpConnections:
             else:
                 return _Refusal()
         assert self.runner.server is not None
-        connection = _Connection(self.runner.server, self, reserved=reserved)
+        connection = HttpConnection(self.runner.server, self, reserved=reserved)
         return connection if self._tls_port is None else Secured(self._tls_port, connection)
 
-    def unread(self, connection: _Connection) -> None:
+    def unread(self, connection: HttpConnection) -> None:
         """Note that a peer has not read yet what was just written, and hold all of it to its bounds."""
         connection.read_at = asyncio.get_running_loop().time()
         size = self._unread[connection] = connection.unread_bytes()
@@ -167,7 +204,7 @@ class HttpConnections:
             slowest = next(one for one in self._unread if one.host == most)
             self._cut(slowest, f"{total} bytes of answers are unread, allowed are {self.unread_all_max}")
 
-    def read(self, connection: _Connection) -> None:
+    def read(self, connection: HttpConnection) -> None:
         """Note that a peer has read its answer, or is gone."""
         self._unread.pop(connection, None)
 
@@ -181,7 +218,7 @@ class HttpConnections:
                 del self._unread[connection]
                 self._unread[connection] = left
 
-    def _cut(self, connection: _Connection, reason: str) -> None:
+    def _cut(self, connection: HttpConnection, reason: str) -> None:
         log.warning("http connection cut off host=%s reason=%s", connection.host, reason)
         connection.end()
 
@@ -191,23 +228,24 @@ class HttpConnections:
         Returns:
             False if the connection is in the reserve: only health and metrics may be answered.
         """
-        if not isinstance(connection, _Connection) or connection not in self.open:  # lost in the meantime
+        if not isinstance(connection, HttpConnection) or connection not in self.open:  # lost in the meantime
             return True
         connection.enter(None)
+        connection.more_came, connection.more_behind = connection.more_behind, False
         return not connection.reserved
 
     def went_on(self, connection: web.RequestHandler) -> None:
-        """Note that an answer that goes on for long was read so far: its connection is not silent."""
-        if isinstance(connection, _Connection) and not connection.unread_bytes():
+        """Note that the peer reads a long answer, so that its connection does not count as silent."""
+        if isinstance(connection, HttpConnection) and not connection.unread_bytes():
             connection.moved_at = asyncio.get_running_loop().time()
 
     def served(self, connection: web.RequestHandler) -> None:
         """Note that a connection's request has its answer."""
-        if isinstance(connection, _Connection) and connection in self.open:
+        if isinstance(connection, HttpConnection) and connection in self.open:
             connection.enter(self.begun if connection.more_came else self.kept)
 
 
-class _Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """Reads the requests of one connection and writes the answers, and knows its state.
 
     Attributes:
@@ -217,24 +255,33 @@ class _Connection(web.RequestHandler):
         read_at: Loop time at which the peer was last seen to read of an answer that fills the buffer.
         host: Address of the peer without its port.
         more_came: Something arrived while its request was served.
+        more_behind: Something arrived behind the request that a shortcut held, which aiohttp serves next.
+        request_bytes: The last request if it came in one piece of at most :data:`REQUEST_MAX`; else empty.
+        known: Kept here for the :class:`Shortcut`: the last request that it can serve.
+        waits_until: Loop time until which the request under way may wait, if a shortcut has held it before.
     """
 
     def __init__(self, server: web.Server, connections: HttpConnections, *, reserved: bool) -> None:
         loop, logger = asyncio.get_running_loop(), connections.logger
-        super().__init__(server, loop=loop, keepalive_timeout=KEPT_S, access_log=None, logger=logger)  # type: ignore[arg-type]  # None is off
+        super().__init__(server, loop=loop, keepalive_timeout=_NEVER_S, access_log=None, logger=logger)  # type: ignore[arg-type]  # None is off
         self._connections = connections
         self.reserved = reserved
         self.since = self.moved_at = self.read_at = self._loop.time()
         self.host = ""
-        self.more_came = False
+        self.more_came = self.more_behind = False
+        self.request_bytes = b""
+        self.known: Any = None
+        self.waits_until: float | None = None
+        self._is_idle = True  # aiohttp has nothing of a request, and nothing of an answer
+        self._held: Held | None = None
 
     def unread_bytes(self) -> int:
         """Return how many bytes were written that the peer has not read yet."""
         transport = self.transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
-    def enter(self, others: dict[_Connection, None] | None) -> None:
-        """Begin another state: that of these others, or to be served."""
+    def enter(self, others: dict[HttpConnection, None] | None) -> None:
+        """Move the connection into another state: one of these two groups, or being served."""
         self._leave()
         self.since = self._loop.time()
         self.more_came = False
@@ -242,10 +289,33 @@ class _Connection(web.RequestHandler):
             others[self] = None
 
     def end(self) -> None:
-        """Break it off; anything that is not sent yet is lost."""
+        """Close the connection at once; unsent bytes are lost."""
         self._forget()
         if self.transport is not None:
             self.transport.abort()
+
+    def leave(self) -> None:
+        """Close the connection once its peer has what was written; no limit holds for it from now on."""
+        self._forget()
+        self.force_close()
+
+    def answer(self, answer: bytes) -> None:
+        """Send the whole answer to the request that a shortcut holds."""
+        self._held = None
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(answer)
+            self.enter(self._connections.kept)
+
+    def hand_over(self, data: bytes, *, waits_until: float) -> None:
+        """Have aiohttp serve the request that a shortcut held."""
+        self._held = None
+        self.waits_until = waits_until
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        self.request_bytes = data if self._is_idle and len(data) <= REQUEST_MAX else b""
+        self._is_idle = False
+        super().data_received(data)
 
     def _leave(self) -> None:
         self._connections.begun.pop(self, None)
@@ -271,7 +341,18 @@ class _Connection(web.RequestHandler):
             self.enter(self._connections.begun)
         elif self not in self._connections.begun:
             self.more_came = True
-        super().data_received(data)
+        shortcut = self._connections.shortcut
+        if self._held is not None:
+            self.waits_until = self._held.waits_until
+            data = self._held.release() + data
+            self._held = None
+            self._is_idle, self.more_behind = False, True  # two requests, or a part of the second one
+        elif shortcut is not None and self._is_idle and not self.reserved and not self.unread_bytes():
+            self._held = shortcut.take(self, data)
+            if self._held is not None:
+                self.enter(None)
+                return
+        self._read(data)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -280,6 +361,8 @@ class _Connection(web.RequestHandler):
         sent, reset = await super().finish_response(request, resp, start_time)
         if isinstance(sent, web.Response):
             sent.body = None
+        self.waits_until = None
+        self._is_idle = not reset and _is_one_request(request, self.request_bytes)
         return sent, reset
 
     def pause_writing(self) -> None:
@@ -293,7 +376,23 @@ class _Connection(web.RequestHandler):
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._forget()
+        if self._held is not None:
+            self._held.release()
+            self._held = None
         super().connection_lost(error)
+
+
+def _is_one_request(request: web.BaseRequest, data: bytes) -> bool:
+    """Return whether these bytes were one request without a body, so that aiohttp waits for the next one."""
+    return (
+        data.endswith(b"\r\n\r\n")
+        and data.count(b"\r\n\r\n") == 1
+        and data.count(b"HTTP/") == 1  # no second request whose lines end otherwise
+        and request.version == HttpVersion11
+        and request.keep_alive
+        and not request.body_exists
+        and not any(name in request.headers for name in _NOT_PLAIN)
+    )
 
 
 class _Refusal(asyncio.Protocol):

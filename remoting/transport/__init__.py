@@ -1,4 +1,4 @@
-"""Connections: what the drivers have in common; a tool that uses one of them does not load the other."""
+"""Connections: the parts that both drivers share. A tool that uses one driver does not load the other."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ log = logging.getLogger(__name__)
 
 
 def check_holds(addr: str, unless: Callable[[], bool] | None) -> None:
-    """Ask right before a request is sent whether it holds no more.
+    """Check, right before a request is sent, that it still holds.
 
     Raises:
-        Withdrawn: If ``unless`` says so.
+        Withdrawn: ``unless`` says that the request no longer holds.
     """
     if unless is not None and unless():
         raise Withdrawn(f"not sent to {addr}: it holds no more")
 
 
 class RPCHook(Protocol):
-    """Sees requests and their answers: those that a client sends, or those that a server gets.
+    """A hook that sees the requests of a client, or those of a server, with their answers.
 
     In a client, ``before_request`` is called right before a request is sent, and ``after_response`` before
-    its caller has the answer. In a server, they are called around what serves the request.
+    the caller gets the answer. In a server, they are called before and after the handler.
     """
 
     def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the request that takes its place: itself, or a changed copy.
+        """Return the request to use instead: the same one, or a changed copy.
 
         A client's hook may change everything but the opaque, a server's only ``ext_fields``.
 
@@ -42,19 +42,19 @@ class RPCHook(Protocol):
             remote: ``host:port`` of the other side.
 
         Raises:
-            RequestRefused: If the request is not to be sent, or not to be served.
+            RequestRefused: The request must not be sent, or not be served.
         """
         ...
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Look at an answer; it cannot be changed."""
+        """Read an answer, which cannot be changed."""
 
 
 class Hooks:
-    """The hooks of one client; one that fails stops its request, but hides no answer.
+    """The hooks of one client. A hook that fails stops its request; it never hides an answer.
 
     Args:
-        clock: Seconds, for the bound on log lines.
+        clock: Returns seconds, for the limit on log lines.
     """
 
     def __init__(self, hooks: tuple[RPCHook, ...], clock: Callable[[], float]) -> None:
@@ -87,7 +87,9 @@ class Hooks:
         return request
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Show an answer; an exception is logged: the answer says what became of the request."""
+        """Show an answer to the hooks. An exception is only logged, because the answer has the request's
+        outcome.
+        """
         for hook in self._hooks:
             name = type(hook).__name__
             try:
@@ -99,7 +101,9 @@ class Hooks:
 
 
 def describe_and_close(returned: object) -> str:
-    """Return the kind of what a hook returned in place of a request; close it if it is a coroutine."""
+    """Return the type of an object that a hook returned in place of a request; close it if it is a
+    coroutine.
+    """
     if isinstance(returned, Coroutine):
         returned.close()
     return type(returned).__name__

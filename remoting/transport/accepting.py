@@ -6,11 +6,11 @@ import asyncio
 
 
 async def stop_accepting(server: asyncio.Server) -> None:
-    """Close a server's listening sockets; every connection accepted before has met its protocol then.
+    """Close a server's listening sockets once all accepted connections have reached their protocols.
 
     asyncio accepts a connection in one turn of the loop, makes its transport in the next one, and calls its
-    protocol in a third. If the server closes between the first two, that fails: the socket stays open, and
-    its peer waits, until the garbage collector finds it.
+    protocol in a third. If the server closes between the first two, the third fails. The socket then stays
+    open, and its peer waits, until the garbage collector finds it.
 
     Source: BaseSelectorEventLoop._accept_connection2 and Server._attach of Python 3.11.
     """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
+from routekeeper.remoting.frame import FRAME_SIZE_MAX
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
 from routekeeper.remoting.transport import Hooks, RPCHook, check_holds, split_address
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
-#: Oneway requests that may be handed over while the peer does not read. Java allows 256 per process.
+#: Oneway requests that may wait for a peer that does not read. Java allows 256 per process.
 ONEWAY_MAX: Final = 256
-#: Open connections of one client; the one unused for longest makes room.
+#: Open connections of one client; above this number the one unused for longest is closed.
 CONNECTIONS_MAX: Final = 4096
 
-#: A peer's request to us: ``(address, request)``; the answer is ignored for oneway requests.
+#: Handles a peer's request, ``(address, request)``; the answer to a oneway request is ignored.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
 
 
 class RemotingClient:
-    """Requests to any number of addresses, each over one connection that is made when it is needed.
+    """A client for any number of addresses, with one connection to each that is made on demand.
 
     Safe for concurrent use by the tasks of one loop. Use as ``async with RemotingClient() as client``, or
     call :meth:`close`.
@@ -41,8 +42,9 @@ class RemotingClient:
     Args:
         connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
         close_on_timeout: Close the connection on which a request timed out, as Java does.
-        idle_s: Close a connection on which nothing moved for this long.
-        tls: Which connections are secured, and how; None for none.
+        idle_s: Close a connection without traffic for this time.
+        frame_size_max: Bytes of the largest accepted answer, including its length word.
+        tls: Selects the secured connections and their contexts; None for none.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class RemotingClient:
         outstanding_max: int = OUTSTANDING_MAX,
         close_on_timeout: bool = True,
         idle_s: float = 120.0,
+        frame_size_max: int = FRAME_SIZE_MAX,
         hooks: tuple[RPCHook, ...] = (),
         on_connected: Callable[[str], None] | None = None,
         on_lost: Callable[[str], None] | None = None,
@@ -62,6 +65,7 @@ class RemotingClient:
         self._outstanding_max = outstanding_max
         self._close_on_timeout = close_on_timeout
         self._idle_s = idle_s
+        self._frame_size_max = frame_size_max
         self._hooks = Hooks(hooks, time.monotonic)
         self._on_connected = on_connected
         self._on_lost = on_lost
@@ -79,11 +83,11 @@ class RemotingClient:
         await self.close()
 
     def on_request(self, code: int, handler: PeerHandler) -> None:
-        """Serve a peer's requests of ``code``; codes without handler are answered "not supported"."""
+        """Serve a peer's requests of ``code``; other codes are answered "not supported"."""
         self._handlers[code] = handler
 
     def connected(self, addr: str) -> bool:
-        """Say whether a connection to the address is open."""
+        """Return whether a connection to the address is open."""
         return addr in self._connections
 
     async def invoke(
@@ -94,13 +98,13 @@ class RemotingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, no matter its code.
+        """Send a request and return its answer, with any code.
 
         Args:
-            unless: Asked once there is a connection; the request is not sent if that returns True.
+            unless: Called once there is a connection; the request is not sent if it returns True.
 
         Raises:
-            Withdrawn: If ``unless`` said so.
+            Withdrawn: ``unless`` returned True.
             ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
             RequestTimeout: If no answer came in time.
             TooManyRequests: If too many requests wait on the connection already.
@@ -127,13 +131,13 @@ class RemotingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> None:
-        """Hand a oneway request to the connection; no answer, no promise.
+        """Hand a oneway request to the connection; whether it arrives stays unknown.
 
         Args:
-            unless: As :meth:`invoke`'s.
+            unless: As in :meth:`invoke`.
 
         Raises:
-            Withdrawn: If ``unless`` said so.
+            Withdrawn: ``unless`` returned True.
             ConnectionLost: If no connection could be made.
             TooManyRequests: If the peer does not read and too many already wait to be sent.
             LocalProtocolError: If the request is not marked oneway or cannot be encoded.
@@ -160,7 +164,7 @@ class RemotingClient:
             connection.abort()
         if pending:
             await asyncio.wait(pending)
-        # Let the loop tell the protocols that they are closed; TLS lies between and takes a turn of its own.
+        # Let the loop tell the protocols that they are closed; with TLS in between this takes one more turn.
         await asyncio.sleep(0)
         if self._tls is not None:
             await asyncio.sleep(0)
@@ -186,8 +190,13 @@ class RemotingClient:
     async def _open(self, addr: str) -> _Connection:
         host, port = split_address(addr)
         loop = asyncio.get_running_loop()
-        session = ClientSession(outstanding_max=self._outstanding_max, first_opaque=self._next_opaque)
-        # Each connection counts on in a range of its own, so that a log line names one request only.
+        session = ClientSession(
+            outstanding_max=self._outstanding_max,
+            frame_size_max=self._frame_size_max,
+            first_opaque=self._next_opaque,
+        )
+        # Each connection numbers its requests in a range of its own, so that a number in the log is
+        # unambiguous.
         self._next_opaque = (self._next_opaque + 1_000_000) % 2_000_000_000
         tls = self._tls if self._tls is not None and self._tls.covers(addr) else None
         try:
@@ -198,7 +207,7 @@ class RemotingClient:
         except TimeoutError:
             message = f"no connection to {addr} within {self._connect_timeout_s} s"
             raise ConnectionLost(message, sent=False) from None
-        except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
+        except (OSError, ValueError) as error:  # ValueError: the host is no valid name
             why = str(error) if tls is None else tls.reason(error)
             message = f"no connection to {shortened(addr)}: {shortened(why)}"
             raise ConnectionLost(message, sent=False) from None
@@ -236,7 +245,7 @@ class RemotingClient:
             if result is None or isinstance(result, RemotingCommand):
                 connection.answer(request, result)
                 return
-        except Exception as error:  # the boundary of one request of a peer
+        except Exception as error:  # one request's failure must not close the connection
             connection.answer(request, _failed(request, error))
             return
         task = asyncio.get_running_loop().create_task(self._serve_later(connection, request, result))
@@ -248,7 +257,7 @@ class RemotingClient:
     ) -> None:
         try:
             connection.answer(request, await result)
-        except Exception as error:  # the boundary of one request of a peer
+        except Exception as error:  # one request's failure must not close the connection
             connection.answer(request, _failed(request, error))
 
 
@@ -259,13 +268,13 @@ async def _reach(
     tls: Tls | None,
     loop: asyncio.AbstractEventLoop,
 ) -> _Connection:
-    """Connect to the first address of a host that takes the connection.
+    """Connect to the first address of a host that accepts the connection.
 
-    The loop itself looks no name up: a resolver that does not answer would hold its executor's threads, which
-    other work needs and for which it waits at its end.
+    The loop's own resolver is not used: if no name server answers, it blocks threads of the loop's executor,
+    which other work needs and whose end the loop waits for.
 
     Raises:
-        OSError, ValueError: If the host has no address, or the last of them took no connection.
+        OSError, ValueError: The host has no address, or none of them accepted the connection.
     """
     lookup = look_up(host)
     addresses = lookup.result() if lookup.done() else await asyncio.wrap_future(lookup)
@@ -300,7 +309,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._futures: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._timer: asyncio.Handle | None = None
-        self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
+        self._timer_at = math.inf  # kept here, because some of uvloop's handles do not know it
         self._idle: asyncio.TimerHandle | None = None
         self._paused = False
         self._oneways_waiting = 0
@@ -365,7 +374,7 @@ class _Connection(asyncio.Protocol):
         return opaque, future
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Forget a request whose caller has stopped waiting."""
         self._session.forget(opaque)
         self._futures.pop(opaque, None)
 
@@ -388,7 +397,7 @@ class _Connection(asyncio.Protocol):
         transport.write(answer.encode())
 
     def abort(self) -> None:
-        # The client must not hand this connection out again, also before the loop says that it is lost.
+        # Remove it now: the client must not use this connection again before the loop reports its end.
         self._client._lost(self)
         if self._transport is not None:
             self._transport.abort()

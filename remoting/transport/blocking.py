@@ -1,7 +1,7 @@
 """Client side of the wire on plain blocking sockets: for scripts, tools and gevent-patched programs.
 
-Without a handler for the peer's requests no thread is started: of the callers that wait on one connection,
-one reads for all of them. With a handler, a thread per connection reads.
+Without a handler for peers' requests no thread is started: of all callers that wait on one connection, one
+reads for the others. With a handler, each connection has a thread that reads.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
 _CHUNK: Final = 256 * 1024
-#: Time that a connection's own reader thread waits at once.
+#: Longest single wait of a connection's own reader thread.
 _READ_TIMEOUT_S: Final = 3600.0
 
-#: A peer's request to us: ``(address, request)``; it runs in the connection's reader thread.
+#: Handles a peer's request, ``(address, request)``, in the connection's reader thread.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | None"]
 
 
 class BlockingClient:
-    """Requests to any number of addresses, each over one connection that is made when it is needed.
+    """A client for any number of addresses, with one connection to each that is made on demand.
 
     Safe for concurrent use by threads, and by greenlets once gevent has patched the standard library.
 
     Args:
         connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
         close_on_timeout: Close the connection on which a request timed out, as Java does.
-        tls: Which connections are secured, and how; None for none.
+        tls: Selects the secured connections and their contexts; None for none.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BlockingClient:
         self.close()
 
     def on_request(self, code: int, handler: PeerHandler) -> None:
-        """Serve a peer's requests of ``code`` on connections made from now on."""
+        """Serve a peer's requests of ``code``, on connections made from now on."""
         self._handlers[code] = handler
 
     def invoke(
@@ -84,14 +84,14 @@ class BlockingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, no matter its code.
+        """Send a request and return its answer, with any code.
 
         Args:
-            unless: Asked when nothing else can be sent over the connection before this request any more; it
-                is not sent if that returns True. Must return at once.
+            unless: Called when the request is the next to be sent over the connection. The request is not
+                sent if it returns True. Must return at once.
 
         Raises:
-            Withdrawn: If ``unless`` said so.
+            Withdrawn: ``unless`` returned True.
             ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
             RequestTimeout: If no answer came in time.
             TooManyRequests: If too many requests wait on the connection already.
@@ -120,13 +120,13 @@ class BlockingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> None:
-        """Send a oneway request; no answer, no promise.
+        """Send a oneway request; whether it arrives stays unknown.
 
         Args:
-            unless: As :meth:`invoke`'s.
+            unless: As in :meth:`invoke`.
 
         Raises:
-            Withdrawn: If ``unless`` said so.
+            Withdrawn: ``unless`` returned True.
             ConnectionLost: If no connection could be made, or it was lost.
             LocalProtocolError: If the request is not marked oneway or cannot be encoded.
         """
@@ -150,7 +150,7 @@ class BlockingClient:
         """Close all connections; requests that wait fail as lost.
 
         Args:
-            timeout_s: How long to wait for all threads that serve peers' requests together.
+            timeout_s: Longest wait for all threads that serve peers' requests together.
         """
         deadline = time.monotonic() + timeout_s
         with self._lock:
@@ -179,7 +179,7 @@ class BlockingClient:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
         try:
             with self._lock:
-                connection = self._connections.get(addr)  # another thread was faster
+                connection = self._connections.get(addr)  # another thread has made it
                 if self._closed:
                     raise ConnectionLost("the client is closed", sent=False)
             if connection is not None:
@@ -201,7 +201,7 @@ class BlockingClient:
         (host, port), until = split_address(addr), time.monotonic() + timeout_s
         try:
             sock = _reach(host, port, until)
-        except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
+        except (OSError, ValueError) as error:  # ValueError: the host is no valid name
             message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
             raise ConnectionLost(message, sent=False) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -209,7 +209,7 @@ class BlockingClient:
         if self._tls is not None and self._tls.covers(addr):
             try:
                 pipe = _secured(sock, self._tls, host, until)
-            except (OSError, ValueError, RemotingError) as error:  # ValueError: a host that is no name
+            except (OSError, ValueError, RemotingError) as error:  # ValueError: the host is no valid name
                 sock.close()
                 message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
                 raise ConnectionLost(message, sent=False) from None
@@ -218,10 +218,10 @@ class BlockingClient:
 
 
 def _reach(host: str, port: int, deadline: float) -> socket.socket:
-    """Connect to the first address of a host that takes the connection.
+    """Connect to the first address of a host that accepts the connection.
 
     Raises:
-        OSError, ValueError: If the host has no address, or the last of them took no connection.
+        OSError, ValueError: The host has no address, or none of them accepted the connection.
     """
     try:
         addresses = look_up(host).result(max(0.0, deadline - time.monotonic()))
@@ -237,10 +237,10 @@ def _reach(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
-    """Shake hands over a new connection.
+    """Make a TLS handshake on a new connection.
 
     Raises:
-        TlsError, OSError: If that failed.
+        TlsError, OSError: It failed.
     """
     from routekeeper.remoting.transport.tls import Pipe, TlsError
 
@@ -249,7 +249,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     while True:
         left = deadline - time.monotonic()
         try:
-            if left <= 0:  # a peer that says one byte after the other never lets a read run out
+            if left <= 0:  # a peer that sends single bytes never lets one read time out
                 raise TimeoutError
             sock.settimeout(left)
             sock.sendall(pipe.pending())
@@ -266,7 +266,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
 
 
 class _Connection:
-    """One connection, shared by threads: one of them reads for all."""
+    """One connection that threads share; one of them reads for all."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class _Connection:
             self._thread.start()
 
     def usable(self) -> bool:
-        """Say whether the connection is open; finds out that the peer closed an unused one."""
+        """Return whether the connection is open; notice that the peer has closed an unused one."""
         with self._changed:
             if self._lost is not None or self._reading or self._thread is not None:
                 return self._lost is None
@@ -302,7 +302,7 @@ class _Connection:
                 self._reader.settimeout(0)
                 if self._pipe is None:
                     return bool(self._reader.recv(1, socket.MSG_PEEK))
-                while self._lost is None:  # the bytes may be TLS's own, or its end
+                while self._lost is None:  # the bytes may be a TLS message or the end of TLS
                     self._take(self._reader.recv(_CHUNK) or None)
                 return False
             except BlockingIOError:
@@ -332,7 +332,7 @@ class _Connection:
         self._send(frame, deadline, unless)
 
     def shut(self, reason: str) -> None:
-        """Close; everybody who waits fails."""
+        """Close the connection; all waiting callers fail."""
         with self._changed:
             if self._lost is None:
                 self._lost = reason
@@ -341,7 +341,7 @@ class _Connection:
             try:
                 self._reader.shutdown(socket.SHUT_RDWR)  # wakes the reader
             except OSError:
-                pass  # the peer was faster
+                pass  # the peer has closed it
             if not self._reading and self._thread is None:
                 self._reader.close()
         with self._writing:
@@ -362,7 +362,7 @@ class _Connection:
                 self._writer.settimeout(max(0.001, deadline - time.monotonic()))
                 self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))
             except TimeoutError:
-                # A part of the frame may be out, so that nothing can be sent after it any more.
+                # A part of the frame may have been sent, so nothing can follow it.
                 raise ConnectionLost(f"{self.addr} does not read, the frame is cut off", sent=True) from None
             except OSError as error:
                 raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
@@ -390,7 +390,7 @@ class _Connection:
                 self._take(data)
 
     def _receive(self, timeout_s: float) -> bytes | None:
-        """Return bytes, nothing if none came in time, None if the connection is gone."""
+        """Return received bytes, empty if none came in time, None if the connection is gone."""
         try:
             self._reader.settimeout(timeout_s)
             return self._reader.recv(_CHUNK) or None
@@ -400,7 +400,7 @@ class _Connection:
             return None
 
     def _take(self, data: bytes | None) -> list[RemotingCommand]:
-        """Give answers to those who wait; return the peer's requests. Called under the lock."""
+        """Give answers to waiting callers; return the peer's requests. Call it under the lock."""
         requests = []
         if self._pipe is not None and data:
             try:
@@ -427,7 +427,7 @@ class _Connection:
 
     def _read_always(self) -> None:
         while True:
-            # Never without a timeout: both handles share one O_NONBLOCK, so a writer's timeout would turn a
+            # Always with a timeout: both handles share one O_NONBLOCK flag. A writer's timeout would turn a
             # read without one into EAGAIN, which looks as if the peer had closed the connection.
             data = self._receive(_READ_TIMEOUT_S)
             with self._changed:
@@ -449,7 +449,7 @@ class _Connection:
         else:
             try:
                 answer = handler(self.addr, request)
-            except Exception as error:  # the boundary of one request of a peer
+            except Exception as error:  # one request's failure must not close the connection
                 if not isinstance(error, RemotingError):
                     log.exception("handler of a peer's request failed code=%s", request.code)
                 answer = request.failed(error)
@@ -457,4 +457,4 @@ class _Connection:
             try:
                 self._send(answer.encode(), time.monotonic() + TIMEOUT_S)
             except ConnectionLost:
-                pass  # the next read finds out
+                pass  # the next read notices the failure

@@ -1,9 +1,9 @@
 """One accepted connection: frames in, handlers, batched answers out, on one event loop.
 
-The way of a request is synchronous from :meth:`Connection.data_received` on: scan the frame, parse the
-header, call the handler, append its answer to the batch; one ``transport.write`` per batch. Only a handler
-that returns an awaitable gets a task. A server may install a *fast path*, which answers received bytes
-without parsing them (the nameserver's encoded-route cache).
+A request is handled synchronously from :meth:`Connection.data_received` on: scan the frame, parse the header,
+call the handler, append its answer to the batch; each batch is one ``transport.write``. Only a handler that
+returns an awaitable gets a task. A server may install a *fast path*, which answers received bytes without
+parsing them (the nameserver's cache of encoded routes).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from routekeeper.remoting.transport.turns import Turns
 
 log = logging.getLogger(__name__)
 
-#: Answers collected before they are handed to the socket although more frames wait.
+#: Size of a batch of answers at which it is written although more frames wait.
 _BATCH_BYTES: Final = 256 * 1024
-#: Bytes that a peer leaves unread from which on they are counted with those of all others.
+#: Unread bytes of one peer above which they are counted in the total of all peers.
 _UNREAD_COUNTED: Final = 64 * 1024
-#: Bytes that a peer leaves unread above which nothing more is done for it.
+#: Unread bytes of one peer above which its requests are not handled.
 _UNREAD_PAUSE: Final = 256 * 1024
-#: Bytes of one connection that wait for a barrier from which on they are counted; most do for below 1 ms.
+#: Bytes of one connection that wait for a barrier, above which they are counted; most wait less than 1 ms.
 _WORTH_COUNTING: Final = 4 * 1024
 
 Handler = Callable[
@@ -51,15 +51,16 @@ Handler = Callable[
 
 
 class Server(Protocol):
-    """Everything that connections share, and all that is done for them; see
+    """State and services that all connections share; see
     :class:`routekeeper.remoting.transport.listener.RemotingServer`.
 
     Attributes:
         handlers: By request code.
         fast_path: Makes the fast path of a connection.
-        received, unread: What all connections hold: not looked at, and sent but not read by the peer.
-        deferred: Answers that come later without a task.
-        all_sent: Set once there are none of these; None while nobody waits for that.
+        received, unread: Bytes of all connections: received and not handled, sent and not read by the
+            peer.
+        deferred: Number of answers that come later without a task.
+        all_sent: Set when there are no deferred answers; None while nobody waits for that.
     """
 
     handlers: Mapping[int, Handler]
@@ -79,12 +80,11 @@ class Server(Protocol):
     def connected(self, connection: Connection) -> None: ...
 
     def closed(self, connection: Connection, *, by_us: bool) -> None:
-        """Note that a connection is gone.
+        """Record that a connection is gone.
 
         Args:
-            by_us: True if we began it without the peer's doing: shutdown, a bound over all connections, a
-                handler's wish. It says nothing about who was connected. False for a close by the peer, an
-                error, bad bytes or an idle connection.
+            by_us: True if we closed it for a reason of our own: shutdown, a bound over all connections, a
+                handler's wish. False for a close by the peer, an error, bad bytes or an idle connection.
         """
 
     def park(self, connection: Connection, number: int) -> None: ...
@@ -116,9 +116,9 @@ class Server(Protocol):
 class DeferredReply:
     """An answer that its handler gives later, by one call of :meth:`send`, and without a task.
 
-    A handler that returns one must not have sent it yet, and must send it, also when the connection is gone
-    by then: a server that closes waits for it. A handler looks first whether its connection has
-    :attr:`ServerLimits.unanswered_max` requests unanswered.
+    A handler that returns one must call :meth:`send` afterwards, even if the connection is gone by then,
+    because a server that closes waits for it. The handler first checks that its connection has fewer than
+    :attr:`ServerLimits.unanswered_max` unanswered requests.
 
     Attributes:
         seen_by: Called with the answer before it is sent.
@@ -133,10 +133,10 @@ class DeferredReply:
         self._begun = connection.begun
 
     def send(self, answer: RemotingCommand | None) -> None:
-        """Send the answer; dropped if the connection is gone, or the request wanted none.
+        """Send the answer. It is dropped if the connection is gone, or the request was oneway.
 
         Args:
-            answer: None: success and nothing else.
+            answer: None for success without any content.
         """
         if self.seen_by is not None:
             self.seen_by(answer)
@@ -149,9 +149,10 @@ class Connection(Inner):
     Attributes:
         id: Grows with each accepted connection of the process, never reused.
         peer: ``host:port`` of the other side.
-        host: The host of it; of an IPv4 peer without the wrapping of a listener for both families.
+        host: The peer's host; an IPv4 address is given as such, even if the listener serves both
+            families.
         cost_s: Seconds for which its requests have held the loop, see :class:`Turns`.
-        begun: Instant at which the request that is dispatched has come, or began to wait for its turn.
+        begun: Time at which the dispatched request arrived, or began to wait for its turn.
     """
 
     __slots__ = (
@@ -197,21 +198,21 @@ class Connection(Inner):
             park=functools.partial(server.park, self),
         )
         self._whole = _nothing if fast_path is None else fast_path.whole
-        # True if received bytes are shown to the fast path as they are: nothing came before them that is not
-        # answered, and the peer reads.
+        # True if received bytes may go to the fast path unchanged: no earlier bytes are unanswered, and the
+        # peer reads.
         self._straight = self._inbox.straight
-        self._counted = 0  # bytes in the inbox as the server knows them
+        self._counted = 0  # bytes in the inbox, as counted by the server
         self._transport: asyncio.Transport | None = None
-        self._full = False  # not read from because of what is in the inbox
-        self._large = 0  # bytes of the large frame for which it has a place, or waits for one
-        self._held_back = False  # it waits for one
+        self._full = False  # reading is paused because of the bytes in the inbox
+        self._large = 0  # size of the large frame for which it has a place or waits for one
+        self._held_back = False  # it waits for a place
         self._large_unanswered = 0  # requests with large bodies whose answers come later
         self._queued = False  # waits for a turn
-        self._waits_since = 0.0  # the instant at which it began to; 0: it does not
+        self._waits_since = 0.0  # since when; 0: it does not wait
         self.begun = 0.0
-        self._dispatched = False  # a request was, with any outcome
-        self._backed_up = False  # the peer has left bytes unread that are counted
-        self._paused = False  # so many that nothing more is done for it
+        self._dispatched = False  # a request was dispatched, with any outcome
+        self._backed_up = False  # so many bytes are unread that they are counted
+        self._paused = False  # so many bytes are unread that no request is handled
         self._closing_by_us = False
         self._finishing = False
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
@@ -231,19 +232,19 @@ class Connection(Inner):
         self.server.connected(self)
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        """Write to the socket itself from now on: the peer turned out to speak no TLS."""
+        """Write to the socket itself from now on, because the peer does not speak TLS."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.active = True
         if self._straight:
-            # The way of nearly every request of a nameserver; what it leaves takes the way below.
+            # The path of nearly every request to a nameserver; all others take the one below.
             answers = self._whole(data)
             if answers is not None:
                 if isinstance(answers, int):
                     self._wait(answers, data)
                 else:
-                    self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
+                    self._transport.write(answers)  # type: ignore[union-attr]  # the transport exists while data arrive
                 return
         elif not self._paused and self.server.turns.begin():
             try:
@@ -266,7 +267,7 @@ class Connection(Inner):
             self._kept()
 
     def eof_received(self) -> bool:
-        return False  # close; requests in flight from a peer that stopped listening have no reader
+        return False  # close: a peer that sends no more is not expected to read answers
 
     def pause_writing(self) -> None:
         self._backed_up = True
@@ -285,22 +286,22 @@ class Connection(Inner):
 
     @property
     def size(self) -> int:
-        """Bytes that wait to be looked at."""
+        """Return the number of received bytes that are not handled."""
         return self._inbox.size
 
     def go_on(self) -> None:
-        """Look at what is left, now that it is this connection's turn."""
+        """Handle the remaining bytes, now that it is this connection's turn."""
         self._queued = False
         if self._transport is not None and not self._finishing:
             self._look()
 
     @property
     def waits_for_peer(self) -> bool:
-        """Return whether nothing goes on here before the peer has sent or read something."""
+        """Return whether this connection cannot continue before the peer sends or reads."""
         return not self._queued and not self._large_unanswered
 
     def hold_back(self, *, held_back: bool) -> None:
-        """Stop to read, or read on, in a large frame."""
+        """Stop reading in a large frame, or continue."""
         self._held_back = held_back
         if not held_back:
             self._read_on()
@@ -308,7 +309,7 @@ class Connection(Inner):
             self._transport.pause_reading()
 
     def lose_place(self) -> None:
-        """Ask anew for a place to read a large frame once more of it comes."""
+        """Forget the place for a large frame; the connection asks again when more of the frame arrives."""
         self._large = 0
 
     def _read_on(self) -> None:
@@ -341,21 +342,21 @@ class Connection(Inner):
 
     @property
     def has_asked(self) -> bool:
-        """Return whether any request has come over it."""
+        """Return whether any request has arrived."""
         return self._dispatched or self._inbox.answered
 
     @property
     def writable(self) -> bool:
-        """False while the peer does not read what it was sent, or is gone."""
+        """Return False while the peer leaves too many bytes unread, or is gone."""
         return self.open and not self._paused
 
     def send_deferred(
         self, request: RemotingCommand, answer: RemotingCommand | None, *, begun: float
     ) -> None:
-        """Send an answer that comes later, see :class:`DeferredReply`; None: success and nothing else.
+        """Send an answer that comes later, see :class:`DeferredReply`; None for success without any content.
 
         Args:
-            begun: As the attribute, when the request was dispatched.
+            begun: The value of the attribute when the request was dispatched.
         """
         self.unanswered -= 1
         server = self.server
@@ -391,7 +392,7 @@ class Connection(Inner):
             self._count_unread()
 
     def _count_unread(self) -> None:
-        """Look how much the peer has left unread, and whether that can go on."""
+        """Check how many bytes the peer has left unread, and pause or close above the limits."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -408,12 +409,12 @@ class Connection(Inner):
             server.shed_unread()
 
     def recount_unread(self) -> None:
-        """Tell the server how much the peer leaves unread by now."""
+        """Report the number of bytes that the peer leaves unread now."""
         if self._transport is not None:
             self.server.unread.set(self, self._transport.get_write_buffer_size())
 
     def shed(self, what: str) -> None:
-        """Cut off at once what holds most of something that all connections together hold too much of."""
+        """Close this connection at once, because it holds most of a resource of which all hold too much."""
         self.server.stats.connections_shed += 1
         self.server.say(self, "connection cut off connection=%s peer=%s reason=%s", self.id, self.peer, what)
         self._inbox.clear()
@@ -422,7 +423,7 @@ class Connection(Inner):
         self.abort()
 
     def notify(self, request: RemotingCommand) -> bool:
-        """Send a oneway request to the peer; return False, sending nothing, while it does not read."""
+        """Send a oneway request to the peer; return False without sending it while the peer does not read."""
         if not self.writable:
             return False
         self.send(request.with_opaque(self.server.take_opaque()))
@@ -453,23 +454,23 @@ class Connection(Inner):
             self._pending.pop(opaque, None)
 
     def close(self) -> None:
-        """Close once everything sent so far is flushed."""
+        """Close once all sent bytes are flushed."""
         if self._transport is not None and not self._transport.is_closing():
             self._closing_by_us = True
             self._transport.close()
 
     def close_after_answers(self) -> None:
-        """Close once the request at hand, and those being worked on, are answered and flushed."""
+        """Close once the present request, and those under way, are answered and flushed."""
         self._finishing = True
 
     def abort(self) -> None:
-        """Close at once; unflushed answers are dropped."""
+        """Close at once and drop unflushed answers."""
         if self._transport is not None:
             self._closing_by_us = True
             self._transport.abort()
 
     def close_idle(self) -> None:
-        """Close because nothing moved for the idle time: the peer counts as gone."""
+        """Close because of no traffic for the idle time; the peer counts as gone."""
         self.server.say(self, "connection idle connection=%s peer=%s", self.id, self.peer, level=logging.INFO)
         if self._transport is not None:
             self._transport.abort()
@@ -477,10 +478,10 @@ class Connection(Inner):
     # The way of a request -----------------------------------------------------------------------
 
     def _look(self, *, anyway: bool = False) -> None:
-        """Answer what is in the inbox, as far as that can be done now; never raises for a peer's fault.
+        """Answer the requests in the inbox as far as possible now; never raise for a peer's fault.
 
         Args:
-            anyway: Also if the turn is over.
+            anyway: Continue even if the turn is over.
         """
         inbox, turns = self._inbox, self.server.turns
         if self._paused or not inbox.more:
@@ -510,7 +511,7 @@ class Connection(Inner):
                     if not self._flush(answers):
                         break
                 if self._finishing or not self.open:
-                    inbox.clear()  # what follows has no reader any more
+                    inbox.clear()  # later requests need no answer
                     break
                 if turns.over():
                     break
@@ -546,7 +547,7 @@ class Connection(Inner):
             self._kept()
 
     def _kept(self) -> None:
-        """Account for what the inbox keeps, and read on only if that is not much."""
+        """Count the bytes that the inbox keeps; read on only if they are few."""
         inbox = self._inbox
         if inbox.full is not self._full:
             self._full = not self._full
@@ -562,7 +563,7 @@ class Connection(Inner):
                 self.server.shed_received()
 
     def _place(self) -> None:
-        """Ask for a place to read a large frame, or give it up once that was answered."""
+        """Ask for a place to read a large frame, or return it once the frame's request is answered."""
         size = self._inbox.large
         if self._transport is None or (not size and (self._inbox.more or self._large_unanswered)):
             return
@@ -579,25 +580,25 @@ class Connection(Inner):
             self.server.received.set(self, size)
 
     def unpark(self, number: int) -> None:
-        """Look again at what waited for ``number`` or an earlier one."""
+        """Handle bytes that waited for ``number`` or an earlier one."""
         inbox = self._inbox
         while (data := inbox.unpark(number)) is not None:
             if self._transport is None or self._finishing:
                 continue
-            if inbox.straight and not self._backed_up:  # nearly always: requests that came together
+            if inbox.straight and not self._backed_up:  # nearly always: requests that arrived together
                 answers = self._whole(data)
                 if isinstance(answers, bytes):
                     self._transport.write(answers)
                     self._straight = not self._backed_up
                     continue
             if inbox.resume(data):
-                # The index that it waited for is applied only now.
+                # The index that these bytes waited for is applied only now.
                 self._look(anyway=True)
         if self._counted:
             self._kept()
 
     def _flush(self, answers: list[bytes]) -> bool:
-        """Send a part of a long batch; return False if the peer must read it before it gets more."""
+        """Send a part of a long batch; return False if the peer must read it first."""
         self.send_bytes(b"".join(answers))
         answers.clear()
         return not self._paused
@@ -635,7 +636,7 @@ class Connection(Inner):
             server.stats.requests[request.code] += 1
             try:
                 result = handler(self, request)
-            except Exception as error:  # the boundary of one request; the connection lives on
+            except Exception as error:  # one request's failure must not close the connection
                 answer = self._failed(request, error)
             else:
                 if isinstance(result, DeferredReply):
@@ -667,7 +668,7 @@ class Connection(Inner):
     ) -> None:
         try:
             answer = await result
-        except Exception as error:  # the boundary of one request; the connection lives on
+        except Exception as error:  # one request's failure must not close the connection
             answer = self._failed(request, error)
         finally:
             self.unanswered -= 1
@@ -708,11 +709,11 @@ class Connection(Inner):
 
 
 def _nothing(data: bytes) -> None:
-    """The answer of a fast path that is not there."""
+    """Return None, as a connection without a fast path does."""
 
 
 def _discard(result: Awaitable[RemotingCommand | None]) -> None:
-    """Drop an answer that will not be awaited, without the warning about a coroutine never awaited."""
+    """Drop an answer that nobody awaits; close a coroutine, so that Python does not warn about it."""
     if asyncio.iscoroutine(result):
         result.close()
     elif isinstance(result, asyncio.Future):

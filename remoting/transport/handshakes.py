@@ -1,26 +1,26 @@
-"""TLS handshakes that wait for their peers, with bounds over all of them and for each host; pure."""
+"""TLS handshakes that wait for their peers, with a bound over all and one for each host; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-#: Handshakes of one port that wait for their peers.
+#: Handshakes of one port that may wait for their peers.
 HANDSHAKES_MAX: Final = 1024
-#: Of these, handshakes of one host.
+#: The same for one host.
 HOST_HANDSHAKES_MAX: Final = 512
-#: Seconds that a handshake may take, from its first byte on; where TLS is demanded, from the accepting on.
+#: Seconds for a handshake, from its first byte on; where TLS is demanded, from the start of the connection.
 HANDSHAKE_S: Final = 5.0
 
 Holder = TypeVar("Holder", bound=Hashable)
 
 
 class Handshakes(Generic[Holder]):
-    """Handshakes that wait for their peers: a library's object of some 50 KiB is held for each.
+    """Handshakes that wait for their peers; for each, a library object of some 50 KiB is held.
 
-    When there are too many, the one goes that has waited longest, of the host that has most: a peer that
-    answers at once is hardly ever the one. A handshake that waits for us holds no such object, and is not
-    counted.
+    Above a bound, the handshake that has waited longest is broken off, among those of the host that has most.
+    A peer that answers at once is hardly ever chosen. A handshake that waits for us has no such object, so it
+    is not counted.
 
     Args:
         host: Returns the address that a holder counts for.
@@ -42,7 +42,7 @@ class Handshakes(Generic[Holder]):
         return self._count
 
     def enter(self, holder: Holder) -> Holder | None:
-        """Count a handshake that has begun; return the one that must be broken off for it, if any."""
+        """Count a handshake that has begun; return the handshake to break off for it, if any."""
         host = self._host(holder)
         line = self._by_host.setdefault(host, {})
         oldest = None
@@ -58,7 +58,7 @@ class Handshakes(Generic[Holder]):
         return oldest
 
     def leave(self, holder: Holder) -> None:
-        """Count a handshake out that is over; nothing if it was not counted."""
+        """Stop counting a handshake, if it was counted."""
         host = self._host(holder)
         line = self._by_host.get(host, {})
         if holder in line:

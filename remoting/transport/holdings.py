@@ -1,4 +1,4 @@
-"""Bytes that are held for peers, with one bound over all of them; pure."""
+"""Bytes held for peers, with one bound over all of them; pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Final, Generic, TypeVar
 
 Holder = TypeVar("Holder", bound=Hashable)
 
-#: To what part of the bound is gone down at once, so that who is to go is not sought for every byte above it.
+#: Part of the bound to which connections are cut off, so that the search is not repeated for every byte
+#: above.
 _DOWN_TO: Final = 7 / 8
 
 
 class Holdings(Generic[Holder]):
-    """Bytes that are held for each connection.
+    """The number of bytes held for each connection.
 
-    While all of it together stays within the bound, one peer may hold as much as it likes: brokers behind one
-    address are normal. Once it does not, those go first of whose address most is held.
+    While the total is within the bound, one peer may hold as much as it likes, because many brokers can share
+    one address. Above it, connections of the address that holds most are cut off first.
 
     Args:
         bytes_max: The bound.
-        host: Returns the address of a holder's peer, without its port.
+        host: Returns the address of a connection's peer, without its port.
     """
 
     def __init__(self, *, bytes_max: int, host: Callable[[Holder], str]) -> None:
@@ -38,11 +39,11 @@ class Holdings(Generic[Holder]):
         return list(self._sizes)
 
     def size(self, holder: Holder) -> int:
-        """Return how many bytes are held for a holder."""
+        """Return the number of bytes held for a connection."""
         return self._sizes.get(holder, 0)
 
     def set(self, holder: Holder, size: int) -> None:
-        """Say how many bytes are held for a holder now."""
+        """Set the number of bytes held for a connection."""
         self.total += size - self._sizes.get(holder, 0)
         if size:
             self._sizes[holder] = size
@@ -50,9 +51,9 @@ class Holdings(Generic[Holder]):
             self._sizes.pop(holder, None)
 
     def largest(self) -> list[Holder]:
-        """Return who is to be cut off so that the bound holds again, with room to spare; none if it holds.
+        """Return the connections to cut off so that the bound holds again, with room to spare.
 
-        Always the largest holder of the address that holds most by then.
+        The next one is always the largest of the address that holds most at that point.
         """
         if not self.exceeded:
             return []

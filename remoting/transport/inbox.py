@@ -1,8 +1,8 @@
-"""Received bytes of one peer: bytes in as they come, its requests out in their order; without IO.
+"""Received bytes of one peer, split into its requests in order; without IO.
 
-The server's counterpart of :mod:`routekeeper.remoting.session`. A driver gives the bytes that arrived, asks
-for one request after the other, and may stop between any two of them, as when the peer does not read its
-answers, or when it is the turn of others.
+The server's counterpart of :mod:`routekeeper.remoting.session`. A driver passes received bytes in and asks
+for one request after the other. It may stop between any two of them, for instance while the peer does not
+read its answers, or while it is the turn of other connections.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from routekeeper.remoting.command import RemotingCommand, read_command
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.foreign import foreign
 
-#: Bytes of one connection that wait to be looked at, above which no more are read from it. A larger frame is
-#: read only when it is its turn.
+#: Unhandled bytes of one connection above which no more are read from it. A larger frame is read only when it
+#: has a place.
 KEPT_MAX: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_SIZE: Final = 4
@@ -26,44 +26,45 @@ _HEADER_AT: Final = 8  # in a frame, behind two words
 
 
 class FastPath(Protocol):
-    """Answers what it knows of one connection's bytes.
+    """Answers frames that it knows, on one connection.
 
     Attributes:
-        starts: What the headers of all frames begin with that it may know; it is not asked about others.
+        starts: The beginning of the headers of all frames that it may know; it is not asked about others.
     """
 
     @property
     def starts(self) -> tuple[bytes, ...]: ...
 
     def whole(self, data: bytes) -> bytes | int | None:
-        """Return the answers to all of ``data``, or None if it is not made of known frames only.
+        """Return the answers to all of ``data``, or None if some frame is unknown.
 
-        A number instead, not 0, if its first frame has to wait for that.
+        It returns a number other than 0 if the first frame must wait for that number.
         """
 
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
-        """Append the answers to leading frames from ``position`` on; return the position after them.
+        """Append the answers to known frames from ``position`` on; return the position after them.
 
-        It stops at a frame that it does not know, and once the answers, or the work they made, are enough for
-        one write; the second value says that this was why.
+        It stops at an unknown frame, and when the answers, or the work for them, are enough for one write.
+        The second value says whether the latter was the reason.
         """
 
     def waits_now(self) -> int:
-        """Return the number that a frame waits for which arrives now and has to wait; 0: none has to."""
+        """Return the number that a frame which arrives now must wait for; 0 if it need not wait."""
 
     def waits(self, data: bytes, position: int) -> int:
-        """Return the number of what the frame at ``position`` waits for; 0: it is to be dispatched.
+        """Return the number that the frame at ``position`` must wait for; 0 if it must be dispatched.
 
-        What waits is looked at again, with all that follows it, at :meth:`Inbox.unpark`.
+        A waiting frame, and everything after it, is looked at again by :meth:`Inbox.unpark`.
+
         """
 
 
 class Stop(enum.Enum):
-    """Why :meth:`Inbox.next` returned no request although bytes are left.
+    """The reason why :meth:`Inbox.next` returned no request although bytes are left.
 
     Attributes:
-        FULL: The answers at hand are enough for one write; ask again once they are sent.
-        WAITS: What comes next waits for a number; ask again after :meth:`Inbox.unpark`.
+        FULL: The present answers are enough for one write; ask again once they are sent.
+        WAITS: The next frame waits for a number; ask again after :meth:`Inbox.unpark`.
     """
 
     FULL = "full"
@@ -71,16 +72,16 @@ class Stop(enum.Enum):
 
 
 class Inbox:
-    """Bytes of one peer that were not answered yet, and what is to be done with them next.
+    """The unanswered bytes of one peer, and their state.
 
-    Bytes are, in the order in which they came: the start of an unfinished frame, or whole frames that are
-    being looked at; what *waits* for a number (a barrier, say) because of its first frame; and what came
-    behind that, which waits for numbers of its own, none of them smaller.
+    In the order of arrival the bytes are: the start of an unfinished frame, or whole frames that are being
+    looked at; then bytes that *wait* for a number (of a barrier, say) because of their first frame; then
+    later bytes, which wait for numbers of their own, none of them smaller.
 
     Args:
         frame_size_max: Bytes of one frame, length word included.
-        fast_path: Is asked first about frames that begin as it says.
-        park: Called with each number that something here begins to wait for.
+        fast_path: Asked first about frames that begin as it says.
+        park: Called with each number that bytes begin to wait for.
     """
 
     __slots__ = (
@@ -110,20 +111,20 @@ class Inbox:
         self._frame_size_max = frame_size_max
         self._fast_path = fast_path
         self._starts = () if fast_path is None else fast_path.starts
-        # True if the fast path is asked about received bytes as a whole: not after something else came. Who
-        # registers queries no routes.
+        # True if received bytes may go to the fast path as a whole: only while no other frame has come. A
+        # peer that registers queries no routes.
         self._is_asked = fast_path is not None
         self._park = park
         self._unfinished = bytearray()
-        self._missing = 0  # bytes until it is worth looking at the unfinished frame again
-        self._data = b""  # looked at from the position on; empty once all of it was
+        self._missing = 0  # bytes that are missing before another look at the unfinished frame pays
+        self._data = b""  # handled up to the position; empty once all bytes are
         self._position = 0
-        #: The fast path has answered something, by :meth:`next`.
+        #: The fast path has answered a frame in :meth:`next`.
         self.answered = False
         self._parked_for = 0
         self._parked = b""
         self._behind: deque[tuple[int, bytes]] = deque()
-        self._waiting = 0  # bytes parked, and behind them
+        self._waiting = 0  # bytes that are parked, and bytes after them
 
     @property
     def straight(self) -> bool:
@@ -132,35 +133,36 @@ class Inbox:
 
     @property
     def more(self) -> bool:
-        """Return whether there is something that :meth:`next` has not looked at."""
+        """Return whether there are bytes for :meth:`next` to look at."""
         return bool(self._data)
 
     @property
     def size(self) -> int:
-        """Bytes held here."""
+        """Return the number of bytes held here."""
         return len(self._unfinished) + len(self._data) - self._position + self._waiting
 
     @property
     def full(self) -> bool:
-        """Return whether no more should be read from this peer before something here was answered."""
+        """Return whether reading from this peer should pause until some frame is answered."""
         return len(self._data) - self._position + self._waiting > KEPT_MAX
 
     @property
     def large(self) -> int:
-        """Bytes that the unfinished frame will have, if it is large; else 0."""
+        """Return the full size of the unfinished frame if it is large, else 0."""
         return self._missing if self._unfinished and self._missing > KEPT_MAX else 0
 
     def receive(self, data: bytes) -> bool:
-        """Take bytes that arrived; return whether :meth:`next` has something new to look at."""
+        """Take received bytes; return whether there are new bytes for :meth:`next` to look at."""
         if self._parked_for:
             self._receive_behind(data)
             return False
         return self._take(data)
 
     def single(self, data: bytes) -> RemotingCommand | None:
-        """Return the request if ``data`` is one whole frame of what the fast path is not asked about.
+        """Return the request if ``data`` is exactly one frame that the fast path is not asked about, else
+        None.
 
-        The way of nearly every registration. After None the same data are to be received.
+        Nearly every registration arrives this way. After None, pass the same bytes to :meth:`receive`.
 
         Raises:
             RemoteProtocolError: If the frame is malformed.
@@ -175,14 +177,14 @@ class Inbox:
         return None
 
     def next(self, answers: list[bytes]) -> RemotingCommand | Stop | None:
-        """Return the next request, or why there is none at the moment; None: all there is was looked at.
+        """Return the next request, or the reason why there is none now; None if all bytes were looked at.
 
         Args:
             answers: The fast path's answers to the frames before it are appended here.
 
         Raises:
-            RemoteProtocolError: If the next frame is above the limit or malformed. Nothing here may be
-                asked any more; the connection has to be closed.
+            RemoteProtocolError: The next frame is above the limit or malformed. Close the connection, and
+                do not use this object again.
         """
         data, position = self._data, self._position
         if not data:
@@ -226,8 +228,8 @@ class Inbox:
         return request
 
     def wait(self, number: int, data: bytes) -> None:
-        """Keep bytes that wait for ``number``, and what follows them, until :meth:`unpark`."""
-        if self._parked_for:  # it waits anew, for something later, and all that came behind it as well
+        """Keep bytes that wait for ``number``, and later ones, until :meth:`unpark`."""
+        if self._parked_for:  # these bytes wait again, for a later number, together with all bytes after them
             data += self._parked + b"".join(behind for _, behind in self._behind)
             self._behind.clear()
         self._parked_for = number
@@ -237,9 +239,10 @@ class Inbox:
         self._park(number)
 
     def unpark(self, number: int) -> bytes | None:
-        """Return what waited for ``number`` or an earlier one; None if nothing does (any more).
+        """Return bytes that waited for ``number`` or an earlier one; None if none do.
 
-        The driver gives it to :meth:`resume`, or shows it to the fast path first, and asks again.
+        The driver passes them to :meth:`resume`, or first to the fast path, and calls this again.
+
         """
         if not 0 < self._parked_for <= number:
             return None
@@ -252,11 +255,11 @@ class Inbox:
         return data
 
     def resume(self, data: bytes) -> bool:
-        """Take bytes that waited; return whether :meth:`next` has something new to look at."""
+        """Take bytes that have waited; return whether there are new bytes for :meth:`next` to look at."""
         return self._take(data)
 
     def clear(self) -> None:
-        """Drop everything: nobody reads the answers any more."""
+        """Drop everything, because nobody reads the answers any more."""
         self._unfinished.clear()
         self._data, self._position = b"", 0
         self._parked_for, self._parked = 0, b""
@@ -278,9 +281,9 @@ class Inbox:
         return True
 
     def _receive_behind(self, data: bytes) -> None:
-        """Keep what arrives behind something that waits, in order.
+        """Keep bytes that arrive after waiting ones, in order.
 
-        It waits for what a request that arrives now would wait for, no matter what it is: it may be one.
+        They wait for the number that a request arriving now would wait for, because they may be one.
         """
         assert self._fast_path is not None
         assert self._park is not None

@@ -1,4 +1,4 @@
-"""Connections that may read on in large frames, so that few of these are held at once; pure."""
+"""Connections that may read large frames, so that few such frames are held at once; pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ Holder = TypeVar("Holder", bound=Hashable)
 
 
 class Intake(Generic[Holder]):
-    """Gives connections places to read large frames; the others wait, unread.
+    """Gives connections places to read large frames; the others wait and are not read.
 
-    The frames of those that have places are within the bound together, or there is one of them alone: some
-    frame can always be completed. Hosts take turns, and within a host who has waited longest comes first.
-    While others wait, who does not complete its frame goes to the end of its host's line, and who sends
-    nothing loses its place until it sends again. What was read of their frames is kept.
+    The frames of the connections with places fit the bound together, or there is only one of them. So some
+    frame can always be completed. Hosts take turns, and within a host the connection that has waited longest
+    is next.
+
+    While others wait, a connection that is slow to complete its frame moves to the end of its host's queue.
+    One that sends nothing loses its place until it sends again. The bytes read of these frames are kept.
 
     Args:
         bytes_max: The bound.
@@ -24,14 +26,14 @@ class Intake(Generic[Holder]):
     def __init__(self, *, bytes_max: int, host: Callable[[Holder], str]) -> None:
         self._bytes_max = bytes_max
         self._host = host
-        self._reading: dict[Holder, int] = {}  # with the sizes of their frames
+        self._reading: dict[Holder, int] = {}  # sizes of their frames
         self._total = 0
-        self._before: dict[Holder, int] = {}  # what was read of those that had places at the last look
+        self._before: dict[Holder, int] = {}  # bytes received of each frame at the last look
         self._waiting: dict[str, dict[Holder, int]] = {}  # by host, in the order of their turns
 
     @property
     def waiting(self) -> int:
-        """Connections that wait for a place."""
+        """Return the number of connections that wait for a place."""
         return sum(map(len, self._waiting.values()))
 
     def waits(self, holder: Holder) -> bool:
@@ -39,7 +41,9 @@ class Intake(Generic[Holder]):
         return holder in self._waiting.get(self._host(holder), ())
 
     def enter(self, holder: Holder, size: int) -> bool:
-        """Ask for a place for a frame of so many bytes; if there is none, :meth:`next` gives it later."""
+        """Ask for a place for a frame of ``size`` bytes; return False if it must wait until :meth:`next`
+        gives one.
+        """
         if self._waiting or not self._fits(size):
             self._waiting.setdefault(self._host(holder), {})[holder] = size
             return False
@@ -47,7 +51,7 @@ class Intake(Generic[Holder]):
         return True
 
     def leave(self, holder: Holder) -> None:
-        """Take a connection out, whether it has a place or waits for one."""
+        """Remove a connection that has a place or waits for one."""
         self._total -= self._reading.pop(holder, 0)
         self._before.pop(holder, None)
         host = self._host(holder)
@@ -58,7 +62,7 @@ class Intake(Generic[Holder]):
                 del self._waiting[host]
 
     def next(self) -> list[Holder]:
-        """Give places to those that wait, as far as there are any; return who got one."""
+        """Give free places to waiting connections; return those that got one."""
         chosen: list[Holder] = []
         while self._waiting:
             host, line = next(iter(self._waiting.items()))
@@ -67,7 +71,7 @@ class Intake(Generic[Holder]):
                 break
             del line[holder], self._waiting[host]
             if line:
-                self._waiting[host] = line  # behind all other hosts
+                self._waiting[host] = line  # after all other hosts
             self._give(holder, size)
             chosen.append(holder)
         return chosen
@@ -75,14 +79,15 @@ class Intake(Generic[Holder]):
     def look(
         self, waits_for_peer: Callable[[Holder], bool], received: Callable[[Holder], int]
     ) -> tuple[list[Holder], list[Holder]]:
-        """Take the places of connections that have had them since the last look, if others wait.
+        """Take back the places of connections that have had them since the last look, if others wait.
 
         Args:
-            waits_for_peer: Whether the peer of a connection is to send or to read, before it can leave.
-            received: Bytes that are there of its frame.
+            waits_for_peer: Returns whether a connection can only continue when its peer sends or reads.
+            received: Returns the number of bytes received of a connection's frame.
 
         Returns:
-            Those that have sent something since, and wait again now. Those that have not: they are out.
+            Connections that have sent bytes since the last look: they wait again. And those that have not:
+            they are removed.
         """
         slow: list[Holder] = []
         silent: list[Holder] = []

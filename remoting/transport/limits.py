@@ -18,15 +18,15 @@ class ServerLimits:
     Attributes:
         connections_max: Open connections; further ones are closed at once.
         frame_size_max: Bytes of one frame, length word included.
-        large_frames_max: Bytes of large frames that are read at once, over all connections; a single one may
-            have more. Connections with further ones are not read meanwhile.
-        large_frame_s: Seconds after which a connection whose large frame is not complete gives way to others
-            that wait; at most twice as many.
-        received_max: Bytes that were received and not looked at yet, over all connections: unfinished frames,
-            and what waits for its turn. Above it the largest are cut off.
-        unanswered_max: Requests of one connection whose answers are still being worked on.
+        large_frames_max: Bytes of large frames that may be read at once, over all connections. A single
+            frame may be larger; connections with further large frames are not read meanwhile.
+        large_frame_s: Seconds after which a connection with an incomplete large frame gives way to others
+            that wait; twice as many at most.
+        received_max: Received bytes that are not handled, over all connections: unfinished frames, and
+            frames that wait for their turn. Above it the largest connections are cut off.
+        unanswered_max: Requests of one connection that may be under way.
         unread_max: Bytes of answers that one peer may leave unread before its connection is closed.
-        unread_all_max: The same over all connections. Above it the largest are cut off.
+        unread_all_max: The same over all connections. Above it the largest connections are cut off.
         idle_s: Seconds without a byte in either direction after which a connection is closed.
     """
 
@@ -45,13 +45,14 @@ class ServerStats:
     """Counters of one server, for its metrics.
 
     Attributes:
-        requests: By code; only codes that are served, as strangers choose the others.
-        requests_unknown: All others.
-        answers: By code, of those that our programs send.
-        answers_other: All others: what a client answered to a request that was handed on to it.
-        times: Of requests, from their arrival or the turn that they waited for to their answer, by group.
-        late: By how much the loop was late.
-        connections_shed: Cut off because all together held too much.
+        requests: By code, for codes that are served; peers can choose any other code.
+        requests_unknown: All other requests.
+        answers: By code, for codes that our programs send.
+        answers_other: All other answers: those of a client to a request that was forwarded to it.
+        times: Time from a request's arrival, or the beginning of its wait for a turn, to its answer; by
+            group.
+        late: Lateness of the loop.
+        connections_shed: Connections cut off because all together held too much.
         lines_suppressed: Log lines about peers that were not written.
     """
 
@@ -72,10 +73,10 @@ class ServerStats:
     )
 
     def __init__(self, groups: Mapping[int, str] | None = None) -> None:
-        """Count from now on.
+        """Begin to count.
 
         Args:
-            groups: Request code to the group in which its requests are timed; others are not timed.
+            groups: Maps a request code to the group in which it is timed; other requests are not timed.
         """
         self.requests: Counter[int] = Counter()
         self.requests_unknown = 0
@@ -100,7 +101,7 @@ class ServerStats:
             self.answers_other += 1
 
     def took(self, code: int, seconds: float) -> None:
-        """Note how long a request with this code has waited for its answer."""
+        """Record how long a request with this code has waited for its answer."""
         histogram = self._time_of.get(code)
         if histogram is not None:
             histogram.observe(seconds)

@@ -1,4 +1,4 @@
-"""Listens, admits connections, sweeps idle ones, and owns what they share."""
+"""The server: listens, admits connections, closes idle ones, and owns the state that they share."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 log = logging.getLogger(__name__)
 
-#: One sweep over all connections per this part of the idle time: a close is at most one part late.
+#: Number of sweeps for idle connections in the idle time: a close is late by at most one interval.
 _IDLE_TICKS: Final = 24
 #: Interval at which the lateness of the loop is measured.
 LATENESS_PERIOD_S: Final = 0.1
-#: Time that answers have to leave which are sent when the time of a drain is over.
+#: Time for sending the last answers after the time of a drain is over.
 FLUSH_S: Final = 1.0
 
 
 class RemotingServer:
-    """Listens, admits connections, sweeps idle ones, and owns what they share.
+    """Listens, admits connections, closes idle ones, and owns the state that they share.
 
     Args:
-        handlers: Request code to handler; looked up per request, so it may be changed while serving.
+        handlers: Request code to handler. It is looked up for each request, so it may change while
+            serving.
         group: Owns the tasks of handlers that return awaitables.
         connected, closed: Called for each admitted connection.
         fast_path: Makes the fast path of a connection.
         turn_s: Seconds that requests may hold the loop before others are served.
-        tls: None: the port is plain. :attr:`TlsPort.current` of :attr:`tls` may be replaced while serving.
+        tls: None for a plain port. :attr:`TlsPort.current` of :attr:`tls` may be replaced while serving.
         groups: Request code to the group in which its requests are timed.
     """
 
@@ -71,16 +72,16 @@ class RemotingServer:
         )
         self.tls = TlsPort(tls or PortContext(), say=self._tls_failed, turns=self.turns)
         host = operator.attrgetter("host")
-        #: Bytes that were received and not looked at; bytes that were sent and not read.
+        #: Bytes that were received and not handled; bytes that were sent and not read.
         self.received: Holdings[Connection] = Holdings(bytes_max=self.limits.received_max, host=host)
         self.unread: Holdings[Connection] = Holdings(bytes_max=self.limits.unread_all_max, host=host)
         self._intake: Intake[Connection] = Intake(bytes_max=self.limits.large_frames_max, host=host)
-        self._intake_look: asyncio.TimerHandle | None = None  # while somebody waits for a place
+        self._intake_look: asyncio.TimerHandle | None = None  # set while a connection waits for a place
         self._lines = LineLimit()
         #: Connections that wait, by the numbers that they wait for.
         self.parked: dict[int, list[Connection]] = {}
-        self._parking = 0  # what was waited for last
-        self._parked_last: list[Connection] = []  # who waits for it
+        self._parking = 0  # the number that a connection waited for last
+        self._parked_last: list[Connection] = []  # the connections that wait for it
         self.connections: dict[int, Connection] = {}
         self._group = group
         self._connected = connected
@@ -111,7 +112,7 @@ class RemotingServer:
         return listen
 
     async def bind(self, host: str, port: int) -> str:
-        """Bind, but accept nobody before :meth:`accept`; return the bound ``host:port``.
+        """Bind, but accept no connection before :meth:`accept`; return the bound ``host:port``.
 
         Raises:
             OSError: If the address cannot be bound.
@@ -131,7 +132,7 @@ class RemotingServer:
         """Accept connections from now on.
 
         Raises:
-            OSError: If another process listens on the address since it was bound.
+            OSError: Another process has begun to listen on the address since it was bound.
         """
         assert self._server is not None
         await self._server.start_serving()
@@ -139,12 +140,12 @@ class RemotingServer:
         self._look_how_late(self._loop.time())
 
     async def close(self, *, drain_s: float = 5.0, before_end: Callable[[], None] | None = None) -> None:
-        """Stop accepting, answer what is being worked on for at most ``drain_s`` seconds, close the rest.
+        """Stop accepting, finish requests under way for at most ``drain_s`` seconds, close all connections.
 
-        Answers that are sent at the end of this time have :data:`FLUSH_S` to leave.
+        Answers that are sent at the end of this time have :data:`FLUSH_S` seconds to leave.
 
         Args:
-            before_end: Called right before the connections are closed: what it sends over them still leaves.
+            before_end: Called right before the connections are closed; messages that it sends still leave.
         """
         self._stopping = True
         if self._sweep is not None:
@@ -198,7 +199,7 @@ class RemotingServer:
                 log.warning("connections cut off count=%s", len(self.connections))
         for connection in list(self.connections.values()):
             connection.abort()
-        await asyncio.sleep(0)  # for the loop to close what was aborted
+        await asyncio.sleep(0)  # lets the loop close aborted connections
 
     def _accepted(self) -> asyncio.BaseProtocol:
         connection = Connection(self)
@@ -207,7 +208,7 @@ class RemotingServer:
     # For connections ----------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection in, unless the server is full or stopping."""
+        """Count a new connection, unless the server is full or stopping; return whether it was counted."""
         if self._stopping or len(self.connections) >= self.limits.connections_max:
             self.stats.connections_refused += 1
             if not self._refusing:  # one line per episode, not one per connection
@@ -241,14 +242,16 @@ class RemotingServer:
             self._closed(connection, by_us=by_us)
 
     def park(self, connection: Connection, number: int) -> None:
-        """Note who is to be looked at when ``number`` has passed."""
+        """Remember a connection whose bytes wait for ``number``."""
         if number != self._parking:
             self._parking = number
             self._parked_last = self.parked.setdefault(number, [])
         self._parked_last.append(connection)
 
     def unpark(self, number: int) -> None:
-        """Let the fast path, or the handlers, look at what waited for ``number``, and write the answers."""
+        """Handle the bytes that waited for ``number``, by the fast path or the handlers, and write the
+        answers.
+        """
         if number == self._parking:
             self._parking = 0
         self.turns.renew()
@@ -258,14 +261,16 @@ class RemotingServer:
             self._unparked.set()
 
     def begin_large(self, connection: Connection, size: int) -> bool:
-        """Say whether a connection may read on in a frame of so many bytes; if not, it is told later."""
+        """Return whether a connection may read a frame of ``size`` bytes now; if not, it is called back
+        later.
+        """
         may_read = self._intake.enter(connection, size)
         if not may_read and self._intake_look is None and not self._stopping:
             self._intake_look = self._loop.call_later(self.limits.large_frame_s, self._look_at_intake)
         return may_read
 
     def end_large(self, connection: Connection) -> None:
-        """Let others read: a connection has no large frame any more."""
+        """Record that a connection has no large frame any more, and let others read theirs."""
         self._intake.leave(connection)
         self._read_large()
 
@@ -290,12 +295,12 @@ class RemotingServer:
         return self._next_opaque
 
     def deferred_sent(self) -> None:
-        """Look whether all deferred replies are sent."""
+        """Check whether all deferred replies are sent."""
         if self.all_sent is not None and not self.deferred:
             self.all_sent.set()
 
     def spawn(self, connection: Connection, work: Coroutine[Any, Any, None], body_bytes: int) -> None:
-        """Run a handler's rest as a task, and measure how long its first part holds the loop."""
+        """Run the rest of a handler as a task, and measure how long its first part holds the loop."""
         turns = self.turns
         turns.task(body_bytes)
         self._loop.call_soon(turns.task_begins)
@@ -315,7 +320,7 @@ class RemotingServer:
         level: int = logging.WARNING,
         error: Exception | None = None,
     ) -> None:
-        """Log a line that a peer has caused, unless there were many of them already."""
+        """Log a line that a peer has caused, unless there were too many of them."""
         self._tell_suppressed()
         if self._lines.allow(connection.host):
             log.log(level, message, *values, exc_info=error)
@@ -328,11 +333,11 @@ class RemotingServer:
             log.warning("lines about peers not written count=%s", suppressed)
 
     def shed_received(self) -> None:
-        """Cut off whose unfinished and waiting bytes are too many for all connections together."""
+        """Cut off connections with most unhandled bytes, because all together hold too many."""
         self._shed(self.received, "received and not looked at", self.limits.received_max)
 
     def shed_unread(self) -> None:
-        """Cut off who leaves more answers unread than all connections together may."""
+        """Cut off connections with most unread answers, because all together hold too many."""
         for connection in self.unread.holders():
             connection.recount_unread()
         self._shed(self.unread, "sent and not read", self.limits.unread_all_max)
@@ -350,7 +355,7 @@ class RemotingServer:
             self._looked_at.set()
 
     def _look_how_late(self, due: float) -> None:
-        """Note by how much the loop is late for this call, again and again."""
+        """Measure the lateness of the loop, and schedule the next measurement."""
         now = self._loop.time()
         self.stats.late.observe(max(0.0, now - due))
         due = now + LATENESS_PERIOD_S

@@ -1,4 +1,4 @@
-"""Contexts of TLS for ports that this process serves, read from their files."""
+"""TLS contexts for ports of this process, read from their files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
     """Read the files that the settings name; blocking.
 
     Args:
-        what: The port in errors.
+        what: The name of the port in errors.
 
     Raises:
         TlsSettingError: A file cannot be used; the text names it.
@@ -39,9 +39,9 @@ def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
     cert, key, ca = settings.cert, settings.key or settings.cert, settings.ca
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Renegotiation lets a peer ask for the dear part of a handshake again and again.
+    # Renegotiation would let a peer repeat the expensive part of a handshake again and again.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    context.num_tickets = 0  # a session that is resumed would outlive its peer's certificate
+    context.num_tickets = 0  # a resumed session could outlive its peer's certificate
     context.verify_mode = _VERIFY[settings.client_auth]
     ends_at = _ends(what, "certificate", cert)[0]
     _content(what, "key", key)
@@ -80,16 +80,16 @@ def _ends(what: str, kind: str, path: str) -> list[float]:
 
 
 class PortFiles(CertificateFiles[PortContext]):
-    """The files of TLS at one port, watched. Reads them at once; blocking.
+    """The TLS files of one port, watched. The first read happens at once and blocks.
 
     Args:
-        what: The port, in errors and log lines.
+        what: The name of the port in errors and log lines.
         settle: Returns the settings; it reads ``config`` again each time.
         take: Called on the loop with each newer context.
-        config: A file that the settings come from in part; empty if there is none.
+        config: A file that has a part of the settings; empty if there is none.
 
     Raises:
-        TlsSettingError: They cannot be used.
+        TlsSettingError: The files cannot be used.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class PortFiles(CertificateFiles[PortContext]):
 
 
 def watched_port(flags: TlsFlags, take: Callable[[PortContext], None]) -> PortFiles | None:
-    """Return the files of the port that these flags are about; None if it is plain for good. Blocking.
+    """Return the files of the port with these flags; None if it can never use TLS. Blocking.
 
     Raises:
-        TlsSettingError: They cannot be used.
+        TlsSettingError: The files cannot be used.
     """
     if flags.settle().mode == DISABLED and not flags.config:
         return None
@@ -141,7 +141,7 @@ def watched_http(settings: PortTls, take: Callable[[PortContext], None]) -> Port
     """Return the files of an HTTP port, None if it is plain. Blocking.
 
     Raises:
-        TlsSettingError: They cannot be used.
+        TlsSettingError: The files cannot be used.
     """
     if settings.mode == DISABLED:
         return None

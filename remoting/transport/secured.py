@@ -1,9 +1,10 @@
-"""TLS in front of a protocol: the same bytes in plain on the inner side, the same limits, one event loop.
+"""TLS between a socket and a protocol. The inner protocol gets plain bytes, under the same limits as without
+TLS.
 
-A port that speaks TLS makes a :class:`Secured` for each connection that it accepts. It is a protocol towards
-the socket and a transport towards the inner protocol. Sealed bytes go to the socket at once, so that the
-socket's buffer, which the inner protocol asks for, counts all that the peer has not read. Handshakes are the
-work of turns (:mod:`routekeeper.remoting.transport.turns`), so that a storm of them delays others little.
+A port with TLS makes a :class:`Secured` for each accepted connection. It is a protocol towards the socket and
+a transport towards the inner protocol. Encrypted bytes go to the socket at once, so its buffer, whose size
+the inner protocol asks for, counts all bytes that the peer has not read. Handshakes take turns
+(:mod:`routekeeper.remoting.transport.turns`), so that many of them delay other work little.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from routekeeper.remoting.transport.handshakes import (
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 from routekeeper.remoting.transport.turns import SMALL_BYTES, TURN_S, Turns
 
-#: Bytes that are received at once, and that one connection holds while it waits for its turn.
+#: Bytes received at once, and held by one connection while it waits for its turn.
 RECEIVED_MAX: Final = 16 * 1024
-#: Bytes of one handshake: a peer's certificates above all.
+#: Bytes of one handshake; most of them are the peer's certificates.
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
-#: The first byte of each connection that speaks TLS.
+#: The first byte of each TLS connection.
 _HANDSHAKE_RECORD: Final = 0x16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortContext:
-    """TLS of a port as its files say it now.
+    """TLS of a port, as last read from its files.
 
     Attributes:
-        context: None: the port is plain.
-        demanded: A peer that speaks no TLS is closed (mode enforcing).
+        context: None if the port is plain.
+        demanded: A connection without TLS is closed (mode enforcing).
         ends_at: When the certificate ends, Unix s.
     """
 
@@ -50,17 +51,17 @@ class PortContext:
 
 
 class TlsPort:
-    """All that the TLS connections of one port share.
+    """State that the TLS connections of one port share.
 
     Args:
-        current: As read from the files.
-        say: Called with a connection that failed and with the reason.
-        turns: Whose turns handshakes are; None: they have turns of their own.
+        current: The context that was read from the files.
+        say: Called with a failed connection and the reason.
+        turns: The turns that handshakes join; None for turns of their own.
 
     Attributes:
-        current: May be replaced at any time; connections from then on use it.
-        failed: Handshakes that failed, late ones included.
-        done: Handshakes that are over.
+        current: The context for new connections; may be replaced at any time.
+        failed: Number of failed handshakes, including those that took too long.
+        done: Number of finished handshakes.
     """
 
     def __init__(
@@ -84,33 +85,33 @@ class TlsPort:
         self.handshakes: Handshakes[Secured] = Handshakes(
             host=lambda one: one.charged, count_max=handshakes_max, host_max=host_handshakes_max
         )
-        self.buffer = memoryview(bytearray(RECEIVED_MAX))  # of whichever connection is read just now
+        self.buffer = memoryview(bytearray(RECEIVED_MAX))  # shared: only one connection is read at a time
         self.failed = self.done = 0
 
 
 class Inner(asyncio.Protocol):
-    """Serves one connection, plain or behind TLS.
+    """A protocol that serves one connection, plain or with TLS.
 
     Attributes:
-        cost_s: Seconds for which it has held the loop.
+        cost_s: Seconds for which the connection has held the loop.
     """
 
     __slots__ = ("cost_s",)
     cost_s: float
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        """Use a plain connection's own transport from now on."""
+        """Use the given transport of a plain connection from now on."""
         raise NotImplementedError
 
 
 class Secured(asyncio.Transport, asyncio.BufferedProtocol):
-    """One accepted connection with TLS; the inner protocol meets it as its transport at once.
+    """One accepted connection with TLS, which is the transport of the inner protocol from the beginning.
 
-    The inner protocol may not write before it has received something.
+    The inner protocol must not write before it has received bytes.
 
     Attributes:
         cost_s: Seconds for which the handshake has held the loop.
-        charged: The host that the handshake counts for.
+        charged: The host for which the handshake is counted.
     """
 
     def __init__(self, port: TlsPort, inner: asyncio.Protocol) -> None:
@@ -118,16 +119,16 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._port = port
         self._inner = inner
         self._context = port.current.context
-        self._transport: asyncio.Transport  # from connection_made on
+        self._transport: asyncio.Transport  # set by connection_made
         self._pipe: Pipe | None = None
         self._open = False  # the handshake is over
-        self._received = b""  # waits for its turn
+        self._received = b""  # bytes that wait for their turn
         self._shaken = 0  # bytes of the handshake so far
         self._queued = False
         self._inner_paused = False
         self._late: asyncio.TimerHandle | None = None
         self._lost = False
-        self._ended = False  # by us
+        self._ended = False  # we have closed it
         self.cost_s = 0.0
         self.peer = self.host = self.charged = "?"
 
@@ -179,24 +180,26 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
 
     @property
     def size(self) -> int:
-        """Bytes that wait: never few of the first flight of a handshake, so that requests go before it.
+        """Return the number of waiting bytes; at least :data:`SMALL_BYTES` before a handshake has begun.
 
-        Later flights cost less and end a handshake: they would wait for all who have cost nothing yet.
+        So requests go before new handshakes. Later parts of a handshake cost less and end it, so they need
+        not wait for all connections that have cost nothing yet.
         """
         waiting = len(self._received)
         return max(SMALL_BYTES, waiting) if self._pipe is None else waiting
 
     def go_on(self) -> None:
-        """Shake or open what was received, now that it is this connection's turn."""
+        """Handle received bytes, now that it is this connection's turn."""
         self._queued = False
         if not self._lost and not self._transport.is_closing():
             self._read_on()
             self._work_in_turn()
 
     def _work_in_turn(self) -> None:
-        """Shake or open what was received, and hand it over; not before it is this connection's turn.
+        """Continue the handshake, or decrypt received bytes and pass them on, when it is this connection's
+        turn.
 
-        Opening takes turns as well: records of one byte each cost a hundred times as much as full ones.
+        Decrypting takes turns as well: records of one byte each cost a hundred times as much as full ones.
         """
         if self._queued:
             return
@@ -204,7 +207,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if not turns.begin():
             self._queued = True
             self._transport.pause_reading()
-            if self._pipe is not None and not self._open:  # it is not silent
+            if self._pipe is not None and not self._open:  # the peer has sent bytes, so it is not silent
                 self._port.handshakes.leave(self)
                 self._port.handshakes.enter(self)
             turns.wait(self)
@@ -221,7 +224,9 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
             self._transport.close()
 
     def _open_received(self) -> bytes | None:
-        """Return what was received in plain; after the handshake, what came behind it in the same bytes."""
+        """Return received bytes decrypted; right after the handshake, those that came together with its
+        end.
+        """
         assert self._pipe is not None
         data, self._received = self._received, b""
         try:
@@ -229,12 +234,12 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         except TlsError as error:
             self._fail(str(error))
             return None
-        if rest := self._pipe.pending():  # an answer to a change of keys, say
+        if rest := self._pipe.pending():  # such as an answer to a change of keys
             self._transport.write(rest)
         return plain
 
     def _shake(self) -> bool:
-        """Go on with the handshake; return whether it is over."""
+        """Continue the handshake; return whether it is over."""
         data, self._received = self._received, b""
         self._shaken += len(data)
         if self._pipe is None:
@@ -255,14 +260,14 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if self._shaken > HANDSHAKE_BYTES_MAX:
             self._fail(f"a TLS handshake of more than {HANDSHAKE_BYTES_MAX} bytes")
             return False
-        self._port.handshakes.leave(self)  # a peer that has just spoken waits at the end of the line
+        self._port.handshakes.leave(self)  # a peer that has just sent bytes goes to the end of the queue
         silent = self._port.handshakes.enter(self)
         if silent is not None:
             silent.give_way()
         return False
 
     def give_way(self) -> None:
-        """Break off a handshake whose peer has been silent for longest, because there are too many."""
+        """Break off this handshake: there are too many, and its peer has been silent for longest."""
         self._break("too many TLS handshakes wait for their peers: this one has waited longest")
 
     def _is_late(self) -> None:
@@ -276,7 +281,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._port.handshakes.leave(self)
 
     def _fail(self, reason: str) -> None:
-        """Close after the alert that tells the peer why."""
+        """Close after sending the alert with the reason."""
         if self._pipe is not None and (alert := self._pipe.pending()):
             self._transport.write(alert)
         self._tell(reason)
@@ -355,9 +360,11 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
 
 
 class Entrance(Secured):
-    """A connection to a port that takes TLS and, unless TLS is demanded, plain bytes: the first byte decides.
+    """A connection to a port that accepts TLS and, unless TLS is demanded, plain bytes; its first byte
+    decides.
 
-    A plain one is handed over to the inner protocol with its socket, and costs no more than without TLS.
+    A plain connection is handed to the inner protocol with its socket, and then costs no more than without
+    TLS.
     """
 
     _inner: Inner
@@ -369,7 +376,7 @@ class Entrance(Secured):
 
     @property
     def cost_s(self) -> float:
-        """As of the inner protocol, which is admitted to the turns from the accepting on."""
+        """Return the inner protocol's value, because that joins the turns at the beginning."""
         return self._inner.cost_s
 
     @cost_s.setter
@@ -396,7 +403,7 @@ class Entrance(Secured):
             return
         transport, inner = self._transport, self._inner
         inner.take_over(transport)
-        transport.pause_reading()  # uvloop reads on in the former way if it is not asked to begin anew
+        transport.pause_reading()  # uvloop changes the way of reading only after a pause
         transport.set_protocol(inner)
         transport.resume_reading()
         inner.data_received(bytes(self._port.buffer[:nbytes]))

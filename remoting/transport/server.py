@@ -1,7 +1,7 @@
-"""Server side of the wire, as servers import it.
+"""The names that servers import from this package.
 
-Everything a peer can make us hold is bounded: connections, bytes of unfinished frames over all connections,
-unanswered requests and unread answers per connection, idle time.
+All memory that a peer can make us hold is bounded: connections, bytes of unfinished frames over all
+connections, unanswered requests and unread answers per connection, idle time.
 """
 
 from __future__ import annotations

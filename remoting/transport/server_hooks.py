@@ -1,9 +1,9 @@
-"""The hooks of one server: called around each request that is served, within a bound of the loop's time.
+"""The hooks of one server: called before and after each served request, within a share of the loop's time.
 
 Hooks run on the server's event loop, where nothing can stop one that takes too long. So their time is
-accounted: a call above :data:`CALL_MAX_S` is counted and logged, and hooks may take :data:`SHARE` of the
-loop's time together. Requests beyond that are refused with code 2: none passes unseen, and the loop, on which
-leases and elections depend, is left to other work.
+counted: a call above :data:`CALL_MAX_S` is counted and logged, and all hooks together may take :data:`SHARE`
+of the loop's time. Further requests are refused with code 2. So no request avoids the hooks, and the loop has
+time for leases and elections.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 CALL_MAX_S: Final = 0.01
 #: Share of the loop's time that all hooks of a server may take.
 SHARE: Final = 0.25
-#: Seconds that they may take at once after they have taken nothing for a while.
+#: Seconds that they may take at once after a time without calls.
 BURST_S: Final = 0.25
-#: Seconds that they may be in debt: one call that blocks for a minute has requests refused for no longer
-#: than this divided by :data:`SHARE`.
+#: Largest debt in seconds: after a call that blocks for a minute, requests are refused for no longer than
+#: this value divided by :data:`SHARE`.
 DEBT_MAX_S: Final = 1.0
 _METHODS: Final = (("before_request", 2), ("after_response", 3))
 
@@ -44,7 +44,7 @@ class HookError(Exception):
 
 
 def load_hooks(names: Iterable[str]) -> dict[str, RPCHook]:
-    """Import classes named ``module:Class`` and make one object of each; return these by name.
+    """Import classes named ``module:Class`` and make one object of each; return them by name.
 
     Raises:
         HookError: If one cannot be imported or made, or lacks a method.
@@ -78,12 +78,12 @@ def _check_method(name: str, method: str, call: Any, arguments: int) -> None:
         inspect.signature(call).bind(*[None] * arguments)
     except TypeError as error:
         raise HookError(f"{method} of {shortened(name)}: {error}, {allowed}") from None
-    except ValueError:  # written in C: the first call shows whether it takes the arguments
+    except ValueError:  # written in C: only the first call shows whether it accepts the arguments
         pass
 
 
 class HookStats:
-    """Counters of one hook: calls that failed, calls that took too long, requests it refused, its seconds."""
+    """Counters of one hook: failed calls, slow calls, requests that it refused, and its seconds."""
 
     __slots__ = ("errors", "refused", "seconds", "slow")
 
@@ -93,7 +93,7 @@ class HookStats:
 
 
 def hook_figures(hooks: ServerHooks) -> list[tuple[str, str, list[tuple[dict[str, str], float]]]]:
-    """Return name, help text and samples by labels of each metric of hooks; none where there are no hooks."""
+    """Return name, help text and labelled samples of each metric of hooks; an empty list without hooks."""
     if not hooks.stats:
         return []
     figures = [
@@ -118,7 +118,7 @@ class ServerHooks:
 
     Args:
         hooks: By name.
-        clock: Seconds, precise enough for single calls.
+        clock: Returns seconds, precise enough for single calls.
 
     Attributes:
         stats: By name of the hook.
@@ -135,7 +135,7 @@ class ServerHooks:
         self.overloads = 0
 
     def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return handlers that call the hooks; the same ones if there are none."""
+        """Return handlers that call the hooks; without hooks, the same handlers."""
         if not self._hooks:
             return dict(handlers)
         return {code: functools.partial(self._serve, handler) for code, handler in handlers.items()}
@@ -144,7 +144,7 @@ class ServerHooks:
         """Return the request to serve.
 
         Raises:
-            RequestRefused: If a hook refused it or failed, or their time is used up.
+            RequestRefused: A hook refused it or failed, or the hooks' time is used up.
         """
         self._look_at_time(remote)
         served = request
@@ -155,7 +155,7 @@ class ServerHooks:
             except RequestRefused:
                 stats.refused += 1
                 raise
-            except Exception as error:  # the operator's code; nothing is served that it could not look at
+            except Exception as error:  # the operator's code; a request that it could not check is not served
                 self._failed(name, stats, "before_request", error)
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"hook {name} failed") from error
             finally:
@@ -163,7 +163,7 @@ class ServerHooks:
         return served
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Show the answer to all hooks; an exception is logged and counted, and the answer is sent."""
+        """Show the answer to all hooks. An exception is logged and counted, and the answer is still sent."""
         if request.is_oneway:
             return
         for name, hook in self._hooks:
@@ -215,7 +215,7 @@ class ServerHooks:
         self.after_response(remote, request, request.reply() if is_plain else answer)  # type: ignore[arg-type]
 
     def _checked(self, name: str, request: RemotingCommand, changed: object) -> RemotingCommand:
-        """Return what a hook returned, if it changed nothing but arguments."""
+        """Return the request that a hook returned, if only its arguments were changed."""
         if not isinstance(changed, RemotingCommand):
             raise TypeError(f"it returned {describe_and_close(changed)}, allowed is a RemotingCommand")
         if changed is not request and replace(changed, ext_fields=request.ext_fields) != request:

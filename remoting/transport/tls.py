@@ -1,6 +1,7 @@
-"""TLS towards servers that demand it: what is checked of them; and one connection as a pipe without IO.
+"""TLS for connections to servers: the checks of a server's certificate, and one connection as a pipe without
+IO.
 
-Loaded by clients that use it only: the ssl module is 30 ms of loading.
+Only clients that use TLS load this module, because loading the ssl module takes 30 ms.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, Final, Literal
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 
-#: A server's certificate must show that a known authority made it for the host of its address, that
-#: such an authority made it, or nothing.
+#: The check of a server's certificate: a known authority made it for the host of its address, a known
+#: authority made it, or no check.
 Check = Literal["host", "authority", "nothing"]
 
-#: Bytes that are read at once: a record has no more. Room for many would be claimed for each small one.
+#: Bytes that are read at once: the size of one record. A larger buffer would be allocated for each small one.
 _READ: Final = 16 * 1024
-#: Bytes that are handed to the library at once. Its buffers keep the size that they had to grow to, for as
+#: Bytes that are passed to the library at once. Its buffers keep the largest size that they ever had, for as
 #: long as the connection lives.
 _PIECE: Final = 16 * 1024
 #: OpenSSL's reasons for first bytes that are no TLS record.
@@ -29,16 +30,16 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LON
 
 
 class TlsError(RemotingError):
-    """A connection cannot go on, or a file cannot be used; says why in one line."""
+    """A connection cannot continue, or a file cannot be used; the text is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Security of connections.
+    """TLS settings of a client's connections.
 
     Attributes:
-        context: Returns what the next connection uses.
-        covers: Says of an address whether connections to it are secured.
+        context: Returns the context of the next connection.
+        covers: Returns whether connections to an address use TLS.
     """
 
     context: Callable[[], ssl.SSLContext]
@@ -52,18 +53,18 @@ class Tls:
 def load(
     *, ca_file: str, cert_file: str, key_file: str, check: Check, key_password: str = ""
 ) -> ssl.SSLContext:
-    """Read the authorities that servers are judged by and the certificate that we show to them, if any.
+    """Read the authorities for servers' certificates, and our own certificate, if any.
 
     Args:
-        ca_file: PEM; empty for those that the system trusts.
-        key_file: Of ``cert_file``; empty if that holds the key, too.
-        key_password: Of an encrypted key; ignored for a plain one.
+        ca_file: PEM file; empty for the system's authorities.
+        key_file: The key of ``cert_file``; empty if that file holds it.
+        key_password: The password of an encrypted key; ignored for a plain one.
 
     Raises:
-        TlsError: If a file cannot be used; names it.
+        TlsError: A file cannot be used; the text names it.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # or a write could have to wait for a read
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a write could otherwise have to wait for a read
     context.check_hostname = check == "host"
     context.verify_mode = ssl.CERT_NONE if check == "nothing" else ssl.CERT_REQUIRED
     try:
@@ -92,7 +93,7 @@ def load(
 
 
 def reason(error: Exception, who: str = "it", whose: str = "its") -> str:
-    """Return in a few words why something about TLS failed, and at whom."""
+    """Return in a few words why TLS failed, and at which end."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{whose} certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -111,15 +112,15 @@ def no_password() -> str:
 
 
 class Pipe:
-    """One end of a connection: bytes of the wire in, plain bytes out, and back.
+    """One end of a TLS connection: encrypted bytes in, plain bytes out, and the reverse.
 
-    One thread may read while another one writes. After :class:`TlsError` what :meth:`pending` returns should
-    still reach the other end: it says why.
+    One thread may read while another one writes. After :class:`TlsError`, send the bytes of :meth:`pending`
+    to the other end: they tell it the reason.
 
     Args:
-        host: Whose certificate the context demands, of a server that is dialled.
-        accepts: This end was dialled.
-        who, whose: The other end, in errors.
+        host: The host that a dialled server's certificate must name.
+        accepts: This end accepted the connection.
+        who, whose: The name of the other end in errors.
 
     Attributes:
         closed: The other end sends no more.
@@ -143,8 +144,10 @@ class Pipe:
         self.closed = False
 
     def shake(self, data: bytes) -> bool:
-        """Go on with the handshake: take what the other end said, nothing if this one begins; :meth:`pending`
-        is what to say then. Return whether that is all.
+        """Continue the handshake with bytes of the other end, empty at its beginning. Return whether it is
+        over.
+
+        Then send the bytes of :meth:`pending`.
 
         Raises:
             TlsError: If it failed.
@@ -159,18 +162,18 @@ class Pipe:
         return True
 
     def pending(self) -> bytes:
-        """Bytes that the wire must still carry."""
+        """Return the bytes that must be sent to the other end."""
         return self._outgoing.read()
 
     def certificate(self) -> Mapping[str, Any]:
-        """The other end's, if the context demands one."""
+        """Return the other end's certificate, empty if the context demands none."""
         return self._tls.getpeercert() or {}
 
     def open(self, data: bytes) -> bytes | None:
-        """Take bytes of the wire; return the plain ones that are complete, None once the other end closes.
+        """Decrypt received bytes; return the complete plain ones, None once the other end closes.
 
         Raises:
-            TlsError: If they are none that it can have sent, or it refuses us.
+            TlsError: The bytes are invalid, or the other end refuses us.
         """
         with self._lock:
             parts: list[bytes] = []
@@ -194,14 +197,14 @@ class Pipe:
         try:
             while part := tls.read(_READ):
                 parts.append(part)
-                if not incoming.pending and not tls.pending():  # reading on would raise
+                if not incoming.pending and not tls.pending():  # another read would raise
                     return
             self.closed = True
         except ssl.SSLWantReadError:
             pass
 
     def seal(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Plain bytes in, bytes for the wire out, in the order of the calls."""
+        """Encrypt bytes; return them for the wire, in the order of the calls."""
         with self._lock:
             if len(data) <= _PIECE:
                 self._tls.write(data)

@@ -1,4 +1,4 @@
-"""Turns of connections: requests may hold the loop for a while, then others are served in their order."""
+"""Turns of connections: requests may hold the loop for a short time, then other connections are served."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Protocol
 
-#: Seconds that requests may hold the loop, but for the last of them, before anything else waits for it.
+#: Seconds for which requests may hold the loop, plus the last request, before other work is done.
 TURN_S: Final = 0.005
-#: Seconds of work after which a turn, once it is over, is followed by another one only when the loop has come
-#: round. For less a callback would cost too much: lone requests would each pay for one.
+#: Seconds of work after which the next turn begins only when the loop has come round. After less work a
+#: callback would cost too much: each single request would pay for one.
 _UNCHECKED_S: Final = 0.000_5
-#: Bytes that wait on a connection below which it is served before those with more.
+#: A connection with fewer waiting bytes is served before those with more.
 SMALL_BYTES: Final = 4096
-#: Assumed cost of a request whose handler waits, in seconds, until some were measured.
+#: Assumed cost in seconds of a request whose handler waits, until some were measured.
 _TASK_S: Final = 0.000_2
-#: Assumed cost of each byte of its body, up to a size: that of the dearest bodies, since a cheap one
-#: among them only ends a turn early.
+#: Assumed cost of each byte of its body, up to a size. It is that of the most expensive bodies, because a
+#: cheaper one only ends a turn early.
 _TASK_BYTE_S: Final = 0.000_000_3
 _TASK_BYTES_MAX: Final = 65_536
-#: The rate at which the measured cost of such requests is forgotten when cheaper ones follow.
+#: Rate at which the measured cost of such requests decreases when cheaper ones follow.
 _FORGETTING: Final = 0.1
-#: Connections at most that are let in before a turn, one each time the loop comes round.
+#: Most connections that are admitted before a turn, one each time the loop comes round.
 _LET_IN_MAX: Final = 64
-#: Hosts of which it is remembered what connections that are gone have cost.
+#: Number of hosts for which the cost of closed connections is remembered.
 _HOSTS_MAX: Final = 1024
 
 
 class Worker(Protocol):
-    """One who has requests to be looked at: a connection.
+    """A connection that has requests to handle.
 
     Attributes:
         cost_s: Seconds for which it has held the loop; :class:`Turns` writes it.
-        host: Where it comes from.
-        size: Bytes that wait to be looked at.
+        host: The host of its peer.
+        size: Bytes that are not handled.
     """
 
     cost_s: float
@@ -45,15 +45,15 @@ class Worker(Protocol):
     def size(self) -> int: ...
 
     def go_on(self) -> None:
-        """Look at what is left, as far as the turn goes."""
+        """Handle the remaining requests, until the turn is over."""
 
 
 class _Line:
-    """Workers that wait, those first that have cost least.
+    """Waiting workers, ordered by their cost so far, cheapest first.
 
     Attributes:
-        least_s: Cost of the last one to go on; a worker that comes anew leads no further.
-        waiting: They are its last members; a heap.
+        least_s: Cost of the last one that was served. A new worker counts as no cheaper than this.
+        waiting: A heap; the workers are the last values of its entries.
     """
 
     __slots__ = ("_count", "least_s", "waiting")
@@ -78,29 +78,33 @@ class _Line:
 
 
 class Turns:
-    """Shares one loop's time between those whose requests are dispatched; without IO.
+    """Shares one loop's time between connections with requests; without IO.
 
-    A turn is over :data:`TURN_S` after it began. Who is not done by then, or has its requests arrive later,
-    waits until the loop has come round: until a callback ran that was scheduled when the turn had worked for
-    a while. No clock can tell that: reading many sockets takes long, too.
+    A turn lasts :data:`TURN_S`. A connection that is not done by then, or whose requests arrive later, waits
+    until the loop has come round: until a callback has run that was scheduled after some work of the turn. A
+    clock cannot tell that, because reading many sockets takes long, too.
 
-    Then those go first on whose connections little waits (:data:`SMALL_BYTES`). While others wait they have
-    half of the turn, and of the others at least one goes on in each turn. Among alike those go first that
-    have cost least, so that one who asks little waits for one turn however many ask much; of those who have
-    cost the same, as when all are new, who has sent least. Answers of one connection keep their order: it
-    waits with all that it has sent. What is held while nobody waits is counted against nobody. Who comes
-    again begins where its host's connections that are gone have left off, or each new one would go first.
+    The next turn serves connections in this order:
 
-    A turn begins only when nobody new came while the loop came round: a listener lets one in each time, and
-    who asks little would otherwise wait for a turn of each of those who came before.
+    - Connections with few waiting bytes (:data:`SMALL_BYTES`) go first. While others wait they get half of
+      the turn, and at least one of the others is served in each turn.
+    - Among equals, those that have cost least go first. So a client that asks little waits for one turn, no
+      matter how many clients ask much. If their cost is the same, the one with fewest bytes goes first.
+    - Answers of one connection keep their order: all its waiting bytes wait together.
 
-    Requests that are handed to tasks run later, all at once: as many of them are begun in one turn as it can
-    hold of what they cost lately, or of what their sizes foretell where that is more.
+    Work while no connection waits is counted for nobody. A new connection begins with the cost of its host's
+    closed connections, or each new one would go first.
+
+    A turn begins only when no new connection came while the loop came round. A listener admits one each time,
+    and a client that asks little would otherwise wait for a turn of each connection before it.
+
+    Requests that are handed to tasks run later, all at once. So one turn begins only as many of them as fit,
+    by their recent cost, or by the cost that their sizes predict if that is greater.
 
     Args:
-        clock: Seconds.
-        call_soon: Calls what it is given when the loop has come round.
-        idle: Called when nobody waits any more.
+        clock: Returns seconds.
+        call_soon: Calls its argument when the loop has come round.
+        idle: Called when no connection waits any more.
     """
 
     def __init__(
@@ -118,7 +122,7 @@ class Turns:
         self._until = 0.0
         self._began = 0.0
         self._worked_s = 0.0  # since the loop came round
-        self._serving = False  # those who wait, in a turn that has begun
+        self._serving = False  # a turn for waiting connections has begun
         self._task_began = 0.0
         self._task_s = _TASK_S
         self._small = _Line()
@@ -126,16 +130,16 @@ class Turns:
         self._called = False
         self._came = False
         self._let_in = 0  # since the last turn
-        self._gone: dict[str, float] = {}  # by host: what those that are gone had cost, if above that
+        self._gone: dict[str, float] = {}  # by host: the cost of closed connections, if above the least
 
     @property
     def began(self) -> float:
-        """Instant of the last :meth:`begin`."""
+        """Return the time of the last :meth:`begin`."""
         return self._began
 
     @property
     def waiting(self) -> int:
-        """Workers that wait for their turn."""
+        """Return the number of workers that wait for their turn."""
         return len(self._small) + len(self._large)
 
     @property
@@ -143,12 +147,12 @@ class Turns:
         return min(self._small.least_s, self._large.least_s)
 
     def came(self, worker: Worker) -> None:
-        """Take a new worker in."""
+        """Admit a new worker."""
         self._came = True
         worker.cost_s = self._gone.get(worker.host, 0.0)
 
     def left(self, worker: Worker) -> None:
-        """Remember what a worker that is gone has cost."""
+        """Remember the cost of a worker that is gone."""
         gone, host = self._gone, worker.host
         if worker.cost_s <= max(self._least_s, gone.get(host, 0.0)):
             return
@@ -160,7 +164,7 @@ class Turns:
         gone[host] = worker.cost_s
 
     def begin(self) -> bool:
-        """Say whether requests may be dispatched now; if so, :meth:`end` follows."""
+        """Return whether requests may be dispatched now; if so, call :meth:`end` afterwards."""
         now = self._clock()
         if now >= self._until and not self._serving:
             if self._called:
@@ -170,19 +174,23 @@ class Turns:
         return True
 
     def renew(self) -> None:
-        """Begin a new turn: what waited for something else than its turn can be answered only now."""
+        """Begin a new turn, for bytes that waited for something else than their turn and can be answered only
+        now.
+        """
         self._until = self._clock() + self._turn_s
 
     def begin_anyway(self) -> None:
-        """Begin to dispatch what cannot wait again; :meth:`over` may well be true after its first request."""
+        """Begin to dispatch requests that cannot wait again; :meth:`over` may be true after the first of
+        them.
+        """
         self._began = self._clock()
 
     def over(self) -> bool:
-        """Say whether anyone who is being served must stop after the present request."""
+        """Return whether the worker being served must stop after the present request."""
         return self._clock() >= self._until
 
     def end(self, worker: Worker) -> None:
-        """Account for what was dispatched since :meth:`begin`."""
+        """Count the work since :meth:`begin`."""
         took_s = self._clock() - self._began
         cost_s, small, large = worker.cost_s, self._small, self._large
         if not small.waiting and not large.waiting:
@@ -196,26 +204,26 @@ class Turns:
             self._come_round()
 
     def wait(self, worker: Worker) -> None:
-        """Have a worker go on in a later turn; not if it waits already."""
+        """Queue a worker for a later turn, unless it waits already."""
         size = worker.size
         (self._small if size < SMALL_BYTES else self._large).push(worker, size)
         self._come_round()
 
     def task(self, body_bytes: int) -> None:
-        """Take into account that a request is handed to a task, which runs when the loop has come round."""
+        """Count a request that is handed to a task, which runs when the loop has come round."""
         took_s = max(self._task_s, min(body_bytes, _TASK_BYTES_MAX) * _TASK_BYTE_S)
         self._until -= took_s
         self._worked_s += took_s
 
     def task_begins(self) -> None:
-        """Called right before such a task runs for the first time."""
+        """Note the time right before such a task runs for the first time."""
         self._task_began = self._clock()
 
     def task_ends(self, worker: Worker) -> None:
-        """Called right after it has run for the first time."""
+        """Count the time of its first run, right after it."""
         took_s = self._clock() - self._task_began
         worker.cost_s += took_s
-        if worker.host in self._gone:  # perhaps with this one
+        if worker.host in self._gone:  # this one's cost may be part of it
             self.left(worker)
         self._task_s = max(took_s, self._task_s + _FORGETTING * (took_s - self._task_s))
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the report."""
+"""One Spark session and one browser for all tests of the report."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -7,6 +7,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.bench.report.in_browser import Tab
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +19,12 @@ def spark() -> Iterator["SparkSession"]:
     session = open_session(small=True)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Tab"]:
+    """A tab in which each test opens its page anew; a browser takes seconds to start."""
+    from tests.bench.report.in_browser import Tab
+
+    with Tab(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened

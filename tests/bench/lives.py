@@ -9,6 +9,7 @@ import msgspec
 
 from routekeeper.bench.events import (
     Delivery,
+    DiskSample,
     Fault,
     LinkSample,
     Operation,
@@ -21,7 +22,7 @@ from routekeeper.bench.plan import Plan
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.schedule import SessionPlan
 
-E = TypeVar("E", Delivery, Fault, LinkSample, Operation, ProcessSample, Truth, View)
+E = TypeVar("E", Delivery, DiskSample, Fault, LinkSample, Operation, ProcessSample, Truth, View)
 
 
 def a_turn(out: Path, plan: Plan, arm: Arm, *, profile: str, seed: int, block: int = 1) -> SessionPlan:

@@ -1,14 +1,14 @@
-"""A comparison that is interrupted, made again or gone on with: what is kept, and who is left behind."""
+"""A comparison that is made again or gone on with: the runs that are kept."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from routekeeper.bench import compare
@@ -19,31 +19,6 @@ from routekeeper.bench.schedule import Comparison, blocks_of
 from routekeeper.bench.session import Session
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
-
-
-def test_kill_in_the_middle_of_a_run_leaves_nobody_behind(tmp_path: Path) -> None:
-    """As in the background, where no terminal interrupts anything that was started."""
-    command = [
-        sys.executable,
-        "-m",
-        "routekeeper.bench",
-        "compare",
-        "--profile",
-        "smoke",
-        "--out",
-        str(tmp_path),
-    ]
-    program = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert program.stderr is not None
-    said = next((line for line in program.stderr if ": quiet; ends about" in line), None)
-    started = psutil.Process(program.pid).children(recursive=True)
-    program.terminate()
-    _, rest = program.communicate(timeout=60)
-    assert said is not None
-    assert len(started) > 5
-    assert program.returncode == 130, rest
-    _, alive = psutil.wait_procs(started, timeout=10)
-    assert [process.cmdline() for process in alive] == []
 
 
 def tiny() -> Plan:
@@ -68,38 +43,47 @@ class EndsBadlyOnce(Session):
             raise ClusterError("what was recorded cannot be read")
 
 
-def test_run_that_turns_out_void_while_it_ends_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(compare, "Session", EndsBadlyOnce)
-    out = tmp_path / "out"
+@dataclass(kw_only=True)
+class Made:
+    """A comparison of one run, whose first attempt ended badly, and what was said of it."""
+
+    out: Path
+    first: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    out, said = tmp_path_factory.mktemp("again") / "out", io.StringIO()
     compare.begin(out, Comparison(profile="smoke", plan=tiny(), seed=4, command=["mqbench"]))
-    (made,) = compare.make_runs(out, compare.load(out))
-    assert json.loads((made / "manifest.json").read_text())["void"] is None
-    assert "is void: what was recorded cannot be read" in capsys.readouterr().err
-    (aside,) = (json.loads(path.read_text()) for path in (out / "void").rglob("manifest.json"))
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setattr(compare, "Session", EndsBadlyOnce)
+        (first,) = compare.make_runs(out, compare.load(out))
+    return Made(out=out, first=first, said=said.getvalue())
+
+
+def test_run_that_turns_out_void_while_it_ends_is_made_again(made: Made) -> None:
+    assert json.loads((made.first / "manifest.json").read_text())["void"] is None
+    assert "is void: what was recorded cannot be read" in made.said
+    (aside,) = (json.loads(path.read_text()) for path in (made.out / "void").rglob("manifest.json"))
     assert (aside["void"], aside["attempt"]) == ("what was recorded cannot be read", 1)
 
 
 def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    compare.begin(out, Comparison(profile="smoke", plan=tiny(), seed=4, command=["mqbench"]))
-    (first,) = compare.make_runs(out, compare.load(out))
-    made = (first / "manifest.json").read_bytes()
-    asked = compare.load(out)
+    before = (made.first / "manifest.json").read_bytes()
+    asked = compare.load(made.out)
     series = [msgspec.structs.replace(asked.plan.series[0], blocks=2)]
     asked = msgspec.structs.replace(asked, plan=msgspec.structs.replace(asked.plan, series=series))
-    (out / compare.FILE_NAME).write_bytes(msgspec.json.encode(asked))
-    capsys.readouterr()
+    (made.out / compare.FILE_NAME).write_bytes(msgspec.json.encode(asked))
 
-    assert main(["run", "--resume", str(out)]) == 0
+    assert main(["run", "--resume", str(made.out)]) == 0
     printed, said = capsys.readouterr()
     (second,) = map(Path, printed.splitlines())
     assert "block=2" in second.parts
     assert "1 runs are there already" in said
-    assert (first / "manifest.json").read_bytes() == made, "what was there stays"
+    assert (made.first / "manifest.json").read_bytes() == before, "what was there stays"
     again = json.loads((second / "manifest.json").read_text())
     _, (turn,) = blocks_of(asked.plan, asked.seed)
     assert (again["seed"], again["void"]) == (turn.seed, None)

@@ -6,8 +6,10 @@ import itertools
 
 import pytest
 
+from routekeeper.bench.chance import stream
 from routekeeper.bench.cuts import SIDES, directions, struck_server
-from routekeeper.bench.plan import CASES, Kind
+from routekeeper.bench.plan import CASES, SWEEPS, Kind, load_plan
+from routekeeper.bench.schedule import block_seed
 
 SERVERS = ["nameserver-0", "nameserver-1", "nameserver-2"]
 BROKERS = ["broker-0", "broker-1", "broker-2"]
@@ -26,24 +28,42 @@ def sides(found: set[tuple[str, str]]) -> set[frozenset[str]]:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "leader", "struck"),
+    ("scenario", "case", "leader", "struck"),
     [
-        ("leader-fails", 2, 2),
-        ("leader-fails", None, 1),
-        ("partition", 0, 0),
-        ("nameserver-restarts", None, 1),
-        ("nameserver-restarts", 0, 1),
-        ("nameserver-restarts", 1, 2),
+        ("leader-fails", "kill", 2, 2),
+        ("leader-fails", "kill", None, 1),
+        ("messages", "leader-cable", 0, 0),
+        ("messages", "1-2", 0, 1),
+        ("partition", "1-2", 0, 1),
+        ("partition", "1-2", 1, 1),
+        ("partition", "leader-four", 0, 0),
+        ("partition", "leader-four", None, 1),
+        ("partition", "follower-four", 0, 1),
+        ("partition", "follower-four", 1, 2),
+        ("nameserver-restarts", "one-empty", None, 1),
+        ("nameserver-restarts", "one-empty", 0, 1),
+        ("nameserver-restarts", "one-empty", 1, 2),
     ],
 )
-def test_leader_is_struck_but_where_one_server_restarts(
-    scenario: str, leader: int | None, struck: int
+def test_leader_is_struck_where_the_case_says_so_and_a_partition_parts_whichever_was_drawn(
+    scenario: str, case: str, leader: int | None, struck: int
 ) -> None:
-    assert struck_server(scenario, count=3, drawn=1, leader=leader) == struck
+    assert struck_server(scenario, case, count=3, drawn=1, leader=leader) == struck
 
 
 def test_restart_of_the_last_server_that_leads_is_the_first_ones() -> None:
-    assert struck_server("nameserver-restarts", count=3, drawn=2, leader=2) == 0
+    assert struck_server("nameserver-restarts", "one-empty", count=3, drawn=2, leader=2) == 0
+
+
+def test_server_that_a_partition_parts_is_drawn_anew_in_each_round() -> None:
+    (series,) = load_plan("compare").series
+    found = []
+    for seed in range(4):
+        for block in range(1, series.blocks + 1):
+            chance = stream(block_seed(seed, series.name, block), "targets of partition 1-2")
+            found.append(struck_server("partition", "1-2", count=3, drawn=chance.randrange(3), leader=0))
+    assert {*found} == {0, 1, 2}
+    assert found.count(0) < 12, "not the leader most of the time"
 
 
 def test_cable_of_a_broker_is_cut_in_both_directions_and_no_other() -> None:
@@ -65,11 +85,12 @@ def test_one_way_cut_lets_nothing_out_and_everything_in() -> None:
     assert {receiver for _, receiver in found} == {*SERVERS, *BROKERS, *SIDES} - {"nameserver-1"}
 
 
+@pytest.mark.parametrize("case", ["1-2", *SWEEPS])
 @pytest.mark.parametrize("target", range(3))
-def test_partition_1_2_leaves_one_server_with_a_broker_and_half_of_the_clients(target: int) -> None:
+def test_partition_leaves_one_server_with_a_broker_and_half_of_the_clients(target: int, case: str) -> None:
     alone = frozenset({SERVERS[target], "broker-0", "side-a"})
     everybody = frozenset({*SERVERS, *BROKERS, *SIDES})
-    assert sides(cut("partition", "1-2", target)) == {alone, everybody - alone}
+    assert sides(cut("partition", case, target)) == {alone, everybody - alone}
 
 
 @pytest.mark.parametrize("target", range(3))

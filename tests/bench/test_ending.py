@@ -64,7 +64,7 @@ def test_the_quick_comparison_is_planned_to_take_twelve_minutes_at_most() -> Non
     assert [series.blocks for series in plan.series] == [6]
     assert plan.arms == ["independent", "raft", "zookeeper"]
     assert {scenario.name for scenario in plan.scenarios} == {
-        *("quiet", "broker-dies", "nameserver-restarts", "leader-fails", "partition")
+        *("quiet", "broker-dies", "nameserver-restarts", "leader-fails", "partition", "rest")
     }
     assert expected_minutes(planned("compare")) <= 12
 

@@ -175,8 +175,20 @@ def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
 
 
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "routekeeper.bench", "run", "--profile", "smoke", "--links", "kernel"]
-    program = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    """As in the background, where no terminal interrupts anything that was started."""
+    command = [
+        sys.executable,
+        "-m",
+        "routekeeper.bench",
+        "compare",
+        "--profile",
+        "smoke",
+        "--links",
+        "kernel",
+    ]
+    program = subprocess.Popen(
+        [*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     assert program.stderr is not None
     said = next((line for line in program.stderr if ": quiet; ends about" in line), None)
     started = psutil.Process(program.pid).children(recursive=True)
@@ -184,6 +196,7 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     program.terminate()
     _, rest = program.communicate(timeout=60)
     assert said is not None
+    assert len(started) > 5
     assert program.returncode == 130, rest
     _, alive = psutil.wait_procs(started, timeout=10)
     assert [process.cmdline() for process in alive] == []
@@ -191,11 +204,12 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
-    """Brokers do not start: the harness fails, three times."""
+    """Brokers do not start: the harness fails, in its only attempt."""
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
     plan = msgspec.structs.replace(plan, arms=["independent"])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("routekeeper.bench.cluster._NO_NEW_TOPICS", "noSuchSetting=1")
+        patched.setattr(compare, "ATTEMPTS_MAX", 1)
         compare.begin(tmp_path / "out", Comparison(profile="smoke", plan=plan, seed=1, command=["mqbench"]))
         assert main(["run", "--resume", str(tmp_path / "out")]) == 1
     place = run_folder(tmp_path / "out", series="equal", scenario="partition", block=1, arm="independent")

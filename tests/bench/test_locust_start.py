@@ -114,16 +114,57 @@ BAD = {
 }
 
 
+#: Has Locust parse each list of options that a line of stdin holds, and judges it as at Locust's start.
+JUDGE = f"""
+import contextlib, io, json, sys
+from locust import events
+from locust.argument_parser import get_parser
+from locust.env import Environment
+from locust.util.load_locustfile import load_locustfile
+load_locustfile({str(USERS.with_name("locustfile.py"))!r})
+for line in sys.stdin:
+    options = get_parser().parse_args(json.loads(line))
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stderr(said):
+        try:
+            environment = Environment(events=events, parsed_options=options, host=options.host)
+            events.init.fire(environment=environment, runner=None, web_ui=None)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
+@pytest.mark.slow
+def test_bad_argument_is_named_in_one_line() -> None:
+    """One program judges them all: to import Locust takes seconds of processor time."""
+    lists = [["--host", "127.0.0.1:1", "--headless"]] + [
+        ["--host", "127.0.0.1:1", "--headless", bad] for bad in BAD
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", JUDGE],
+        input="".join(f"{json.dumps(each)}\n" for each in lists),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    good, *found = (json.loads(line) for line in done.stdout.splitlines())
+    assert good == [0, ""]
+    for (bad, said), (code, printed) in zip(BAD.items(), found, strict=True):
+        assert (code, printed.count("\n")) == (2, 1), (bad, printed)
+        assert printed.startswith(f"locust: {said}"), (bad, printed)
+
+
 @pytest.mark.slow
 def test_bad_argument_ends_locust_at_the_start_with_one_line() -> None:
-    options = ["-f", str(USERS.with_name("locustfile.py")), "-t", "1s", "--only-summary"]
-    started = {bad: locust("127.0.0.1:1", *options, bad) for bad in BAD}
-    said = {bad: process.communicate(timeout=DEADLINE_S)[0] for bad, process in started.items()}
-    for bad, process in started.items():
-        lines = said[bad].splitlines()
-        assert process.returncode == 2, (bad, said[bad][-2000:])
-        assert len(lines) == 1, (bad, said[bad][-2000:])
-        assert lines[0].startswith(f"locust: {BAD[bad]}"), lines
+    options = ["-f", str(USERS.with_name("locustfile.py")), "-t", "1s", "--only-summary", "--rate=nan"]
+    process = locust("127.0.0.1:1", *options)
+    said = process.communicate(timeout=DEADLINE_S)[0]
+    assert process.returncode == 2, said[-2000:]
+    assert len(said.splitlines()) == 1, said[-2000:]
+    assert said.startswith(f"locust: {BAD['--rate=nan']}"), said
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 
 from routekeeper.bench.arrivals import Arrivals
 from routekeeper.bench.chance import stream
+from routekeeper.bench.compare import expected_minutes
 from routekeeper.bench.plan import (
     CASES,
     FOLDER,
@@ -29,7 +30,7 @@ from routekeeper.bench.plan import (
 )
 from routekeeper.bench.report.answers import TIMER_SERIES
 from routekeeper.bench.runfolder import REAL
-from routekeeper.bench.schedule import blocks_of
+from routekeeper.bench.schedule import Comparison, blocks_of
 from routekeeper.bench.timers import DOCUMENTED_MS
 
 SMOKE = (FOLDER / "smoke.toml").read_text()
@@ -96,25 +97,36 @@ def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> 
     }  # 300 brokers are another cluster's life
     assert planned == {name: set(cases) for name, cases in CASES.items() if name not in idle}
     equal, *described = plan.series
-    assert (equal.name, equal.blocks, equal.scenarios) == ("equal", 10, [])
-    assert {series.name for series in described} == {
-        *TIMER_SERIES,
-        "equal-polling",
-        "equal-journal",
-        "defaults",
-    } - {"equal"}
-    assert all(series.blocks <= 2 for series in described)
+    assert equal.name == "equal"
+    assert {*equal.scenarios} == {line.scenario for line in plan.lines}
+    assert equal.blocks == 10
+    assert {series.name: series.blocks for series in described} == {
+        "equal-described": 3,
+        "equal-lengths": 3,
+        "equal-polling": 3,
+        "equal-journal": 3,
+        "equal-tenth": 3,
+        "defaults": 3,
+    }
+    assert {*equal.scenarios, *described[0].scenarios} == set(planned), "none is left out"
+    assert msgspec.structs.replace(described[0], name="equal", blocks=10, scenarios=equal.scenarios) == equal
 
 
-def test_full_profile_predicts_recoveries_by_two_divisors_and_checks_them_by_undivided_timers() -> None:
+def test_headline_measures_take_150_minutes_at_most_and_all_that_is_described_90() -> None:
+    plan = load_plan("full")
+    described = [series.name for series in plan.series if series.name != "equal"]
+    for names, minutes in ((["equal"], 150), (described, 90)):
+        asked = Comparison(profile="full", plan=only_series(plan, names), seed=1, command=["mqbench"])
+        assert expected_minutes(asked) <= minutes
+
+
+def test_full_profile_predicts_recoveries_by_two_divisors() -> None:
     plan = load_plan("full")
     series = {each.name: each for each in plan.series if each.name in TIMER_SERIES}
     divisors = {name: each.timers.divisor for name, each in series.items()}
-    assert divisors == {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
-    assert {*series["equal-tenth"].scenarios} == {"broker-dies", "nameserver-restarts", "leader-fails"}
+    assert divisors == {"equal": 60.0, "equal-tenth": 10.0}
     assert {
-        each.name: [fault.case for fault in each.faults]
-        for each in scenarios_of(plan, series["equal-undivided"])
+        each.name: [fault.case for fault in each.faults] for each in scenarios_of(plan, series["equal-tenth"])
     } == {
         "broker-dies": ["kill", "cable"],
         "nameserver-restarts": ["one-empty", "all"],
@@ -132,7 +144,12 @@ def test_series_has_the_cases_that_it_names_and_no_scenario_without_any() -> Non
     left = {
         scenario.name: [fault.case for fault in scenario.faults] for scenario in scenarios_of(plan, kills)
     }
-    assert left == {"quiet": [], "staleness": [], "broker-dies": ["kill"], "leader-fails": ["kill"]}
+    assert left == {
+        "quiet": [],
+        "rest": [],
+        "broker-dies": ["kill"],
+        "leader-fails": ["kill"],
+    }
 
 
 def test_some_scenarios_are_made_in_the_series_that_have_a_case_of_them() -> None:
@@ -140,9 +157,9 @@ def test_some_scenarios_are_made_in_the_series_that_have_a_case_of_them() -> Non
     assert [scenario.name for scenario in plan.scenarios] == ["nameserver-restarts", "new-topic"]
     made = {series.name: [scenario.name for scenario in scenarios_of(plan, series)] for series in plan.series}
     assert made == {
-        "equal": ["nameserver-restarts", "new-topic"],
+        "equal": ["nameserver-restarts"],
+        "equal-described": ["new-topic"],
         "equal-tenth": ["nameserver-restarts"],
-        "equal-undivided": ["nameserver-restarts"],
     }
     with pytest.raises(PlanError, match="scenarios='coffee' is unknown, known are: broker-dies, "):
         only_scenarios(load_plan("full"), ["quiet", "coffee"])
@@ -163,6 +180,7 @@ def test_what_syncing_costs_is_asked_of_raft_mode_alone() -> None:
     (journal,) = (series for series in plan.series if series.name == "equal-journal")
     assert (plan.durability, journal.durability) == ("fsync", "journal")
     assert [[turn.arm for turn in block] for block in blocks_of(only_series(plan, [journal.name]), 1)] == [
+        ["raft"],
         ["raft"],
         ["raft"],
     ]

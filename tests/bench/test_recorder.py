@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,8 @@ import pytest
 from routekeeper.bench.events import (
     FILE_PREFIX,
     Delivery,
+    DiskSample,
     Event,
-    EventLog,
     Fault,
     LinkSample,
     Operation,
@@ -28,6 +29,7 @@ from routekeeper.bench.recorder import (
     BUFFER_SIZE,
     FLUSH_INTERVAL_NS,
     REMARK_LENGTH_MAX,
+    EventLog,
     Recorder,
     short_remark,
 )
@@ -52,6 +54,7 @@ def test_each_kind_goes_to_its_own_file_and_reads_back_equal(tmp_path: Path) -> 
         View(observer="client", index=0, topic="t", state="routed", brokers=[0, 2], seen_ns=9, unseen_ns=6),
         Fault(n=0, kind="kill", case="kill", targets=["broker-1"], begin_ns=3, from_ns=1, until_ns=9),
         ProcessSample(role="generator", index=0, pid=9, t_ns=1, cpu_ns=2, rss_bytes=3),
+        DiskSample(role="nameserver", index=1, t_ns=3, written_bytes=4096, syncs=2),
         LinkSample(dialler="side-a", acceptor="broker-1", t_ns=4, forward_bytes=5, back_bytes=6),
         Delivery(message=8, user=0, t_ns=7),
     ]
@@ -102,6 +105,27 @@ def test_an_event_larger_than_the_buffer_is_written_whole(tmp_path: Path) -> Non
     recorder.close()
 
 
+def test_threads_write_and_close_one_log(tmp_path: Path) -> None:
+    """A playground that ends closes its log while the thread that samples flushes it (seen in CI)."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(30):
+            with ThreadPoolExecutor(4) as threads, EventLog(tmp_path, f"writers-{number}") as log:
+                for written in [threads.submit(write, log, 20) for _ in range(4)]:
+                    written.result()
+            lines = event_file(tmp_path, Operation, f"writers-{number}").read_bytes().splitlines()
+            assert sorted(lines) == sorted(4 * 20 * [msgspec.json.encode(operation())])
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def write(log: EventLog, times: int) -> None:
+    for _ in range(times):
+        log.record(operation())
+        log.flush()
+
+
 def test_two_processes_cannot_share_a_file(tmp_path: Path) -> None:
     with EventLog(tmp_path, "p1") as first, EventLog(tmp_path, "p1") as second:
         first.record(operation())
@@ -123,7 +147,8 @@ def test_remarks_are_one_short_line() -> None:
 def test_a_killed_process_leaves_what_it_flushed(tmp_path: Path) -> None:
     program = (
         "import sys, signal, pathlib\n"
-        "from routekeeper.bench.events import EventLog, LinkSample\n"
+        "from routekeeper.bench.events import LinkSample\n"
+        "from routekeeper.bench.recorder import EventLog\n"
         "log = EventLog(pathlib.Path(sys.argv[1]), 'p')\n"
         "def row(i): return LinkSample(dialler='a', acceptor='b', t_ns=i, forward_bytes=0, back_bytes=0)\n"
         "for i in range(100): log.record(row(i))\n"

@@ -174,6 +174,7 @@ def gold(
         spark,
         [str(folder) for folder in (*life, frozen)],
         str(tmp_path_factory.mktemp("told")),
+        small=True,
         progress=print,
     )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from routekeeper.bench.events import Delivery, Event, EventLog, Operation, Truth, View, event_files
+from routekeeper.bench.events import Delivery, Event, Operation, Truth, View, event_files
+from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.split import Slot, placed, split
 
 

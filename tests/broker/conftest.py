@@ -129,9 +129,15 @@ class Wire:
 
 
 class RecordingNameserver:
-    """Listens, records requests as (code, ext, body), answers success. Stands for any nameserver."""
+    """Listens, records requests as (code, ext, body), answers success. Stands for any nameserver.
+
+    Attributes:
+        answering: While it is not set, no request is answered.
+    """
 
     def __init__(self) -> None:
+        self.answering = threading.Event()
+        self.answering.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.addr = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: queue.Queue[RemotingCommand] = queue.Queue()
@@ -160,6 +166,7 @@ class RecordingNameserver:
         except OSError:
             pass  # not every system lets a listener be shut down
         self._listener.close()
+        self.answering.set()
         self.drop_connections()
         self._thread.join(WAIT_S)
 
@@ -190,6 +197,7 @@ class RecordingNameserver:
                 for frame in decoder.feed(data):
                     command = decode_command(frame)
                     self.requests.put(command)
+                    self.answering.wait(WAIT_S)
                     canned = self.answers.get(command.code)
                     reply = (
                         command.reply()

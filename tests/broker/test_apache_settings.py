@@ -93,6 +93,18 @@ def test_settings_whose_loss_breaks_a_promise_or_opens_a_door_refuse_the_start(
 
 
 @pytest.mark.slow
+def test_the_same_setting_as_a_flag_is_refused_with_the_same_reason(
+    start_in: StartIn, tmp_path: Path
+) -> None:
+    broker = start_in(tmp_path / "cwd", "routekeeper.broker", "--set", "authenticationEnabled=true")
+    assert (broker.line, broker.process.wait(WAIT_S)) == ("", 2)
+    (refusal,) = broker.log.read_text().splitlines()
+    assert refusal == (
+        "mqbroker: authenticationEnabled=true: ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"
+    )
+
+
+@pytest.mark.slow
 def test_a_path_that_cannot_be_made_refuses_the_start(start: Start, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file where a folder belongs")
     broker = start(f"storePathRootDir={tmp_path}/home/rocketmq/store\n")

@@ -28,6 +28,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
 from routekeeper.remoting.transport.server import Connection, Handler, RemotingServer
+from tests.waiting import wait_until
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 Answer = RemotingCommand | Awaitable[RemotingCommand | None] | None
@@ -177,15 +178,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
 @pytest.fixture
 def eventually() -> Callable[..., None]:
     """Return ``eventually(condition, what)``: waits for a condition with a deadline."""
-
-    def wait(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"not within {timeout_s} s: {what}")
-            time.sleep(0.01)
-
-    return wait
+    return wait_until
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_messages_whose_listener_returned_no_result_come_again(
         started.producer("senders").send(Message(topic=topic, body=b"x"))
         group = ConsumerConfig(group=f"odd{kind}", consume_from=ConsumeFrom.FIRST_OFFSET)
         started.consume(group, {topic: "*"}, listener)
-        eventually(lambda: listener.seen == [0, 1], "the message comes a second time", 20.0)
+        eventually(lambda: listener.seen == [0, 1], "the message comes a second time", within_s=20.0)
     assert "allowed None or a ConsumeResult" in caplog.text
     if kind == "coroutine":
         assert inspect.getcoroutinestate(listener.returned) == inspect.CORO_CLOSED
@@ -216,7 +216,7 @@ def test_the_asyncio_consumer_judges_results_alike_however_the_listener_runs(
             group = ConsumerConfig(group=f"odd_loop_{kind}", consume_from=ConsumeFrom.FIRST_OFFSET)
             await started.consume(group, {f"OddLoop{kind}": "*"}, call)
             await asyncio.to_thread(
-                eventually, lambda: listener.seen == [0, 1], f"{kind}: it comes again", 20.0
+                eventually, lambda: listener.seen == [0, 1], f"{kind}: it comes again", within_s=20.0
             )
 
     asyncio.run(main("thread", listener))

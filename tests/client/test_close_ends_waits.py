@@ -82,7 +82,9 @@ def test_what_waits_when_close_is_cancelled_ends_too(silent: Any, eventually: Ca
         poll = asyncio.create_task(consumer.poll())
         futures = [await producer.put(MESSAGE) for _ in range(2)]
         asked = {RequestCode.GET_ROUTEINFO_BY_TOPIC}
-        await asyncio.to_thread(eventually, lambda: asked <= set(silent.codes()), "a sender waits", 20.0)
+        await asyncio.to_thread(
+            eventually, lambda: asked <= set(silent.codes()), "a sender waits", within_s=20.0
+        )
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.close(), 0.1)
         check(*(future.exception() for future in futures))
@@ -159,7 +161,7 @@ def test_whatever_waits_for_the_asyncio_client_ends_with_it(
             waiting = asyncio.ensure_future(begin(client, client.producer("g"), consumer))
             if codes:
                 await asyncio.to_thread(
-                    eventually, lambda: bool(codes & set(silent.codes())), "it was asked", 20.0
+                    eventually, lambda: bool(codes & set(silent.codes())), "it was asked", within_s=20.0
                 )
             await asyncio.sleep(0)
         with pytest.raises(RemotingError):
@@ -189,7 +191,7 @@ def test_whatever_waits_for_the_blocking_client_ends_with_it(
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     if codes:
-        eventually(lambda: bool(codes & set(silent.codes())), "it was asked", 20.0)
+        eventually(lambda: bool(codes & set(silent.codes())), "it was asked", within_s=20.0)
     client.close()
     assert isinstance(outcome.exception(10), RemotingError)
     thread.join(10)

@@ -163,5 +163,5 @@ def test_a_consumer_answers_operators(
             oneway=True,
         )
         peer.push(reset)
-        eventually(lambda: broker.pulled == [0, 3, 1, 3], "220: pulled again from 1", 10)
+        eventually(lambda: broker.pulled == [0, 3, 1, 3], "220: pulled again from 1", within_s=10)
     assert json.dumps(info)

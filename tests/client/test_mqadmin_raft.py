@@ -7,8 +7,7 @@ import json
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +19,10 @@ from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 TOKEN = "a-token-of-the-operators"
 CONDITION_S = 60.0
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + CONDITION_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
-        time.sleep(0.02)
-    return value
 
 
 def mqadmin(*argv: str) -> tuple[int, str, str]:
@@ -71,7 +63,7 @@ class Group:
             )
             return names.pop() if ready and len(found) == 3 and len(names) == 1 else None
 
-        name = until(agreed, "all know one leader")
+        name = wait_until(agreed, "all know one leader")
         return next(member for member in self.members if member.raft == name)
 
     def followers(self) -> list[Member]:
@@ -298,7 +290,9 @@ def test_member_is_added_and_removed(group: Group, tmp_path: Path) -> None:
         first, second = out.splitlines()
         assert first == f"member {raft} added, it votes."
         assert set(second.removeprefix("members: ").split(", ")) == set(peers)
-        until(lambda: "follower" in mqadmin("raftStatus", "-a", newcomer.http)[1], "it knows that it votes")
+        wait_until(
+            lambda: "follower" in mqadmin("raftStatus", "-a", newcomer.http)[1], "it knows that it votes"
+        )
         code, out, err = mqadmin("removeMember", "--address", raft, *admin)
         assert (code, err) == (0, "")
         assert out.splitlines()[0] == f"member {raft} removed; it stops as soon as it hears of it."
@@ -315,7 +309,7 @@ def test_member_that_is_not_there_is_named_by_who_waits_for_it(group: Group) -> 
     assert f"{raft} is a learner: it becomes a voter when it has caught up; there is no link to it" in err
     everybody = ", ".join(member.http for member in group.members)
     down = f"\n{raft} is down or cut off: no link with {everybody}\n"
-    until(lambda: down in mqadmin("raftStatus", "--http", group.http)[1], "all know of the learner")
+    wait_until(lambda: down in mqadmin("raftStatus", "--http", group.http)[1], "all know of the learner")
     code, out, err = mqadmin("raftStatus", "--http", group.http)
     assert (code, err) == (0, "")
     assert down in out
@@ -330,7 +324,7 @@ def test_snapshot_is_fetched_and_restored_into_a_new_group(group: Group, tmp_pat
     with BlockingClient() as client:
         put = RemotingCommand.request(100, {"namespace": "n", "key": "k", "value": "v"})
         addr = group.leader().addr
-        until(lambda: client.invoke(addr, put, timeout_s=CONDITION_S).code == 0, "a key is written")
+        wait_until(lambda: client.invoke(addr, put, timeout_s=CONDITION_S).code == 0, "a key is written")
     code, out, err = mqadmin("snapshotSave", "-a", group.http, "-k", str(group.token))
     assert (code, err) == (0, "")
     assert re.fullmatch(r"snapshot saved at \S+: /\S+ index=\d+ term=\d+ bytes=\d+\n", out)
@@ -361,7 +355,7 @@ def test_snapshot_is_fetched_and_restored_into_a_new_group(group: Group, tmp_pat
 def test_routes_of_a_group_are_equal_and_a_drifted_one_is_told_apart(
     group: Group, nameserver: Any, broker: Any
 ) -> None:
-    until(lambda: mqadmin("routeDiff", "--http", group.http)[0] == 0, "all have applied the same")
+    wait_until(lambda: mqadmin("routeDiff", "--http", group.http)[0] == 0, "all have applied the same")
     code, out, err = mqadmin("routeDiff", "--http", group.http)
     assert (code, err) == (0, "")
     assert out.endswith("the route tables of 3 name servers are equal\n")

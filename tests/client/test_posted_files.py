@@ -98,7 +98,7 @@ def test_a_value_that_is_taken_with_a_comment_is_named(
     file.write_text(f"# a region\n{key}={value}\nbindAddress=127.0.0.1\n")
     _, log = start(program, "-c", str(file), *PORT[program])
     named = re.compile(rf" WARNING .*comment is part of a value key={key} ")
-    eventually(lambda: named.search(log.read_text()) is not None, "it is named", 20.0)
+    eventually(lambda: named.search(log.read_text()) is not None, "it is named", within_s=20.0)
 
 
 # Only this machine -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +30,11 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 CONDITION_S = 60.0
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + CONDITION_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
-        time.sleep(0.05)
-    return value
 
 
 class Nameserver:
@@ -108,6 +101,9 @@ class Nameserver:
         assert code == 200
         return dict(found)
 
+    def digest(self) -> str:
+        return str(self.get("/v1/digest")[1]["digest"])
+
     def ready(self) -> bool:
         return self.get("/readyz")[0] == 200
 
@@ -122,7 +118,7 @@ class Nameserver:
 
     def put(self, key: str, value: str) -> None:
         """Write, again if nobody led."""
-        until(lambda: self.ask(100, namespace="n", key=key, value=value).code == 0, f"{key} is written")
+        wait_until(lambda: self.ask(100, namespace="n", key=key, value=value).code == 0, f"{key} is written")
 
     def kv(self) -> str | None:
         """Return the value, as soon as a read is not refused."""
@@ -132,7 +128,7 @@ class Nameserver:
             answers.append(self.ask(101, namespace="n", key="k"))
             return not (answers[-1].remark or "").startswith("[NO_QUORUM]")
 
-        until(granted, f"{self.number} reads")
+        wait_until(granted, f"{self.number} reads")
         return answers[-1].ext_fields.get("value")
 
 
@@ -169,14 +165,14 @@ class Place:
 
     def all_ready(self) -> None:
         for server in self.servers:
-            until(server.ready, f"{server.number} is ready")
+            wait_until(server.ready, f"{server.number} is ready")
 
     def all_equal(self) -> None:
         def digests() -> bool:
             found = [server.get("/v1/digest")[1] for server in self.servers]
             return len({(one["index"], one["state_digest"]) for one in found if one}) == 1
 
-        until(digests, "all hold the same")
+        wait_until(digests, "all hold the same")
 
 
 class Broker:
@@ -224,7 +220,7 @@ def broker_of(place: Place) -> Iterator[Broker]:
     broker = Broker(place, popen)
     try:
         for server in place.servers:
-            until(server.routed, "the broker reports")
+            wait_until(server.routed, "the broker reports")
         yield broker
     finally:
         broker.end()
@@ -257,7 +253,9 @@ class Readers:
     def until_more(self) -> None:
         """Return when each has read a few times more."""
         before = list(self._counts)
-        until(lambda: all(now >= then + 5 for now, then in zip(self._counts, before, strict=True)), "reads")
+        wait_until(
+            lambda: all(now >= then + 5 for now, then in zip(self._counts, before, strict=True)), "reads"
+        )
 
     def _run(self, number: int) -> None:
         try:
@@ -316,6 +314,7 @@ def founded(place: Place) -> None:
 def test_lost_quorum_is_revived_from_the_member_that_is_left(place: Place) -> None:
     founded(place)
     left, *lost = place.servers
+    digest = left.digest()
     weak = (
         f"{lost[0].raft} is down or cut off: no link with ",
         "2 of 3 voters are up; one more away, and nothing is served",
@@ -324,17 +323,18 @@ def test_lost_quorum_is_revived_from_the_member_that_is_left(place: Place) -> No
         server.end(kill=True)
         shutil.rmtree(server.data)
         if server is lost[0]:
-            until(lambda: all(words in place.said("raftStatus") for words in weak), "who leads says so")
-    until(lambda: not left.ready(), "nothing is served")
-    until(lambda: b"no link to" in (left.get("/readyz")[1] or b""), "and it says why")
+            wait_until(lambda: all(words in place.said("raftStatus") for words in weak), "who leads says so")
+    wait_until(lambda: not left.ready(), "nothing is served")
+    wait_until(lambda: b"no link to" in (left.get("/readyz")[1] or b""), "and it says why")
     assert left.end() == 0
     left.start_member(place.peers, "--force-new-cluster")
-    until(left.ready, "it goes on alone")
-    until(lambda: "new cluster forced" in left.log(), "its log says so")
+    wait_until(left.ready, "it goes on alone")
+    wait_until(lambda: "new cluster forced" in left.log(), "its log says so")
     assert left.kv() == "v"
+    assert left.digest() == digest
     assert left.end() == 0
     left.start_member(place.peers)
-    until(left.ready, "also without the flag")
+    wait_until(left.ready, "also without the flag")
     for server in lost:
         server.start_member(place.peers)
         assert "it votes" in place.admin("addMember", "--address", server.raft)
@@ -349,16 +349,18 @@ def test_member_with_old_data_does_not_come_back_after_a_forced_cluster(place: P
     for server in place.servers:
         server.end(kill=True)
     left.start_member(place.peers, "--force-new-cluster")
-    until(left.ready, "it goes on alone")
+    wait_until(left.ready, "it goes on alone")
+    term = left.status()["term"]
     second.start_member(place.peers)
-    until(lambda: "is no member" in left.log(), "it is refused")
+    wait_until(lambda: "is no member" in left.log(), "it is refused")
     assert not second.ready()
+    assert left.status()["term"] == term, "nobody listens to it"
     assert left.get("/v1/status")[1]["members"] == [left.raft]
     second.end()
     shutil.rmtree(second.data)
     second.start_member(place.peers)
     place.admin("addMember", "--address", second.raft, http=left.http)
-    until(second.ready, "an empty one is taken")
+    wait_until(second.ready, "an empty one is taken")
     assert third.popen is None
 
 
@@ -366,18 +368,19 @@ def test_group_whose_disks_are_all_lost_is_restored_from_a_snapshot(place: Place
     founded(place)
     file = place.root / "routes.snapshot"
     place.admin("snapshotSave", "--file", str(file))
-    digest = place.servers[0].get("/v1/digest")[1]["digest"]
+    digest = place.servers[0].digest()
     for server in place.servers:
         server.end(kill=True)
         shutil.rmtree(server.data)
     first, *others = place.servers
     first.start_member([first.raft], "--force-new-cluster")
-    until(first.ready, "it leads alone")
+    wait_until(first.ready, "it leads alone")
     place.admin("snapshotRestore", "--file", str(file), http=first.http)
-    assert first.get("/v1/digest")[1]["digest"] == digest
+    assert first.digest() == digest
     assert first.end() == 0
     first.start_member([first.raft])
-    until(first.ready, "also without the flag")
+    wait_until(first.ready, "also without the flag")
+    assert first.digest() == digest
     for server in others:
         server.start_member(place.peers)
         place.admin("addMember", "--address", server.raft)
@@ -389,7 +392,7 @@ def test_group_whose_disks_are_all_lost_is_restored_from_a_snapshot(place: Place
 def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
     alone = place.servers[0]
     alone.start_member([alone.raft])
-    until(alone.ready, "it leads")
+    wait_until(alone.ready, "it leads")
     assert alone.popen is not None
     # The limit is one for all files of the process: its log must still fit, the journal must not.
     used = len(alone.log().encode()) + 5_000
@@ -397,15 +400,17 @@ def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
     resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (used, hard))
     refused = alone.ask(100, namespace="n", key="k", value=secrets.token_hex(20_000))
     assert (refused.remark or "").startswith("[OUTCOME_UNKNOWN]")
-    until(lambda: b"disk does not take its journal" in (alone.get("/readyz")[1] or b""), "readyz names it")
+    wait_until(
+        lambda: b"disk does not take its journal" in (alone.get("/readyz")[1] or b""), "readyz names it"
+    )
     said = place.admin("raftStatus", http=alone.http)
     assert f"{alone.http} is hindered: its disk does not take its journal" in said
     assert "mqnamesrv_raft_storage_stalled 1.0\n" in alone.get("/metrics")[1].decode()
     refused = alone.ask(100, namespace="n", key="other", value="v")
     assert (refused.remark or "").startswith("[NO_QUORUM]")
     resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (hard, hard))
-    until(alone.ready, "it goes on without a restart")
-    until(lambda: "journal has room again" in alone.log(), "its log says so")
+    wait_until(alone.ready, "it goes on without a restart")
+    wait_until(lambda: "journal has room again" in alone.log(), "its log says so")
     assert "acknowledging nothing until there is room" in alone.log()
     alone.put("k", "v")
     assert alone.kv() == "v"
@@ -420,7 +425,7 @@ def test_machine_is_replaced_add_first_then_remove(place: Place) -> None:
         new.start_member([*place.peers, new.raft])
         # Each member names the leader and its address: any of them may lead, the new one, too.
         place.admin("addMember", "--address", new.raft, http=place.servers[2].http)
-        until(new.ready, "the new one is ready")
+        wait_until(new.ready, "the new one is ready")
         assert old.popen is not None
         place.admin("removeMember", "--address", old.raft, http=place.servers[2].http)
         assert old.popen.wait(timeout=30) == 3
@@ -453,9 +458,9 @@ def test_mode_is_changed_nameserver_by_nameserver_and_somebody_always_has_the_ro
             if len(members) > 1:
                 http = ";".join(s.http for s in place.servers if s.raft in members)
                 place.admin("addMember", "--address", server.raft, http=http)
-            until(server.ready, "the changed one serves")
+            wait_until(server.ready, "the changed one serves")
             broker.register()
-            until(server.routed, "the broker reports to it")
+            wait_until(server.routed, "the broker reports to it")
             assert somebody_routes(place)
         place.all_ready()
         place.all_equal()
@@ -475,13 +480,13 @@ def test_group_is_left_nameserver_by_nameserver_and_somebody_always_has_the_rout
             server.data.mkdir()
             shutil.copy(old / "kvConfig.json", server.data)
             server.start()
-            until(server.ready, "the changed one serves")
+            wait_until(server.ready, "the changed one serves")
             assert server.kv() == "v"
             broker.register()
-            until(server.routed, "the broker reports to it")
+            wait_until(server.routed, "the broker reports to it")
             assert somebody_routes(place)
         # Each hears the broker for itself: the last registration may not have reached all of them.
-        until(lambda: "are equal" in place.said("routeDiff"), "all hold the same routes")
+        wait_until(lambda: "are equal" in place.said("routeDiff"), "all hold the same routes")
         assert {server.get("/v1/status")[1]["mode"] for server in place.servers} == {"independent"}
 
 
@@ -496,7 +501,7 @@ def test_rolling_restart_costs_no_read(place: Place) -> None:
             assert server.end() == 0
             readers.until_more()
             server.start_member(place.peers)
-            until(server.ready, "it serves again")
+            wait_until(server.ready, "it serves again")
         readers.until_more()
         assert [server.status()["boot_id"] for server in leads_last] != lives
     assert readers.failures == []

@@ -21,11 +21,10 @@ from urllib.parse import quote
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import history
 from tests.linearizability import check
+from tests.registrations import registration
 from tests.waiting import wait_until
 
 from .cluster import CONDITION_S, Cluster, Member, elapsed
@@ -38,39 +37,6 @@ WRITERS_PER_MEMBER = 2
 REGISTERS = 3
 
 Outcome = Literal["applied", "not applied", "unknown"]
-
-
-def registration(
-    name: str,
-    addr: str,
-    topics: tuple[str, ...],
-    *,
-    counter: int,
-    timestamp: int = 0,
-    lease_ms: int = 120_000,
-    queues: int = 8,
-) -> RemotingCommand:
-    """A complete registration."""
-    configs = [TopicConfig(topic_name=t, read_queue_nums=queues, write_queue_nums=queues) for t in topics]
-    body = encode_register_body(
-        RegisterBody(
-            data_version=DataVersion(counter=counter, timestamp=timestamp),
-            topic_configs=tuple(configs),
-            mapping_infos={},
-        ),
-        compressed=False,
-        version=479,
-    )
-    fields = {
-        "brokerName": name,
-        "brokerAddr": addr,
-        "clusterName": "C",
-        "brokerId": "0",
-        "haServerAddr": "",
-        "bodyCrc32": str(body_crc32(body)),
-        "heartbeatTimeoutMillis": str(lease_ms),
-    }
-    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body=body)
 
 
 def route_query(topic: str) -> RemotingCommand:

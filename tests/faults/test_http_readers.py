@@ -17,8 +17,7 @@ import pytest
 
 from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.transport.blocking import BlockingClient
-
-from .brokers import registration
+from tests.registrations import registration
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -16,9 +16,10 @@ from routekeeper.remoting.errors import ConnectionLost
 from routekeeper.remoting.registration import body_crc32
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.registrations import registration
 from tests.waiting import wait_until
 
-from .brokers import register, registration
+from .brokers import register
 from .cluster import Cluster, make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]

@@ -19,6 +19,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import history
+from tests.registrations import registration
 from tests.waiting import wait_until
 
 from .brokers import (
@@ -29,7 +30,6 @@ from .brokers import (
     judge,
     judge_reads,
     register,
-    registration,
     route_query,
     route_value,
 )

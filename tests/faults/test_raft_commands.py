@@ -9,9 +9,10 @@ import pytest
 
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.registrations import registration
 
 from .altered import altered
-from .brokers import register, registration
+from .brokers import register
 from .cluster import CONDITION_S, make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

@@ -17,9 +17,10 @@ from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.registrations import registration
 from tests.waiting import wait_until
 
-from .brokers import PATIENCE_S, Writers, ask, registration, route_query
+from .brokers import PATIENCE_S, Writers, ask, route_query
 from .cluster import Cluster, Member, cycles, hold
 from .proxy import running_behind_proxy
 

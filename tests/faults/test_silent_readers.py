@@ -14,11 +14,9 @@ import pytest
 
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.fields import RegisterBrokerFields
-from routekeeper.remoting.registration import RegisterBody, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.registrations import registration
 
 pytestmark = pytest.mark.faults
 
@@ -58,27 +56,9 @@ def peak_bytes(pid: int) -> int:
 
 def register(client: BlockingClient, addr: str) -> None:
     """Put a topic on so many brokers that its route is 50 kB."""
-    body = encode_register_body(
-        RegisterBody(
-            data_version=DataVersion(timestamp=1, counter=1),
-            topic_configs=(TopicConfig(topic_name="T", read_queue_nums=8, write_queue_nums=8),),
-            filter_servers=(),
-        ),
-        compressed=False,
-        version=479,
-    )
     for number in range(BROKERS):
-        fields = RegisterBrokerFields(
-            broker_name=f"{number:03d}-{'b' * 60}",
-            broker_addr=f"10.0.0.1:{1000 + number}",
-            cluster_name="c",
-            ha_server_addr="10.0.0.1:2",
-            broker_id=0,
-        )
-        answer = client.invoke(
-            addr, RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body), timeout_s=30
-        )
-        assert answer.code == 0
+        request = registration(f"{number:03d}-{'b' * 60}", f"10.0.0.1:{1000 + number}", ("T",))
+        assert client.invoke(addr, request, timeout_s=30).code == 0
 
 
 def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:

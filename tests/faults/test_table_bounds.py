@@ -17,9 +17,10 @@ from routekeeper.remoting.bodies import TopicList
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.registrations import registration
 from tests.waiting import wait_until
 
-from .brokers import register, registration
+from .brokers import register
 from .cluster import make_members, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.slow]

@@ -7,9 +7,8 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -221,61 +220,6 @@ def test_a_new_certificate_is_taken_while_connections_stay_and_a_broken_one_is_s
         running.says("tls certificate not taken, the former one goes on error=")
         assert serial(running, context) == taken
         assert running.ask(stays).code == 0
-
-
-class Load:
-    """Threads that ask all the time, over new connections and over those that stay; counts what failed."""
-
-    def __init__(self, running: Running, context: Callable[[], ssl.SSLContext], *, threads: int) -> None:
-        self._running, self._context = running, context
-        self._stop = threading.Event()
-        self.asked = 0
-        self.connected = 0
-        self.failed: list[str] = []
-        self._threads = [
-            threading.Thread(target=self._ask, args=(number % 4 == 0,)) for number in range(threads)
-        ]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self, comes_anew: bool) -> None:
-        try:
-            while not self._stop.is_set():
-                with self._running.connect(self._context()) as link:
-                    self.connected += 1
-                    while not self._stop.is_set():
-                        assert self._running.ask(link).code == 0
-                        self.asked += 1
-                        time.sleep(0.004)
-                        if comes_anew:
-                            break
-        except (OSError, AssertionError) as error:
-            self.failed.append(repr(error))
-
-
-@pytest.mark.one_core
-def test_a_certificate_that_changes_under_load_fails_no_request(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    cert, its_key = authority.issue()
-    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-    flags = ("--tls-mode", "enforcing", "--tls-cert", cert, "--tls-key", its_key)
-    with server("nameserver", tmp_path, *flags) as running, Load(running, lambda: context, threads=8) as load:
-        wait_until(lambda: load.asked > 200, "a load")
-        for _ in range(2):
-            before, asked = serial(running, context), load.asked
-            authority.issue()
-            wait_until(lambda: serial(running, context) != before, "the new certificate", every_s=0.2)  # noqa: B023
-            wait_until(lambda: load.asked > asked + 200, "the load goes on")  # noqa: B023
-        assert load.failed == []
-        assert load.connected > 20
 
 
 def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_without_a_restart(

@@ -35,14 +35,12 @@ from typing import Final, NamedTuple
 from routekeeper.nameserver.handlers import SERVED
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
-from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.lenient import REQUEST
-from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
-from routekeeper.remoting.route import TopicConfig
 from tests.fuzz.arguments import NAMES, read, with_all
 from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
+from tests.registrations import body_of, fields_of
 
 #: The time for which a request of at most so many bytes may hold the loop, and a larger one, in a turn.
 SMALL: Final = 64 * 1024
@@ -218,25 +216,14 @@ def inputs() -> Iterator[Input]:
 
 def registration(broker: int, topics: int, *, compressed: bool = False) -> RemotingCommand:
     """Return the registration of one broker with topics of its own."""
-    content = RegisterBody(
-        topic_configs=tuple(TopicConfig(topic_name=f"topic-{broker}-{number}") for number in range(topics)),
-        filter_servers=(),
+    body = body_of(
+        (f"topic-{broker}-{number}" for number in range(topics)), compressed=compressed, version=_VERSION
     )
-    body = encode_register_body(content, compressed=compressed, version=_VERSION)
-    fields = RegisterBrokerFields(
-        broker_name=f"broker-{broker}",
-        broker_addr=f"10.0.0.{broker + 1}:10911",
-        cluster_name="c",
-        broker_id=0,
-        compressed=compressed,
-        body_crc32=body_crc32(body),
+    fields = fields_of(
+        body, f"broker-{broker}", f"10.0.0.{broker + 1}:10911", compressed=str(compressed).lower()
     )
     return RemotingCommand(
-        code=RequestCode.REGISTER_BROKER,
-        opaque=1,
-        version=_VERSION,
-        ext_fields=fields.to_ext(),
-        body=body,
+        code=RequestCode.REGISTER_BROKER, opaque=1, version=_VERSION, ext_fields=fields, body=body
     )
 
 

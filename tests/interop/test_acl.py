@@ -12,10 +12,11 @@ import pytest
 from routekeeper import Credentials
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
 
 from .admin_session import AdminSession
 from .apache import RELEASES, START_S, Apache, wait_until
-from .ours import OurBroker, OurNamesrv, launch_broker, start_namesrv
+from .ours import MODES, OurBroker, OurNamesrv, launch_broker, start_namesrv
 from .programs import AdminResult
 
 pytestmark = pytest.mark.interop
@@ -60,13 +61,17 @@ class Guarded:
         return answer.code == 0 and f'"{addr}"'.encode() in answer.body
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+@pytest.fixture(scope="module", params=MODES)
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     files = {"namesrv.yml": ACCOUNTS, "plain_acl.yml": ACCOUNTS, "tools.yml": KEYS}
     for name, text in files.items():
         (folder / name).write_text(text)
-    flags = ["--data", str(folder / "data"), "--acl", "all", "--acl-file", str(folder / "namesrv.yml")]
+    flags = ["--mode", request.param, "--data", str(folder / "data")]
+    flags += ["--acl", "all", "--acl-file", str(folder / "namesrv.yml")]
+    if request.param == "raft":
+        (raft,) = free_addresses(1)
+        flags += ["--raft", raft, "--peers", raft]
     namesrv = start_namesrv(flags, folder / "namesrv", "127.0.0.1:0")
     broker = None
     try:
@@ -90,6 +95,31 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 def await_namesrv_http(namesrv: OurNamesrv) -> None:
     wait_until(lambda: namesrv.get("/readyz")[0] == 200, "the nameserver", START_S)
+
+
+def test_apaches_4_broker_signs_nothing_and_is_let_in_from_a_white_address(
+    apache_4: Apache, tmp_path: Path
+) -> None:
+    accounts = tmp_path / "namesrv.yml"
+    accounts.write_text(ACCOUNTS)
+    (raft,) = free_addresses(1)
+    flags = ["--mode", "raft", "--raft", raft, "--peers", raft, "--data", str(tmp_path / "data")]
+    flags += ["--acl", "all", "--acl-file", str(accounts)]
+    namesrv = start_namesrv(flags, tmp_path / "namesrv", "127.0.0.1:0")
+    broker = None
+    try:
+        await_namesrv_http(namesrv)
+        settings = {"registerNameServerPeriod": "10000"}
+        broker = apache_4.broker([namesrv.addr], settings=settings, wait=False)
+        log = namesrv.home / "log.txt"
+        refused = 'change=REGISTER_BROKER accessKey="" reason="No accessKey is configured" result=refused(1)'
+        wait_until(lambda: refused in log.read_text(), "the refusal", START_S)
+        accounts.write_text(ACCOUNTS.replace(" []", "\n- 127.0.0.1", 1))
+        wait_until(lambda: broker.addr in namesrv.get("/v1/brokers")[1], "the broker", START_S)
+    finally:
+        namesrv.kill()
+        if broker is not None:
+            broker.kill()
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -193,6 +193,7 @@ class Ours:
     """Our nameservers by mode and TLS mode, and our broker, which takes nothing plain.
 
     Attributes:
+        plain: One more broker of ours, at the nameservers where TLS is off, as it is there.
         elsewhere: One more nameserver, whose certificate is for another host.
         brokers: Apache's, by release; they are registered wherever TLS is spoken, and try to elsewhere.
     """
@@ -201,6 +202,7 @@ class Ours:
     namesrvs: dict[tuple[str, str], OurNamesrv]
     elsewhere: OurNamesrv
     broker: OurBroker
+    plain: OurBroker
     brokers: dict[str, ApacheBroker]
 
     def addr(self, mode: str, tls_mode: str) -> str:
@@ -231,6 +233,9 @@ def start_ours(apaches: dict[str, Apache], folder: Path, stack: ExitStack) -> Ou
     settings = port | own | {"tlsCa": AUTHORITY, "tlsClientAuth": "require"}
     broker = launch_broker(secured, folder, name="ours", settings=settings)
     stack.callback(broker.kill)
+    off = [namesrv.addr for (_, tls_mode), namesrv in namesrvs.items() if tls_mode == "disabled"]
+    plain = launch_broker(off, folder, name="plain")
+    stack.callback(plain.kill)
     brokers = {
         release: apache.broker(
             [namesrv.addr for namesrv in namesrvs.values()],
@@ -245,7 +250,15 @@ def start_ours(apaches: dict[str, Apache], folder: Path, stack: ExitStack) -> Ou
         stack.callback(started.kill)
     broker.wait_for("\n")
     broker.addr = broker.text().partition("listen=")[2].split()[0]
-    return Ours(folder=folder, namesrvs=namesrvs, elsewhere=elsewhere, broker=broker, brokers=brokers)
+    await_broker(plain, off)
+    return Ours(
+        folder=folder,
+        namesrvs=namesrvs,
+        elsewhere=elsewhere,
+        broker=broker,
+        plain=plain,
+        brokers=brokers,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -253,9 +266,10 @@ def ours(apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) -
     with ExitStack() as stack:
         ours = start_ours(apaches, tmp_path_factory.mktemp("tls-ours"), stack)
         yield ours
-        for program in (ours.broker, ours.elsewhere, *ours.namesrvs.values()):
+        programs = (ours.broker, ours.plain, ours.elsewhere, *ours.namesrvs.values())
+        for program in programs:
             program.popen.terminate()
-        for program in (ours.broker, ours.elsewhere, *ours.namesrvs.values()):
+        for program in programs:
             program.wait(40.0)
             assert program.popen.returncode == 0, program.log()[-3000:]
             assert "Traceback" not in program.log()
@@ -310,11 +324,11 @@ def test_java_brokers_register_over_tls_and_are_administered(
 
 
 @contextmanager
-def one_line_more(namesrv: OurNamesrv, said: str) -> Iterator[None]:
-    """Expect that the nameserver's log says it of a connection once more, and of none twice."""
+def one_line_more(server: OurNamesrv | OurBroker, said: str) -> Iterator[None]:
+    """Expect that a server's log says it of a connection once more, and of none twice."""
 
     def lines() -> list[str]:
-        return [line for line in namesrv.log().splitlines() if said in line]
+        return [line for line in server.log().splitlines() if said in line]
 
     before = len(lines())
     yield
@@ -329,6 +343,40 @@ def test_java_with_tls_is_named_where_tls_is_off(ours: Ours, apache: Apache, mod
     with one_line_more(namesrv, "this client speaks TLS; see --tls-mode"):
         listed = apache.admin("clusterList", namesrvs=[namesrv.addr], session="tls", properties=java_client())
     assert ours.broker.addr not in listed.stdout
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_java_clients_work_without_tls_and_fail_with_it_where_tls_is_off(
+    ours: Ours, apache: Apache, mode: str
+) -> None:
+    namesrv, topic = ours.namesrvs[mode, "disabled"], f"Plain{apache.release[0]}-{mode}"
+    args = ("updateTopic", "-b", ours.plain.addr, "-t", topic)
+    made = our_mqadmin(*args, namesrvs=[namesrv.addr], folder=ours.folder)
+    assert made.returncode == 0, made
+    named = "this client speaks TLS; see --tls-mode"
+    with one_line_more(namesrv, named):
+        sent = apache.produce([namesrv.addr], topic, 1, properties=java_client())
+    assert (sent["failed"], sent["sent"].split()[0]) == ("1", "0"), sent
+    sent = apache.produce([namesrv.addr], topic, 20)
+    assert sent["status SEND_OK"] == "20", sent
+    with one_line_more(namesrv, named):
+        facts = apache.consume([namesrv.addr], topic, f"t-{topic}", 1, seconds=3, properties=java_client())
+    assert facts.get("distinct", "0") == "0", facts
+    facts = apache.consume([namesrv.addr], topic, f"g-{topic}", 20)
+    assert facts["distinct"] == "20", facts
+
+
+def test_java_with_tls_is_named_by_a_broker_where_tls_is_off(ours: Ours, apache: Apache) -> None:
+    namesrv = ours.namesrvs["independent", "enforcing"]
+    with one_line_more(ours.plain, "this client speaks TLS; see --tls-mode"):
+        status = apache.admin(
+            "brokerStatus",
+            *("-b", ours.plain.addr),
+            namesrvs=[namesrv.addr],
+            session="tls",
+            properties=java_client(),
+        )
+    assert "brokerVersionDesc" not in status.stdout, status
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from routekeeper.remoting.transport.blocking import BlockingClient
-from tests.faults.brokers import registration
 from tests.nameserver.test_main import started
+from tests.registrations import registration
 
 TOPICS = tuple(f"orders-of-customers-{number:05d}" for number in range(10_000))
 

@@ -33,12 +33,12 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.frame import FrameDecoder
-from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.history import Call, Operation, Outcome
 from tests.linearizability import check
 from tests.ports import free_addresses
+from tests.registrations import registration
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)]
@@ -161,8 +161,9 @@ class Cluster:
             self._register(member)
 
     def _register(self, member: Member) -> None:
+        request = registration(NAME, BROKER_ADDR, ("other", "another"))
         wait_until(
-            lambda: self._broker.invoke(member.listen, registration(), timeout_s=CONDITION_S).code == 0,
+            lambda: self._broker.invoke(member.listen, request, timeout_s=CONDITION_S).code == 0,
             "the broker is registered",
         )
 
@@ -187,22 +188,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
     finally:
         made.close()
-
-
-def registration() -> RemotingCommand:
-    body = encode_register_body(
-        RegisterBody(
-            data_version=DataVersion(counter=1),
-            topic_configs=(TopicConfig(topic_name="other"), TopicConfig(topic_name="another")),
-            filter_servers=(),
-            mapping_infos={},
-        ),
-        compressed=False,
-        version=479,
-    )
-    fields = {"brokerName": NAME, "brokerAddr": BROKER_ADDR, "clusterName": "C", "brokerId": "0"}
-    fields |= {"haServerAddr": "", "bodyCrc32": str(body_crc32(body))}
-    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body)
 
 
 def write_request(topic: str, value: int) -> RemotingCommand:

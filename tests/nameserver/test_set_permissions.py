@@ -14,10 +14,10 @@ import pytest
 
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.registration import RegisterBody, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.route import TopicConfig, decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
+from tests.registrations import registration
 
 pytestmark = pytest.mark.slow
 
@@ -72,17 +72,8 @@ class Nameserver:
         configs = tuple(
             TopicConfig(topic_name=f"{broker}-{name}", perm=perm) for name, perm in topics.items()
         )
-        body = RegisterBody(data_version=DataVersion(counter=counter), topic_configs=configs)
-        fields = {
-            "brokerName": broker,
-            "brokerAddr": f"{broker}:10911",
-            "clusterName": "C",
-            "haServerAddr": f"{broker}:10912",
-            "brokerId": "0",
-        }
-        self.ask(
-            RequestCode.REGISTER_BROKER, fields, encode_register_body(body, compressed=False, version=479)
-        )
+        request = registration(broker, f"{broker}:10911", configs, counter=counter)
+        assert self.client.invoke(self.addr, request).code == 0
 
     def perms(self, broker: str, *topics: str) -> list[int]:
         """Return the permissions that clients see."""

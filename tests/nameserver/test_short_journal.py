@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from routekeeper.remoting.transport.blocking import BlockingClient
-from tests.faults.brokers import registration
 from tests.nameserver.test_main import started
 from tests.ports import free_addresses
+from tests.registrations import registration
 
 JOURNAL_MAX = 3 * 1024 * 1024
 SNAPSHOT_S = 30.0

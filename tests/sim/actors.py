@@ -615,6 +615,15 @@ class Client(Actor):
         return Request(code=code, ext_fields=fields if value is None else fields | {"value": value})
 
 
+class Dropper(Client):
+    """Puts a topic at one member and drops it at another one, which may not have applied the first yet."""
+
+    def act(self, member: Member, then: Callable[[], None]) -> None:
+        rng = self.world.clock.rng
+        topic, other = rng.choice(self.TOPICS), rng.choice(self.world.members)
+        self._put_topic(member, topic, lambda: self._drop_topic(other, topic, then))
+
+
 class Reader(Client):
     """Reads without a pause, and nothing but the newest: its reads share barriers with others'."""
 

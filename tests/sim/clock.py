@@ -19,7 +19,7 @@ from array import array
 from asyncio import base_events, events
 from collections import deque
 from collections.abc import Callable, Coroutine, Sized
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias, TypeVar
 
 _T = TypeVar("_T")
@@ -82,6 +82,12 @@ class Clock:
             self.now = end
         self._trace_played()
         return until is not None and until()
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass in which nothing happens: what is due meanwhile happens at its end."""
+        self.now += seconds
+        self._heap[:] = [(max(at, self.now), number, call, given) for at, number, call, given in self._heap]
+        heapify(self._heap)
 
     def note(self, text: str) -> None:
         """Mix something into the trace, so that two runs that differ in it differ in :meth:`trace`."""

@@ -295,7 +295,8 @@ class Server:
         truth = self.host.world.truth
         needed = truth.acknowledged_index
         try:
-            view = await mode.await_view(freshness, deadline=deadline)
+            topic = request.ext_fields.get("topic")  # none of a KV request
+            view = await mode.await_view(freshness, deadline=deadline, topic=topic)
         except NoQuorum as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
         if freshness is Freshness.LINEARIZABLE:

@@ -443,6 +443,7 @@ class Planted:
     faults: tuple[str, ...] = ()
     durability: str = "journal"
     likely: int | None = None
+    droppers: int = 0
 
     def caught_by(self, seed: int) -> str:
         """Instant, oracle and what it saw; nothing if this seed does not catch it.
@@ -450,8 +451,8 @@ class Planted:
         To be called while it is planted.
         """
         seen = tuple(f"{oracle}:" for oracle in self.oracles)
-        found = run_seed(seed, faults=self.faults, durability=self.durability).violations
-        return next((violation for violation in found if violation.split()[1] in seen), "")
+        result = run_seed(seed, faults=self.faults, durability=self.durability, droppers=self.droppers)
+        return next((violation for violation in result.violations if violation.split()[1] in seen), "")
 
 
 def _named(*planted: Planted) -> dict[str, Planted]:
@@ -479,7 +480,8 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=a_deletion_of_nothing_is_answered_without_the_log,
-        likely=29,
+        likely=57,
+        droppers=4,
         oracles=(Oracle.HISTORY,),
         faults=("slow", "one way", "pause"),
     ),
@@ -503,7 +505,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=contact_is_dated_by_arrival,
-        likely=3,
+        likely=4,
         oracles=(Oracle.CONTACT,),
         faults=("pause", "pause leader", "partition", "one way"),
     ),
@@ -515,13 +517,13 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=barriers_are_joined_that_were_sent_before,
-        likely=1,
+        likely=9,
         oracles=(Oracle.BARRIER,),
         faults=("slow", "partition", "pause"),
     ),
     Planted(
         install=reads_join_what_was_joined_last,
-        likely=8,
+        likely=50,
         oracles=(Oracle.BARRIER,),
         faults=("slow", "partition", "pause"),
     ),
@@ -539,19 +541,19 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=a_report_counts_beyond_its_link,
-        likely=5,
+        likely=1,
         oracles=(Oracle.EVICTION_LINK,),
         faults=("missed report",),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
-        likely=3,
+        likely=24,
         oracles=(Oracle.EVICTION_TERM,),
         faults=("kill leader", "partition", "pause leader"),
     ),
     Planted(
         install=closed_evidence_of_any_revision_counts,
-        likely=6,
+        likely=7,
         oracles=(Oracle.EVICTION_CLOSE,),
         faults=("reset", "pause", "slow"),
     ),
@@ -618,13 +620,13 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=promises_are_not_stored,
-        likely=16,
+        likely=63,
         oracles=(Oracle.ELECTIONS,),
         faults=("kill", "kill all", "partition"),
     ),
     Planted(
         install=votes_are_given_to_shorter_logs,
-        likely=2,
+        likely=11,
         oracles=(Oracle.AGREEMENT, Oracle.PROCESS, Oracle.HISTORY),
         faults=("partition", "kill", "kill leader"),
     ),
@@ -646,7 +648,7 @@ PLANTS: Final = _named(
         oracles=(Oracle.AGREEMENT, Oracle.HISTORY, Oracle.HELD_ENTRIES, Oracle.PROCESS),
         faults=("power", "partition", "kill"),
         durability="journal",
-        likely=13,
+        likely=28,
     ),
     Planted(
         install=images_are_read_on_the_loop,
@@ -669,13 +671,13 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=what_a_leader_may_take_yet_is_decided_again,
-        likely=32,
+        likely=48,
         oracles=(Oracle.REGISTER,),
         faults=("contend for a register",),
     ),
     Planted(
         install=requests_wait_without_a_deadline,
-        likely=2,
+        likely=3,
         oracles=(Oracle.ANSWERS,),
         faults=("partition", "kill leader", "one way"),
     ),
@@ -687,7 +689,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=d8_whoever_knows_a_leader_is_in_contact,
-        likely=1,
+        likely=2,
         oracles=(Oracle.CONTACT,),
         faults=("partition", "one way", "pause leader"),
     ),

@@ -239,12 +239,14 @@ def run_seed(
     seconds: float = 12.0,
     faults: Sequence[str] | None = None,
     durability: str | None = None,
+    droppers: int = 0,
     inspect: Callable[[World], None] | None = None,
 ) -> Result:
     """Play one seed and return what came of it.
 
     Args:
         faults: Kinds of :data:`FAULTS`; None has the seed choose.
+        droppers: Clients that do nothing but drop topics in the instant in which they were put.
         inspect: Called with the world at the end, before everything is closed.
     """
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
@@ -255,7 +257,7 @@ def run_seed(
                 faults = chooser.sample(FAULTS, chooser.randint(1, 6))
             if durability is None:
                 durability = chooser.choice(DURABILITIES)
-            world = World(seed, folder, members=members, durability=durability)
+            world = World(seed, folder, members=members, durability=durability, droppers=droppers)
             scenario = Scenario(world, faults)
             world.open()
             try:

@@ -1,6 +1,6 @@
 """Whole nameservers on virtual time: all rules hold, no matter what goes wrong.
 
-From the environment: SIM_SEEDS how many seeds (200 in CI, else 8), SIM_FIRST from where (else by chance).
+From the environment: SIM_SEEDS how many seeds (80 in CI, else 8), SIM_FIRST from where (else by chance).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .scenario import run_seed
 
 pytestmark = [pytest.mark.sim, pytest.mark.computes, pytest.mark.timeout(600)]
 
-SEEDS = int(os.environ.get("SIM_SEEDS") or (200 if os.environ.get("CI") else 8))
+SEEDS = int(os.environ.get("SIM_SEEDS") or (80 if os.environ.get("CI") else 8))
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SECONDS = float(os.environ.get("SIM_SECONDS", "6"))
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)  # it has what processor time others leave
 def test_other_seeds_each_time(capsys: pytest.CaptureFixture[str]) -> None:
     """All rules hold, no matter what goes wrong. Half of the seeds have three members, half of them five."""
     first = FIRST or random.SystemRandom().randrange(10**5, 10**9)

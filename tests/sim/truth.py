@@ -361,13 +361,13 @@ class Truth:
         if self.leaders.setdefault(term, name) != name:
             self.fail(Oracle.ELECTIONS, f"two leaders in term {term}: {self.leaders[term]}, {name}")
         key = (name, mode.host.life, term)
-        clock = engine._clock()
+        clock = engine.shared.clock()
         if clock < self._nobody_lapses_before.get(key, -math.inf):
             return
         since = self._contact_since.setdefault(key, {})
         now, date, limit = (
             self.world.clock.now,
-            engine._contact.member_date,
+            engine.shared.contact.member_date,
             2 * engine.greetings.contact_limit,
         )
         me = engine.shared.me

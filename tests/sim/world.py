@@ -11,7 +11,7 @@ from routekeeper.nameserver.types import BrokerKey
 from tests.history import Operation, as_promised
 from tests.linearizability import Undecided, check
 
-from .actors import Admin, Broker, Client, Reader, Register, Registrant
+from .actors import Admin, Broker, Client, Dropper, Reader, Register, Registrant
 from .clock import Clock, restart_numbers
 from .faults import Victim
 from .members import Member, Watched
@@ -61,6 +61,7 @@ class World:
         brokers: int = 4,
         clients: int = 4,
         readers: int = 1,
+        droppers: int = 0,
         registers: int = 1,
         registrants: int = 3,
         lease_s: float = 3.0,
@@ -89,6 +90,7 @@ class World:
         self.brokers = [Broker(self, number) for number in range(brokers)]
         self.clients = [Client(self, number) for number in range(clients)]
         self.clients += [Reader(self, number) for number in range(readers)]
+        self.clients += [Dropper(self, clients + number) for number in range(droppers)]
         self.registrants = [Registrant(self, number) for number in range(registrants)]
         self.admin = Admin(self, "admin")
         self.operator = Operator(self)

@@ -21,6 +21,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
+from routekeeper.remoting.command import RemotingCommand
 from tests.broker.conftest import Wire
 from tests.ports import free_addresses
 from tests.waiting import WITHIN_S, wait_until
@@ -43,6 +44,9 @@ Clients choose the names of topics and groups. A family of a broker with one of 
 series for each of the 100 pairs of a topic and a group that are behind most, and
 `mqbroker_consumer_lag_all_messages` is the sum over all pairs. A broker looks for the age of the oldest
 message in 1,000 queues at most, and every 10 s at most.
+
+Metrics with `rpc_hook` in their names exist where `--rpc-hook` gives a hook, those with `cluster_test` with
+`clusterTest=true`, and those of certificates with TLS.
 """
 _TITLES: Final = {
     "both": "Nameservers",
@@ -50,6 +54,17 @@ _TITLES: Final = {
     "broker": "Brokers",
     "process": "Every server on Linux",
 }
+
+
+class Passes:
+    """A hook of a server that lets every request pass."""
+
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
+        """Return the request as it is."""
+        return request
+
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +107,7 @@ def _started(*arguments: str) -> Iterator[dict[str, str]]:
     """Start a server; give the words of its ready line."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=log, text=True
+            [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
         )
         assert process.stdout is not None
         try:
@@ -151,14 +166,18 @@ def expositions() -> dict[str, str]:
             for number, member in enumerate(members)
         ]
         wire = [f"--tls-{name}={CERTS / _TLS[name]}" for name in ("cert", "key")]
-        alone = stack.enter_context(_started(*common, str(root / "alone"), *wire))
+        hook = ("--rpc-hook", "tests.tidy.metrics_reference:Passes")
+        production = ("--productEnvName", "production", "--cluster-test-nameservers", members[0])
+        test_environment = ("--clusterTest", "true", *production)
+        alone = stack.enter_context(_started(*common, str(root / "alone"), *wire, *hook, *test_environment))
         for each in (*group, alone):
             wait_until(lambda each=each: _is_ready(each["http"]), "readiness")  # type: ignore[misc]
         leader = group[wait_until(lambda: _leading(group), "a leader")[0]]
         broker = stack.enter_context(
             _started(
                 *("routekeeper.broker", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--name", "b"),
-                *("--store", str(root / "store"), "-n", f"{leader['listen']};{alone['listen']}", *wire),
+                *("--store", str(root / "store"), "-n", f"{leader['listen']};{alone['listen']}"),
+                *(*wire, *hook),
             )
         )
         _do_a_little_of_everything(broker["listen"])

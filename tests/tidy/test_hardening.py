@@ -1,4 +1,4 @@
-"""Each closed defect of the library has its scenario, tests, and a case with its fix switched off."""
+"""Each closed defect of the library has a script or a test, and a case with its fix switched off."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ TESTS = ROOT / "tests" / "nameserver" / "raft"
 PAGE = ROOT / "docs" / "pysyncobj-defects.md"
 _ENTRY = re.compile(r"^## D(\d+)\n\n((?:.+\n)+)", flags=re.MULTILINE)
 _PLACE = re.compile(r"`([^`]+)`")
+SHOWN_BY = "Shown by "
 
 
-def entries() -> dict[int, str]:
-    """Return the text of each defect on the page, in one line."""
+def entries() -> dict[int, tuple[str, str]]:
+    """Return two texts of each defect on the page, in one line: of the defect, and of what shows it."""
     found = _ENTRY.findall(PAGE.read_text())
     assert len({number for number, _ in found}) == len(found), "a defect has two entries"
-    return {int(number): " ".join(text.split()) for number, text in found}
+    parts = {int(number): " ".join(text.split()).partition(SHOWN_BY) for number, text in found}
+    return {number: (defect, shown) for number, (defect, _, shown) in parts.items()}
 
 
 def trees() -> Iterator[ast.Module]:
@@ -81,7 +83,7 @@ def exists(place: str) -> bool:
 
 def test_each_defect_is_named_with_a_scenario_and_a_place() -> None:
     assert list(entries()) == list(NUMBERS)
-    for number, text in entries().items():
+    for number, (text, _) in entries().items():
         assert len(_PLACE.sub("", text).split()) >= 8, f"D{number}: {text}"
         assert _PLACE.search(text), f"D{number} names nothing that closes it"
 
@@ -89,7 +91,7 @@ def test_each_defect_is_named_with_a_scenario_and_a_place() -> None:
 def test_each_place_that_closes_a_defect_is_there() -> None:
     gone = [
         f"D{number}: {place}"
-        for number, text in entries().items()
+        for number, (text, _) in entries().items()
         for place in _PLACE.findall(text)
         if not exists(place)
     ]
@@ -97,9 +99,17 @@ def test_each_place_that_closes_a_defect_is_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["a test", "a case in which its fix is switched off"])
-def test_each_defect_has(what: str) -> None:
-    tested = {int(number) for test in named_tests() for number in re.findall(r"_d(\d+)(?=_)", test)}
-    found = tested if what == "a test" else switched_off()
-    assert sorted(set(NUMBERS) - found) == []
-    assert sorted(found - set(NUMBERS)) == []
+def test_each_defect_is_shown_by_scripts_and_tests_of_its_number() -> None:
+    there = named_tests() | {path.name for path in (TESTS / "testdata").glob("*.txt")}
+    for number, (_, shown) in entries().items():
+        names = _PLACE.findall(shown)
+        assert names, f"D{number} is shown by nothing"
+        assert sorted(set(names) - there) == [], f"D{number}"
+        assert all(re.search(rf"(^|_)d{number}_", name) for name in names), f"D{number}: {names}"
+    scripts = {name for name in there if re.match(r"d\d+_.*\.txt$", name)}
+    assert scripts <= {name for _, shown in entries().values() for name in _PLACE.findall(shown)}
+
+
+@pytest.mark.slow
+def test_each_defect_has_a_case_in_which_its_fix_is_switched_off() -> None:
+    assert sorted(switched_off()) == list(NUMBERS)

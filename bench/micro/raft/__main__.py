@@ -30,22 +30,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from routekeeper.bench import interpreter
+from routekeeper.bench.figures import percentile
+from routekeeper.bench.group import Missing, Unhealthy
 from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
-from routekeeper.bench.micro.raft.figures import percentile
 from routekeeper.bench.micro.raft.loading import figures_of, load_process, plan_for, run
-from routekeeper.bench.micro.raft.remoting_wire import RemotingWire
 from routekeeper.bench.micro.raft.report import OTHER, OURS, tables, targets
-from routekeeper.bench.micro.raft.systems import (
-    FACTORIES,
-    MEMBERS,
-    Missing,
-    RouteKeeper,
-    System,
-    Unhealthy,
-    fdatasync_ms,
-)
+from routekeeper.bench.micro.raft.systems import FACTORIES, MEMBERS, RouteKeeper, System, fdatasync_ms
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.trees import THIS, nameserver_of
+from routekeeper.bench.wires.remoting_wire import RemotingWire
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
@@ -258,15 +251,15 @@ class Bench:
                 figures_of(system, first)
                 raise Unhealthy(f"{system.name}: the brokers could not be listed")
             leader = system.leader()
-            counts = [(time.monotonic(), _payloads(), system.written_bytes())]
+            counts = [(time.monotonic(), _payloads())]
             process.stdin.write(b"\n")
             process.stdin.flush()
             process.stdout.readline()
-            counts.append((time.monotonic(), _payloads(), system.written_bytes()))
+            counts.append((time.monotonic(), _payloads()))
             resident_mb = system.resident_mb()
             process.stdin.write(b"\n")
             figures = figures_of(system, process.communicate()[0])
-        (began, payloads_before, disk_before), (ended, payloads_after, disk_after) = counts
+        (began, payloads_before), (ended, payloads_after) = counts
         seconds = ended - began
         figures |= {
             "brokers": BROKERS_IDLE,
@@ -276,7 +269,6 @@ class Bench:
             "cpu_share": [used / figures["seconds"] for used in figures["server_cpu_s"]],
             "resident_mb": resident_mb,
             "resident_mb_before": before_mb,
-            "disk_kb_per_s": [(b - a) / seconds / 1e3 for a, b in zip(disk_before, disk_after, strict=True)],
         }
         if payloads_before is not None and payloads_after is not None:
             both = moved(

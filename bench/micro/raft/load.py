@@ -19,12 +19,13 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
-from routekeeper.bench.micro.load import cpu_s
-from routekeeper.bench.micro.raft.figures import percentile
-from routekeeper.bench.micro.raft.job import Client, Job, Plan, now
+from routekeeper.bench.figures import percentile
+from routekeeper.bench.group import cpu_s
 from routekeeper.bench.micro.raft.standing import heartbeats
-from routekeeper.bench.micro.raft.watching import poll, watch
-from routekeeper.bench.micro.raft.wire import Answer, Wire, WireError
+from routekeeper.bench.scale.herd import poll, watch
+from routekeeper.bench.wires.client import Client
+from routekeeper.bench.wires.job import Job, Plan, now
+from routekeeper.bench.wires.wire import Answer, Wire, WireError
 
 VISIBLE_S: Final = 10.0
 #: ZooKeeper's followers bear 10 s of silence at its defaults.

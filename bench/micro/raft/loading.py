@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from routekeeper.bench.micro.raft.job import Plan
-from routekeeper.bench.micro.raft.systems import MEMBERS, System, Unhealthy
+from routekeeper.bench.group import Unhealthy
+from routekeeper.bench.micro.raft.systems import MEMBERS, System
+from routekeeper.bench.wires.job import Plan
 
 
 def plan_for(system: System, **plan: Any) -> Plan:

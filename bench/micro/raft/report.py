@@ -1,15 +1,15 @@
-"""The lines of the result, and what was aimed at; pure."""
+"""The lines of the result, and the aims; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from routekeeper.bench.micro.raft.figures import interval, middle, paired, percentile, spread, table
+from routekeeper.bench.figures import interval, middle, paired, percentile, spread, table
 
 Samples = Sequence[Mapping[str, Any]]
 OURS: Final = "routekeeper-fsync"
-#: The same of another checkout.
+#: The figures of another checkout.
 OTHER: Final = "other tree"
 _ORDER: Final = (OURS, OTHER, "routekeeper-memory", "zookeeper")
 _HOW_TOLD: Final = "ours by blocking queries over HTTP, ZooKeeper by watch and read"
@@ -206,7 +206,6 @@ _IDLE_COLUMNS: Final = (
     ("before brokers", "resident_mb_before", ".0f"),
     ("kB/s with members", "members_kb_per_s", ".2f"),
     ("kB/s with brokers", "clients_kb_per_s", ".2f"),
-    ("kB/s to disk", "disk_kb_per_s", ".2f"),
 )
 
 
@@ -245,7 +244,7 @@ def _elections(samples: Samples) -> Iterator[str]:
 
 
 def targets(samples: Samples) -> Iterator[str]:
-    """Yield what was aimed at and whether it was reached, for each part that allows to tell."""
+    """Yield each aim and whether it was reached, for each part that can show it."""
 
     def line(text: str, value: str, ok: bool) -> str:
         return f"{'reached' if ok else 'MISSED '}  {text}: {value}"

@@ -1,4 +1,4 @@
-"""The job of being idle brokers: listed, silent but for heartbeats."""
+"""The job that plays idle brokers: listed, and silent but for heartbeats."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from routekeeper.bench.micro.load import cpu_s
-from routekeeper.bench.micro.raft.brokers import JuteBroker, RemotingBroker, period_s
-from routekeeper.bench.micro.raft.job import PREPARE_S, Client, Job, now
-from routekeeper.bench.micro.raft.wire import Answer, BrokerWire
+from routekeeper.bench.group import cpu_s
+from routekeeper.bench.wires.brokers import JuteBroker, RemotingBroker, period_s
+from routekeeper.bench.wires.client import Client
+from routekeeper.bench.wires.job import PREPARE_S, Job, now
+from routekeeper.bench.wires.wire import Answer, BrokerWire
 
 STARTS_AT_ONCE: Final = 20
 """Brokers that are listed at the same time."""
@@ -30,7 +31,7 @@ def members_of(kind: str, key: int, count: int) -> Sequence[int]:
 
 
 async def heartbeats(job: Job) -> dict[str, Any]:
-    """Be ``connections`` brokers, each listed once and kept listed by heartbeats, which are spread evenly.
+    """Play ``connections`` brokers, each listed once and kept listed by heartbeats, which are spread evenly.
 
     Says ``steady`` and ``measured`` at both ends of the window, and waits for a line at each, so that the
     caller can count what else it counts over the same time.

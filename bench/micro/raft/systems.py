@@ -23,25 +23,17 @@ from typing import Any, Final
 
 import psutil
 
-from routekeeper.bench.arms.servers import class_path, four_letters, java
+from routekeeper.bench.arms.servers import class_path, four_letters, java, zookeeper_epoch
 from routekeeper.bench.direct import OPENER
-from routekeeper.bench.micro.load import cpu_s
-from routekeeper.bench.micro.raft.job import Kind
+from routekeeper.bench.group import Missing, Unhealthy, cpu_s
 from routekeeper.bench.micro.raft.timers import Timers
 from routekeeper.bench.ports import HOST, free_ports
+from routekeeper.bench.wires.client import Kind
 
 MEMBERS: Final = 3
 START_S: Final = 60.0
 STOP_S: Final = 15.0
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-
-
-class Missing(Exception):
-    """A system is not installed."""
-
-
-class Unhealthy(Exception):
-    """A cluster is not what is to be measured."""
 
 
 class System(abc.ABC):
@@ -59,6 +51,7 @@ class System(abc.ABC):
     kind: Kind
     clients: list[str]
     peers: list[str]
+    jvm = False
 
     def __init__(self, folder: Path, timers: Timers) -> None:
         self.folder = folder
@@ -81,6 +74,17 @@ class System(abc.ABC):
     @abc.abstractmethod
     def version(self) -> str:
         """Return what a started system says of itself."""
+
+    def epoch(self) -> int | None:
+        """See :class:`routekeeper.bench.group.Group`."""
+        return None
+
+    def kill_and_restart(self) -> None:
+        """See :class:`routekeeper.bench.group.Group`."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+        for index in range(MEMBERS):
+            self.bring_back(index, stopped=False)
 
     @property
     def watched(self) -> list[str]:
@@ -145,10 +149,6 @@ class System(abc.ABC):
 
     def resident_mb(self) -> list[float]:
         return [psutil.Process(pid).memory_info().rss / 1e6 for pid in self.pids]
-
-    def written_bytes(self) -> list[int]:
-        """Return what each member has had written to disk; the kernel counts pages, and none in memory."""
-        return [psutil.Process(pid).io_counters().write_bytes for pid in self.pids]
 
     def stop(self) -> None:
         for child in self._children:
@@ -226,6 +226,10 @@ class RouteKeeper(System):
     def leader(self) -> int | None:
         return _one([self.status(index).get("role") == "leader" for index in range(MEMBERS)])
 
+    def epoch(self) -> int | None:
+        terms = [self.status(index).get("term") for index in range(MEMBERS)]
+        return max((int(term) for term in terms if term is not None), default=None)
+
     def healthy(self) -> bool:
         found = [self.status(index) for index in range(MEMBERS)]
         roles = sorted(str(one.get("role")) for one in found)
@@ -241,6 +245,7 @@ class ZooKeeper(System):
 
     kind: Kind = "jute"
     name = "zookeeper"
+    jvm = True
 
     def __init__(self, folder: Path, timers: Timers, *, heap_mb: int = 1000) -> None:
         if importlib.util.find_spec("pyspark") is None:
@@ -291,6 +296,9 @@ class ZooKeeper(System):
 
     def leader(self) -> int | None:
         return _one([mode == "leader" for mode in self._modes()])
+
+    def epoch(self) -> int | None:
+        return zookeeper_epoch(self.clients)
 
     def healthy(self) -> bool:
         return sorted(self._modes()) == ["follower", "follower", "leader"]

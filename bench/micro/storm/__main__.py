@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
 from routekeeper.bench import interpreter
+from routekeeper.bench.group import Missing, Unhealthy
 from routekeeper.bench.machine import commit, this_machine, versions
-from routekeeper.bench.micro.raft.systems import Missing, System, Unhealthy
+from routekeeper.bench.micro.raft.systems import System
 from routekeeper.bench.micro.storm import expected
-from routekeeper.bench.micro.storm.life import Life, life_of, load_now
+from routekeeper.bench.micro.storm.life import Life, life_of
 from routekeeper.bench.micro.storm.rows import LARGE, PERIOD_S, ROWS, Row, Sizes, rows_not_for, table
 from routekeeper.bench.micro.storm.servers import DESIGNS, HEAP_MB, Design, factory_of, program_of
 from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.storm.life import load_now
 
 BROKERS_MAX: Final = 300
 TOPICS_MAX: Final = 80_000
@@ -104,7 +106,7 @@ class Bench:
             "register-small": self.sizes.small,
             "crowd": self.sizes.crowd,
             "stranger": self.sizes.stranger,
-            "misses": (1, 1),
+            "misses": (1, 2),  # RocketMQ's nameserver refuses a broker that begins with a single topic
         }.get(first, self.sizes.large)
         plan = {"brokers": brokers, "topics": topics, "compressed": self.arguments.compressed}
         print(f"{column}: {', '.join(group)}: {brokers:,} x {topics:,}, load {load_now():.1f}", flush=True)
@@ -178,7 +180,7 @@ class Bench:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Exit with 2 and one line; the usage is ``--help``'s."""
+        """Print one line without the usage, and exit with 2."""
         self.exit(2, f"storm: {message}\n")
 
 
@@ -257,7 +259,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def _terminated(number: int, stack_frame: object) -> NoReturn:
-    raise KeyboardInterrupt  # ends all that was started, as Ctrl-C does
+    raise KeyboardInterrupt  # it ends all started processes, as Ctrl-C does
 
 
 def main(words: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from routekeeper.bench.micro.raft.figures import spread
+from routekeeper.bench.figures import spread
 
 Row = Literal[
     "register-small",

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-
 from routekeeper.bench.arms.apache import JARS, LOGBACK, RELEASE
-from routekeeper.bench.arms.servers import four_letters, is_ready, java, status_of
-from routekeeper.bench.micro.load import cpu_s
-from routekeeper.bench.micro.raft.job import Kind
-from routekeeper.bench.micro.raft.systems import MEMBERS, Missing, RouteKeeper, System, ZooKeeper
+from routekeeper.bench.arms.servers import is_ready, java, status_of
+from routekeeper.bench.group import Missing
+from routekeeper.bench.micro.raft.systems import MEMBERS, RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.route_query import NAMESRV_MAIN
 from routekeeper.bench.micro.trees import nameserver_of
 from routekeeper.bench.ports import HOST, free_ports
+from routekeeper.bench.wires.client import Kind
 
 Design = Literal["independent", "raft", "rocketmq", "zookeeper"]
 DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "rocketmq", "zookeeper")
@@ -33,8 +27,6 @@ PAIRS_USUAL: Final = 3_200_000
 #: RocketMQ's is that of its own script, runserver.sh. ZooKeeper's is enough for a million nodes; with less a
 #: JVM spends its time on collecting garbage.
 HEAP_MB: Final[dict[Design, int]] = {"rocketmq": 4096, "zookeeper": 3072}
-_MB: Final = 1e6
-_JCMD_S: Final = 60.0
 
 
 def program_of(tree: Path | None, python: str) -> tuple[str, str]:
@@ -93,6 +85,7 @@ class RocketMQ(System):
 
     kind: Kind = "remoting"
     name = "rocketmq"
+    jvm = True
 
     def __init__(self, folder: Path) -> None:
         missing = JARS.missing() or (None if shutil.which("java") else "Java (java on PATH)")
@@ -140,76 +133,3 @@ def factory_of(design: Design, *, tree: Path | None, python: str) -> Callable[[P
     interpreter, program = program_of(tree, python)
     ours = Independent if design == "independent" else Raft
     return lambda folder, pairs: ours(folder, pairs=pairs, interpreter=interpreter, program=program)
-
-
-def epoch(system: System) -> int | None:
-    """Return the number of the newest term or epoch; None of servers that elect nobody, or without an answer.
-
-    Each leader begins a new one, so the difference of two says how often leaders changed.
-    """
-    if isinstance(system, RouteKeeper):
-        terms = [system.status(index).get("term") for index in range(MEMBERS)]
-        return max((int(term) for term in terms if term is not None), default=None)
-    if isinstance(system, ZooKeeper):
-        found = [re.search(r"^Zxid: 0x([0-9a-f]+)$", four_letters(a, b"srvr"), re.M) for a in system.clients]
-        return max((int(match[1], 16) >> 32 for match in found if match), default=None)
-    return None
-
-
-def largest_memory_mb(system: System) -> list[float]:
-    """Return the most that each server's process has held in memory so far, by the kernel's count (VmHWM)."""
-    found = []
-    for pid in system.pids:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-        found.append(kilobytes * 1024 / _MB)
-    return found
-
-
-def usages(system: System) -> list[dict[str, float] | None]:
-    """Return the CPU of each server's process so far, and its memory now; None of one that has just ended."""
-    found: list[dict[str, float] | None] = []
-    for pid in system.pids:
-        try:
-            process = psutil.Process(pid)
-            found.append({"cpu_s": cpu_s(pid), "memory_mb": process.memory_info().rss / _MB})
-        except (psutil.Error, OSError):
-            found.append(None)
-    return found
-
-
-def heap_kept(system: System) -> dict[str, float]:
-    """Return the MB that a JVM's heap keeps after a collection, the most of three; nothing of our designs."""
-    if not isinstance(system, RocketMQ | ZooKeeper) or shutil.which("jcmd") is None:
-        return {}
-    try:
-        kept = [live_bytes(_histogram(pid)) for pid in system.pids]
-    except (subprocess.SubprocessError, ValueError):
-        return {}  # the row says that it has no figure
-    return {"heap_kept_mb": max(kept) / _MB}
-
-
-def _histogram(pid: int) -> str:
-    """Collect garbage in a JVM and return its objects by class."""
-    command = ["jcmd", str(pid), "GC.class_histogram"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_JCMD_S).stdout
-
-
-def live_bytes(histogram: str) -> int:
-    """Return the sum at the end of a JVM's class histogram, which is taken after a full collection (pure).
-
-    Raises:
-        ValueError: If there is none.
-    """
-    found = re.search(r"^Total +\d+ +(\d+) *$", histogram, re.M)
-    if found is None:
-        raise ValueError(f"no total in a class histogram of {len(histogram)} characters")
-    return int(found[1])
-
-
-def kill_and_restart(system: System) -> None:
-    """Kill all servers, then start them again on their folders; return without waiting for them."""
-    for pid in system.pids:
-        os.kill(pid, signal.SIGKILL)
-    for index in range(MEMBERS):
-        system.bring_back(index, stopped=False)

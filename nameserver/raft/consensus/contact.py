@@ -1,7 +1,7 @@
 """Contact: the time since this member certainly belonged to the cluster, dated by echoed clocks.
 
 Each message carries the sender's clock and echoes the newest clock received from that peer in the same term,
-so a message that waited in a buffer while a process stood still proves nothing. An echo of our own clock
+so a message that waited in a buffer while a process was paused still proves nothing. An echo of our own clock
 reading ``c``, in a message of our own term from a voter that accepted us as leader, proves that no other
 leader had that voter after the instant ``c``. A majority of such echoes dates the leader. The leader states
 the age of its contact together with its commit index; a follower adds the age of the echo of its own clock,
@@ -10,9 +10,9 @@ and counts the sum from the moment at which it has applied that commit index.
 Clocks are local and in seconds; readings of different members are never compared. Pure: no clock is read
 here.
 
-A read must know whether contact is young enough, and reads are many. The date only rises, so the answer yes
-stays right until the clock passes the date plus the limit: :meth:`QuorumContact.in_time` keeps that instant
-and compares. No is never kept.
+Reads are many, and each asks whether contact is young enough. The date only rises, so a positive answer holds
+until the clock passes the date plus the limit. :meth:`QuorumContact.in_time` stores that time and compares. A
+negative answer is never stored.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import Final
 
 from .members import majority
 
-#: Statements of the leader that wait for their commit index; more only arrive while applying lags far behind,
-#: and push out the oldest.
+#: Statements of the leader that wait for their commit index. More arrive only while applying lags far behind;
+#: then the oldest are dropped.
 _PENDING_MAX: Final = 64
-#: Seconds that a kept yes ends early, so that rounding in its sum never makes it last too long.
+#: Seconds by which a stored positive answer ends early, so that rounding never makes it last too long.
 _ROUNDING_S: Final = 1e-6
 
 
 class QuorumContact:
-    """Contact of one member, in the terms it lives through.
+    """Contact of one member, over all its terms.
 
     Attributes:
-        date: The newest instant of certain contact on this member's clock; -inf if none.
+        date: The newest time of certain contact on this member's clock; -inf if none.
     """
 
     def __init__(self, members: int) -> None:
@@ -47,7 +47,7 @@ class QuorumContact:
         self._pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
         self.date = -math.inf
         self._limit = math.inf
-        self._young_until = -math.inf  # a kept yes of in_time, and the limit that it was given for
+        self._young_until = -math.inf  # end of the stored positive answer of in_time, and its limit
 
     def voters_are(self, others: Collection[str]) -> None:
         """Take the configuration in force: the voters other than this member; only their echoes count."""
@@ -56,39 +56,41 @@ class QuorumContact:
         self._echoed_before = {peer: clock for peer, clock in self._echoed_before.items() if peer in others}
 
     def in_time(self, now: float, limit: float) -> bool:
-        """Return whether contact is known to be younger than ``limit``; False: see :meth:`younger`."""
+        """Return whether a stored answer says that contact is younger than ``limit``; if not, ask
+        :meth:`younger`.
+        """
         return now < self._young_until and limit == self._limit
 
     def younger(self, now: float, limit: float) -> bool:
-        """Return whether contact is younger than ``limit`` at ``now``, by the date; a yes is kept."""
+        """Return whether contact is younger than ``limit`` at ``now``; store a positive answer."""
         self._limit = limit
         self._young_until = self.date + limit - _ROUNDING_S
         return self.age(now) < limit
 
     def age(self, now: float) -> float:
-        """Seconds since the newest instant of certain contact; inf if there was none."""
+        """Return the seconds since the newest time of certain contact; inf if there was none."""
         return max(0.0, now - self.date)
 
     def new_term(self) -> None:
-        """Forget what was said in the term before. The date stays: it is a fact about the past."""
-        self._young_until = -math.inf  # asked anew, under any leader
+        """Forget the messages of the former term. The date stays, because it is a fact about the past."""
+        self._young_until = -math.inf  # the next question is answered anew
         self._heard.clear()
         self._echoed.clear()
         self._echoed_before.clear()
         self._pending.clear()
 
     def forget(self, peer: str) -> None:
-        """The link to ``peer`` is new: it may be another process with another clock."""
+        """Forget the clocks of ``peer`` after a new link: it may be another process with another clock."""
         self._heard.pop(peer, None)
         if peer in self._echoed:
             self._echoed_before[peer] = self._echoed.pop(peer)
 
     def echo_for(self, peer: str) -> float | None:
-        """The clock to echo in the next message to ``peer``."""
+        """Return the clock to echo in the next message to ``peer``."""
         return self._heard.get(peer)
 
     def accepted_by(self, peer: str, *, clock: float, echo: float | None, voter: bool) -> None:
-        """A member answered us as the leader of our own term."""
+        """Record the answer of a member that accepted us as the leader of our own term."""
         self._heard[peer] = max(clock, self._heard.get(peer, -math.inf))
         if voter and echo is not None:
             self._echoed[peer] = max(echo, self._echoed.get(peer, -math.inf))
@@ -96,7 +98,7 @@ class QuorumContact:
     def stated_by_leader(
         self, leader: str, *, clock: float, echo: float | None, age: float | None, commit: int
     ) -> None:
-        """The leader of our own term spoke: remember its clock, and its statement if it made one."""
+        """Record a message from the leader of our own term: its clock, and its statement if it made one."""
         self._heard[leader] = max(clock, self._heard.get(leader, -math.inf))
         if echo is not None and age is not None:
             self._pend(commit, echo - max(age, 0.0))
@@ -107,13 +109,18 @@ class QuorumContact:
         self._pending.append((commit, date))
 
     def applied(self, index: int) -> None:
-        """Everything up to ``index`` is applied here: statements about it count from now on."""
+        """Count the statements about indexes up to ``index``, which is applied here now."""
         while self._pending and self._pending[0][0] <= index:
             self.date = max(self.date, self._pending.popleft()[1])
 
+    def date_behind(self, index: int) -> float:
+        """Return the date that will hold once everything up to ``index`` is applied here."""
+        return max([self.date, *[date for commit, date in self._pending if commit <= index]])
+
     def led(self, now: float, index: int, applied: int) -> None:
-        """We lead, an entry of our term is committed, and nobody has applied anything beyond ``index``: that
-        dates us once it is applied here (see :meth:`applied`).
+        """Date this member as a leader that has committed in its term, once ``index`` is applied here.
+
+        No member has applied an entry beyond ``index``; see :meth:`applied`.
         """
         date = self.majority_date(now)
         if applied >= index:
@@ -122,14 +129,14 @@ class QuorumContact:
             self._pend(index, date)
 
     def majority_date(self, now: float) -> float:
-        """The newest instant for which a majority, this member included, is known to have accepted us."""
+        """Return the newest time at which a majority, this member included, is known to have accepted us."""
         dates, needed = sorted([now, *self._echoed.values()], reverse=True), majority(self._members)
         return dates[needed - 1] if len(dates) >= needed else -math.inf
 
     def member_date(self, peer: str) -> float:
-        """The newest own clock that ``peer`` echoed in this term, over its present link."""
+        """Return the newest own clock that ``peer`` echoed in this term over its present link."""
         return self._echoed.get(peer, -math.inf)
 
     def accepted_date(self, peer: str) -> float:
-        """As :meth:`member_date`, over any link: a fact about the past, even of a dead peer."""
+        """As :meth:`member_date`, over any link of this term: a fact about the past, even of a dead peer."""
         return max(self.member_date(peer), self._echoed_before.get(peer, -math.inf))

@@ -1,7 +1,7 @@
-"""Effects of a step: values, in the order in which they are to be carried out.
+"""Effects of a step: values, in the order in which they must be performed.
 
-As with other protocols without IO, the caller of the engine takes the effects of the call afterwards, and
-performs them, before it calls again: :meth:`.engine.Engine.take_effects`.
+As in other protocols without IO, the caller takes the effects after each call of the engine and performs them
+before the next call: :meth:`.engine.Engine.take_effects`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .messages import Greeting, Message
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """One thing that a step wants done."""
+    """One action that a step asks for."""
 
 
 class Send(Effect, frozen=True):
-    """Hand a message to the link, in order."""
+    """Send a message over the link, in order."""
 
     peer: str
     message: Message
@@ -27,7 +27,7 @@ class Send(Effect, frozen=True):
 class WriteJournal(Effect, frozen=True):
     """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
 
-    ``leads``: This member led when it wanted that.
+    ``leads``: This member led when it asked for the write.
     """
 
     position: int
@@ -36,8 +36,8 @@ class WriteJournal(Effect, frozen=True):
 
 
 class StoreVote(Effect, frozen=True):
-    """Make term and vote durable before any message leaves that comes after this, and before
-    :meth:`.engine.Engine.durable` is called again. Nothing else waits for the disk.
+    """Make term and vote durable before any later message leaves, and before :meth:`.engine.Engine.durable`
+    is called again. Nothing else waits for the disk.
     """
 
     term: int
@@ -45,7 +45,7 @@ class StoreVote(Effect, frozen=True):
 
 
 class StoreStanding(Effect, frozen=True):
-    """As :class:`StoreVote`, and after it."""
+    """Make the member state durable, under the rules of :class:`StoreVote` and after it."""
 
     standing: MemberState
 
@@ -54,7 +54,7 @@ class Committed(msgspec.Struct, frozen=True):
     """One committed entry.
 
     Attributes:
-        payload: None for an entry that is none of the state machine's.
+        payload: None for an entry that the state machine does not see.
         live: False for entries that this member already had in its log when it started.
     """
 
@@ -65,7 +65,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Apply(Effect, frozen=True):
-    """Give these entries to the state machine, in order, as many as the loop can wait for.
+    """Apply these entries to the state machine, in order, for as long as the loop can wait.
 
     :meth:`.engine.Engine.applied` or ``apply_failed`` follows at once. Always the last effect.
     """
@@ -74,7 +74,7 @@ class Apply(Effect, frozen=True):
 
 
 class _ImageEffect(Effect, frozen=True):
-    """Store an image of the state at ``index``, where ``configuration`` is in force."""
+    """Store a snapshot of the state at ``index``, where ``configuration`` is in force."""
 
     index: int
     term: int
@@ -86,33 +86,33 @@ class MakeImage(_ImageEffect, frozen=True):
 
 
 class InstallImage(_ImageEffect, frozen=True):
-    """Prepare and store an image from a leader in the background; ``Images.installed`` or ``install_failed``
-    follows.
+    """Prepare and store a snapshot from a leader in the background; ``Images.installed`` or
+    ``install_failed`` follows.
     """
 
     image: bytearray
 
 
 class Trim(Effect, frozen=True):
-    """The journal needs nothing up to ``index`` any more."""
+    """Delete the journal up to ``index``, which nothing needs any more."""
 
     index: int
 
 
 class KeepLinks(Effect, frozen=True):
-    """Keep links to these from now on; a link to another stays as long as it does by itself."""
+    """Keep links to these members from now on; a link to any other peer is not dialled again."""
 
     members: tuple[str, ...]
 
 
 class Leave(Effect, frozen=True):
-    """The cluster has removed this member: it must stop, and not start again."""
+    """Stop for good: the cluster has removed this member."""
 
     reason: str
 
 
 class Fail(Effect, frozen=True):
-    """This member must stop."""
+    """Stop this member."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""D4, D5, D6: no election deposes a leader that works: a member asks before it stands; votes count once."""
+"""D4, D5, D6: elections that depose no working leader: pre-votes first, and each vote counted once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Before a silent leader is replaced, what waits in the sockets is read: a fraction of the heartbeat period.
+#: Time for reading waiting messages before a silent leader is replaced: a fraction of the heartbeat period.
 LAST_LOOK: Final = 0.2
-#: A member that asks in vain says so at most this often.
+#: Shortest interval between log lines of a member whose pre-votes fail.
 ASKING_SAID_EVERY_S: Final = 5.0
 
 
 class Elections(EnginePart):
-    """Asks before it stands, gives votes and has them counted.
+    """Asks for pre-votes before it stands, gives votes, and passes received votes on to the library.
 
     Attributes:
-        elected_if_standing: A majority said that it would vote for this member: it stands in the next tick.
-        count: Elections begun here.
+        elected_if_standing: A majority would vote for this member, so it stands in the next tick.
+        count: Elections that this member began.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -37,10 +37,11 @@ class Elections(EnginePart):
         self.count = 0
 
     def ask_before_standing(self, now: float) -> None:
-        """D4: a real election, which raises the term, only after a majority said that it would vote for us.
+        """D4: begin a real election, which raises the term, only after a majority promised to vote for us.
 
-        A member that was cut off or paused cannot depose a working leader: those who hear it refuse. Event
-        loops may run due timers before they read sockets, so the last look comes after the deadline.
+        So a member that was cut off or paused cannot depose a working leader: members that hear the leader
+        refuse. Event loops may run due timers before they read sockets, so the sockets are read once more
+        after the deadline.
         """
         library, shared = self._library, self.shared
         deadline = library.election_deadline
@@ -54,7 +55,7 @@ class Elections(EnginePart):
         if shared.may_stand and (library.leader is not None or now - self._asking_said > ASKING_SAID_EVERY_S):
             self._asking_said = now
             logger.info("asking for votes me=%s term=%d %s", self._me, library.term + 1, self._heard(now))
-        library.forget_leader()  # silent for an election timeout: nobody knows
+        library.forget_leader()  # after an election timeout of silence the leader is unknown
         shared.ask_again_soon(now)
         if not shared.may_stand:
             return
@@ -64,7 +65,7 @@ class Elections(EnginePart):
             self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
-        """Return this member's knowledge of its leader, for the log."""
+        """Describe this member's knowledge of its leader, for the log."""
         leader = self._library.leader
         linked = "none" if leader is None else "up" if leader in self._effects.greeted else "down"
         return f"leader={leader} link={linked} {self.shared.silence(now)}"
@@ -78,7 +79,7 @@ class Elections(EnginePart):
         if has_all and self.shared.may_vote and not self.shared.hears_leader(self._clock()):
             both_ask = m.term == self._pre_term and library.state != LEADER
             if both_ask and peer > self._me and not self.elected_if_standing:
-                # Both ask at once, as after a leader's death: two of them standing would be none elected.
+                # Both ask at once, as after a leader's death. If both stood, the vote could be split.
                 self._pre_term = 0
                 self.shared.ask_again_soon(self._clock(), syncs=True)
             self._effects.send(peer, PreVoteReply(m.term))
@@ -99,14 +100,14 @@ class Elections(EnginePart):
             self._library.vote_request(now, peer, term=m.term, last_index=m.last_index, last_term=m.last_term)
 
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:
-        """D5: one vote per voter."""
+        """D5: count one vote of each voter."""
         voters = self.shared.configuration.voters
         if m.term == self._library.term and peer not in self._votes and peer in voters:
             self._votes.add(peer)
             self._library.vote(self._clock(), peer, term=m.term)
 
     def on_stale(self, peer: str, m: Stale) -> None:
-        """D6: someone is in a later term."""
+        """D6: follow the later term that another member is in."""
         if m.term > self._library.term:
             self._library.become_follower(m.term)
 
@@ -118,7 +119,7 @@ class Elections(EnginePart):
         self._votes.clear()
 
     def say_standing(self) -> None:
-        """The library has this member stand for election."""
+        """Count and log an election, when the library makes this member stand."""
         self.count += 1
         reason = "the only member"
         if self.elected_if_standing:

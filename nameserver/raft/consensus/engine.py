@@ -1,16 +1,16 @@
-"""One member as a state machine: link, message, append, timer, durable in; effects out.
+"""One member as a state machine: events (link, message, append, timer, durable) in, effects out.
 
-The engine opens no file and no socket and reads no clock of its own. What it wants done it leaves as values
-(:mod:`.effects`), to be taken after each call, so that the simulator runs this very code on virtual time.
-Entry points are called on one thread and never from within each other. The state machine is not called from
-here: committed entries are an effect (:class:`.effects.Apply`). While they are applied :meth:`Engine.append`
-may be called.
+The engine opens no file and no socket, and the clock that it reads is passed in. Its effects
+(:mod:`.effects`) are values that the caller takes after each call, so the simulator runs this very code on
+virtual time. Entry points are called on one thread and never from within each other. The engine does not call
+the state machine: committed entries are an effect (:class:`.effects.Apply`). While they are applied,
+:meth:`Engine.append` may be called.
 
-This file is the order of things: what a message, an append, the journal or the clock makes due. Entry points
-of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
+This file has the order of events: everything that a message, an append, the journal or the clock triggers.
+The entry points of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` follow the same rules.
 
-The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). Its
-defects are closed by the parts: docs/pysyncobj-defects.md lists each (D1 to D38) with its place.
+The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). The
+parts repair its defects: docs/pysyncobj-defects.md lists each (D1 to D38) with its place.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Interval at which an unwritten commit index goes to the journal, and at which stalls are looked for.
+#: Interval of two checks: for a commit index to write to the journal, and for stalled writes.
 HOUSEKEEPING_S: Final = 0.25
 #: A journal write that takes longer makes the leader step down (rule 9).
 STALL_S: Final = 1.0
-#: Of voters, by the library's state.
+#: The roles of voters, by the library's state.
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
-#: Entries, and their bytes, that are given to the state machine at once; one entry may have more bytes.
+#: Entries, and their bytes, that go to the state machine at once; a single entry may have more bytes.
 APPLY_ENTRIES: Final = 512
 APPLY_BYTES: Final = 1024 * 1024
 
 
 class Engine(EnginePart):
-    """The Raft member without IO: its parts, and what the library asks of them."""
+    """The Raft member without IO: its parts, and the rules that the library asks for."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._next_housekeeping = -math.inf
         self._in_apply = False
-        self._sent_up_to = 0  # the last index when an apply began
-        self._given: list[Committed] = []  # entries that are given away and not applied yet
-        self._goes_on = False  # more is applied when the loop has come round
+        self._sent_up_to = 0  # the last index at the beginning of an apply
+        self._given: list[Committed] = []  # entries that were handed out and are not applied yet
+        self._goes_on = False  # more entries are applied in the next turn of the loop
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
-        self._stalls = 0  # how often a write began to be under way for too long
-        self._passed = 0  # committed entries that the state machine does not see
+        self._stalls = 0  # number of journal writes that took too long
+        self._passed = 0  # committed entries that are not for the state machine
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
@@ -70,7 +70,7 @@ class Engine(EnginePart):
         self._library.rules = self
 
     def take_effects(self) -> list[Effect]:
-        """Return what is to be done now, in this order; to be called after each of the other methods."""
+        """Return the effects to perform now, in order; call it after each of the other methods."""
         return self._effects.take()
 
     # ---- public state
@@ -115,13 +115,15 @@ class Engine(EnginePart):
         return _ROLES[self._library.state] if self.shared.votes else Role.LEARNER
 
     def contact_age(self) -> float:
-        """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
+        """Return the seconds since this member certainly belonged to the cluster (rule 8); inf if it never
+        did.
+        """
         now = self._clock()
         self._date_leader(now)
         return self._contact.age(now)
 
     def in_contact(self) -> bool:
-        """``contact_age() < contact_limit``; cheap, as each batch of reads asks."""
+        """Return ``contact_age() < contact_limit``; cheap, because each batch of reads asks."""
         now = self._clock()
         limit = self.greetings.contact_limit
         if self._contact.in_time(now, limit):
@@ -129,19 +131,26 @@ class Engine(EnginePart):
         self._date_leader(now)
         return self._contact.younger(now, limit)
 
+    def in_contact_behind_entry(self) -> bool:
+        """Return whether contact will be young enough as soon as the next entry is applied."""
+        now = self._clock()
+        self._date_leader(now)
+        date = self._contact.date_behind(self._library.applied_index + 1)
+        return now - date < self.greetings.contact_limit
+
     def _date_leader(self, now: float) -> None:
         if self._library.leads:
-            # A follower may have applied, and answered, what this leader has not.
+            # A follower may have applied entries, and answered from them, that this leader has not applied.
             self._contact.led(now, self._library.commit_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
-        """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
+        """Leader: return the seconds since ``member`` certainly accepted it; inf if never in this term."""
         if member == self._me:
             return 0.0
         return max(0.0, self._clock() - self._contact.accepted_date(member))
 
     def next_wake(self) -> float:
-        """The instant, on the engine's clock, by which :meth:`step` must be called."""
+        """Return the time, on the engine's clock, by which :meth:`step` must be called."""
         library = self._library
         if library.state == LEADER:
             return min([self._next_housekeeping, *(p.beat_at for p in self.leading.progress.values())])
@@ -149,7 +158,7 @@ class Engine(EnginePart):
         return min(self._next_housekeeping, library.election_deadline, watched)
 
     def status(self) -> dict[str, object]:
-        """Figures for people and metrics."""
+        """Return figures for people and metrics."""
         age = self.contact_age()
         image = self.shared.held_image.image()
         return {
@@ -185,7 +194,7 @@ class Engine(EnginePart):
     # ---- start
 
     def replay(self) -> list[Committed]:
-        """Return entries that are known to be committed, to be applied before :meth:`start`; none at the end.
+        """Return committed entries to apply before :meth:`start`; an empty list when all are applied.
 
         Raises:
             StopMember: An entry cannot be read; nothing has left this member.
@@ -193,23 +202,23 @@ class Engine(EnginePart):
         return self._committed()
 
     def replayed(self, count: int, *, within: bool) -> None:
-        """So many of the entries of :meth:`replay` are applied."""
+        """Record that ``count`` entries of :meth:`replay` are applied."""
         self._move_applied(count, within=within)
 
     def start(self) -> None:
-        """Take part."""
+        """Take part in the cluster."""
         self.shared.look()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self.shared.other_voters:
             self.shared.stand_now()
-        self.shared.watch.restart(self._clock())  # what took long just now happens once
+        self.shared.watch.restart(self._clock())  # a long replay is no pause
         self.step()
 
     # ---- links and messages
 
     def link_up(self, peer: str) -> None:
-        """An authenticated link to ``peer`` is up; the peer's greeting is the first message on it."""
+        """Greet ``peer`` over a new authenticated link; the peer's greeting is the first message on it."""
         if peer == self._me or not self._begins():
             return
         if peer in self._effects.links:
@@ -242,7 +251,7 @@ class Engine(EnginePart):
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
         elif message.term - (mine := self._library.term) > TERM_STEP_MAX:
-            # Follow it by a step only; over the next link it is nearer.
+            # Raise the term by the largest step only; over the next link it gets closer.
             self._library.become_follower(mine + TERM_STEP_MAX)
             self._effects.wake()
             raise MessageError(f"term {message.term} is more than {TERM_STEP_MAX} beyond {mine}")
@@ -259,12 +268,13 @@ class Engine(EnginePart):
         self._effects.wake()
 
     def _go_on(self, *, changed: bool = False) -> None:
-        """Do what a message or the journal has made due, now: a turn of the loop is a delay.
+        """Do now everything that a message or the journal made due; waiting for the next turn would cost
+        time.
 
-        What is to be written first: the disk works while this member goes on.
+        Journal writes leave first, so that the disk works meanwhile.
 
         Args:
-            changed: More of the public state may have changed than contact, and by what is due.
+            changed: The caller may have changed more of the public state than contact.
         """
         if self._effects.stopped:
             return
@@ -294,11 +304,12 @@ class Engine(EnginePart):
                 greetings.say_to_all()
 
     def take(self, peer: str, message: Message) -> None:
-        """Take one message from an authenticated peer. D10: only those take part that have said who they are.
+        """Handle one message from an authenticated peer.
 
-        That may be more than the configuration here names: the leader can be a member that was added while
-        this one was away. What counts in a majority is decided by the configuration. D6: anyone who leads or
-        stands in an older term is told so, and nothing else comes of it.
+        D10: only peers that have sent their greeting take part. They may be more than the members known here:
+        the leader can be a member that was added while this one was away. The configuration decides who
+        counts in a majority. D6: a sender that leads or stands in an older term gets :class:`Stale`, and
+        nothing else happens.
         """
         if peer not in self._effects.greeted:
             return
@@ -358,7 +369,7 @@ class Engine(EnginePart):
         index = self.leading.add(REGULAR + payload)
         if self._in_apply:
             self._effects.wake()
-        else:  # on its way at once; what it leads to (an answer, a commit) comes later
+        else:  # send at once; answers and the commit come later
             self.leading.replicate()
             self._flush()
         return index
@@ -366,7 +377,7 @@ class Engine(EnginePart):
     # ---- the journal
 
     def _flush(self, *, commit_too: bool = False) -> None:
-        """Hand to the journal what changed; memory-only members have it durable at once."""
+        """Hand changes to the journal; without a journal they are durable at once."""
         self._effects.store_vote()
         if not (self._log.has_ops or commit_too):
             return
@@ -383,7 +394,7 @@ class Engine(EnginePart):
             self._effects.add(WriteJournal(position, ops, self._library.leads))
 
     def durable(self, position: int) -> None:
-        """The journal holds everything written up to ``position``."""
+        """Count everything written up to ``position`` as durable."""
         if not self._begins():
             return
         self._log.durable(position)
@@ -394,7 +405,7 @@ class Engine(EnginePart):
         self._go_on()
 
     def _look_for_stalls(self, now: float) -> None:
-        """Rule 9: anyone who cannot write must not lead."""
+        """Rule 9: step down if the journal cannot write."""
         took = self._write_takes(now)
         if took > STALL_S and not self.shared.stalled:
             self.shared.stalled = True
@@ -404,13 +415,13 @@ class Engine(EnginePart):
             self.leading.step_down("journal stalls")
 
     def _write_takes(self, now: float) -> float:
-        """Return the age of the oldest write under way, in seconds, without the pauses of this member."""
+        """Return the age in seconds of the oldest unfinished write, without the pauses of this member."""
         return now - self.shared.watch.lost - self._log.written_since
 
     # ---- the step
 
     def step(self) -> None:
-        """Do what is due: elections, heartbeats, replication, commit, apply, writes."""
+        """Do everything that is due: elections, heartbeats, replication, commit, apply, writes."""
         if self._begins():
             self._advance(applies=True)
 
@@ -423,7 +434,7 @@ class Engine(EnginePart):
 
     @property
     def _due(self) -> bool:
-        """Return whether :meth:`_tick` has something to do already, before :meth:`next_wake`."""
+        """Return whether :meth:`_tick` has work to do before :meth:`next_wake`."""
         library = self._library
         commit = library.commit_index
         if library.applied_index < commit and not self._goes_on:
@@ -433,7 +444,7 @@ class Engine(EnginePart):
         return self.leading.due or (commit < self._log.last_index and self.leading.quorum_index() > commit)
 
     def _tick(self) -> None:
-        """Do what time, or a message, has made due: stand, commit, replicate."""
+        """Do everything that time or a message made due: stand, commit, replicate."""
         now, library = self._clock(), self._library
         led, limit = library.state == LEADER, None
         if led:
@@ -451,7 +462,7 @@ class Engine(EnginePart):
             self.elections.elected_if_standing = False
 
     def _begin_apply(self) -> None:
-        """Have entries applied once the messages of the step have left; :meth:`applied` ends the step."""
+        """Ask for entries to be applied after the messages of the step; :meth:`applied` ends the step."""
         try:
             entries = self._committed()
         except StopMember as error:
@@ -462,10 +473,10 @@ class Engine(EnginePart):
         self._effects.add(Apply(entries))
 
     def _committed(self) -> list[Committed]:
-        """Return the next entries that are committed and not applied, at most :data:`APPLY_ENTRIES`.
+        """Return the next committed entries that are not applied, at most :data:`APPLY_ENTRIES`.
 
         Raises:
-            StopMember: The first of them is of a kind that this program does not know (D31).
+            StopMember: The first of them is of an unknown kind (D31).
         """
         first, commit = self._library.applied_index + 1, self._library.commit_index
         found = self._given if self._given and self._given[0].index == first else []
@@ -478,7 +489,7 @@ class Engine(EnginePart):
             kind = command[:1]
             if kind == REGULAR:
                 found.append(Committed(index, term, command[1:], index > self._replay_end))
-            elif kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
+            elif kind in (NO_OP, CONFIGURATION):  # a configuration is in force since it was appended
                 found.append(Committed(index, term, None, index > self._replay_end))
             elif found:
                 break
@@ -490,21 +501,22 @@ class Engine(EnginePart):
         return found
 
     def _move_applied(self, count: int, *, within: bool) -> None:
-        """So many of the entries that were given away are applied, and the next one has begun or not."""
+        """Record that ``count`` entries are applied; ``within``: the next one is half applied."""
         done, self._given = self._given[:count], self._given[count:]
         self._passed += sum(entry.payload is None for entry in done)
         self._library.applied_index += count
         self.shared.within_entry = within
 
     def applied(self, count: int, *, within: bool, took: float) -> None:
-        """So many entries of :class:`.effects.Apply` are applied (D7); the rest is in another one, soon.
+        """Record that ``count`` entries of :class:`.effects.Apply` are applied (D7); the rest follows soon.
 
-        A leader has told the others the commit index by now: clients of a follower wait for that,
-        and a step that takes long takes it everywhere at once, while each has just heard the leader.
+        By now the leader has sent the commit index to the others, for which clients of a follower wait. A
+        slow entry is then slow on all members at the same time, shortly after each has received a message
+        from the leader.
 
         Args:
-            within: The next entry has begun.
-            took: So many seconds.
+            within: The next entry is half applied.
+            took: The time that this took, in seconds.
         """
         self._in_apply = False
         if self._effects.stopped:
@@ -513,8 +525,8 @@ class Engine(EnginePart):
         if took > self.shared.period:
             self.shared.expect_silence(took)
         if self._library.state == LEADER and self._log.last_index > self._sent_up_to:
-            self.leading.replicate()  # what was appended by what was applied
-        self._goes_on = False  # more is applied when the loop has come round
+            self.leading.replicate()  # send entries that an applied entry appended
+        self._goes_on = False  # more entries are applied in the next turn of the loop
         self._end_step()
 
     def apply_failed(self, count: int, reason: str) -> None:
@@ -544,7 +556,8 @@ class Engine(EnginePart):
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        # Of the indexes only those that the state machine does not see: its apply wakes requests.
+        # Compare only indexes of entries that the state machine does not see; its apply wakes requests
+        # itself.
         seen: tuple[object, ...] = (
             self.in_contact(),
             *self._library.seen,
@@ -561,16 +574,16 @@ class Engine(EnginePart):
             self._effects.changed()
 
     def stop(self) -> None:
-        """Take part no more, at once."""
+        """Stop taking part, at once."""
         self._effects.stopped = True
 
     def close(self) -> None:
-        """Take part no more; the journal gets all that is known, so that the next start replays it."""
+        """Stop taking part; write everything known to the journal, so that the next start replays it."""
         if self._begins():
             self._flush(commit_too=True)
             self._effects.stopped = True
 
-    # ---- what the library asks
+    # ---- rules that the library calls
 
     def replicate(self) -> None:
         self.leading.replicate()
@@ -585,7 +598,7 @@ class Engine(EnginePart):
         self._effects.send(peer, messages.VoteReply(term))
 
     def term_begins(self, term: int) -> None:
-        """D3, D5: what was said in the term before is void, and anyone who led in it does no more."""
+        """D3, D5: forget the messages of the former term; a leader of it leads no more."""
         if self._library.state == LEADER:  # the library would do so a moment later
             self.leading.doing += f", of term {term}"
             self._library.stop_leading()

@@ -1,4 +1,4 @@
-"""D1, D2, D7: what a follower takes from its leader, what it commits, and what it acknowledges."""
+"""D1, D2, D7: the rules by which a follower takes entries, commits them and acknowledges them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 class Following(EnginePart):
-    """Keeps its log equal to the leader's and says how far it is, once that is durable.
+    """Keeps its log equal to the leader's, and acknowledges entries once they are durable.
 
     Attributes:
-        leader_changes: How often another leader was accepted.
-        acknowledged: What the leader of this term was told that is durable here.
+        leader_changes: Number of times that another leader was accepted.
+        acknowledged: The last index that was acknowledged to the leader of this term.
         refused_truncations: Appends that would have dropped committed entries.
     """
 
@@ -36,10 +36,10 @@ class Following(EnginePart):
         self._matched = self.acknowledged = 0
 
     def accept_leader(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
-        """Accept ``leader`` as leader of ``term``, and ``entries`` for all that follows in our log.
+        """Accept ``leader`` as leader of ``term``, and replace the end of our log by ``entries``.
 
-        D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
-        a snapshot says nothing about the log and brings 0.
+        D2: ``commit`` is an index up to which our log was compared with the leader's. A piece of a snapshot
+        says nothing about the log, so it brings 0.
         """
         library = self._library
         if library.leader != leader:
@@ -49,16 +49,18 @@ class Following(EnginePart):
         library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
-        """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
+        """D1: keep entries that match; drop them only from the first that differs, and never a committed
+        one.
+        """
         library, log = self._library, self._log
         prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
-        if prev < log.base_index:  # our image covers it, so it is committed and the same
+        if prev < log.base_index:  # our snapshot covers it, so it is committed and the same
             entries = entries[log.base_index - prev :]
             prev = log.base_index
         elif log.term_at(prev) != prev_term:
             self.accept_leader(peer, m.term)
             self._take_statement(peer, m)
-            # D18: one step back to what is certainly the same, not one entry a heartbeat.
+            # D18: step back to an index that is certainly equal, not by one entry with each heartbeat.
             hint = log.last_index + 1 if prev > log.last_index else library.commit_index + 1
             self._reply(peer, m.seq, RESET, hint)
             return
@@ -68,7 +70,7 @@ class Following(EnginePart):
         match, rest = prev + kept, entries[kept:]
         if rest and match < min(log.last_index, max(library.commit_index, library.applied_index)):
             self.refused_truncations += 1
-            if self._refused_of != (peer, m.term):  # it says the same with every heartbeat
+            if self._refused_of != (peer, m.term):  # the same refusal would come with every heartbeat
                 self._refused_of = peer, m.term
                 logger.critical(
                     "truncation refused index=%d commit_index=%d leader=%s term=%d: committed entries differ",
@@ -92,13 +94,13 @@ class Following(EnginePart):
         self._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=m.commit)
 
     def while_installing(self, peer: str, m: Append) -> None:
-        """The log is about to be replaced: keep the leader, and let it know that we live."""
+        """Accept the leader and answer it, while a snapshot is about to replace the log."""
         self.accept_leader(peer, m.term)
         self._take_statement(peer, m)
         self.say_alive(peer)
 
     def on_durable(self) -> None:
-        """D7: an entry is acknowledged when the journal holds it, not before."""
+        """D7: acknowledge entries only when the journal holds them."""
         durable = min(self._matched, self._log.durable_index)
         if durable > self.acknowledged:
             self._acknowledge(durable)
@@ -110,12 +112,14 @@ class Following(EnginePart):
             self._reply(leader, self._reply_seq, MATCH, index)
 
     def acknowledge_committed(self) -> None:
-        """Everything committed here is the same at the leader, no matter what was compared in this term."""
+        """Acknowledge the committed entries: the leader's log has the same ones, even if they were not
+        compared.
+        """
         self._matched = max(self._matched, self._library.commit_index)
         self._acknowledge(min(self._matched, self._log.durable_index))
 
     def say_alive(self, leader: str) -> None:
-        """Answer the leader's clock while a state image is being installed."""
+        """Answer the leader's clock while a snapshot is being installed."""
         self._reply(leader, 0, ALIVE, 0)
 
     def _reply(self, leader: str, seq: int, state: int, index: int) -> None:

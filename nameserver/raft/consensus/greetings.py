@@ -1,7 +1,7 @@
-"""Greetings, the first message on each link: what the others say of themselves, and this member of itself.
+"""Greetings, the first message on each link: the sender's member state.
 
-What it says is its standing. A member that never took part is empty. It founds a cluster with others that
-are, or joins the one whose leader sends it a log: as a learner, until it has caught up (D25).
+A member that never took part is empty. It founds a cluster together with other empty members. Or it joins the
+cluster of a leader that sends it a log: as a learner, until it has caught up (D25).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ logger = logging.getLogger(__name__)
 
 
 class Greetings(EnginePart):
-    """Greetings heard and said by one member.
+    """The greetings that one member received and sent.
 
     Attributes:
-        said: The newest greeting of each of them that has said one.
-        contact_limit: The smallest election timeout that any member ever stated to this one, in seconds.
+        said: The newest greeting of each linked peer.
+        contact_limit: The smallest election timeout, in seconds, that any member ever stated to this one.
     """
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
         self._leading = leading
         self.said = self._effects.greeted
-        self._link_numbers: dict[str, int] = {}  # links over which each peer has said one so far
+        self._link_numbers: dict[str, int] = {}  # number of links on which each peer has sent a greeting
         self.contact_limit = self.shared.timeout
-        self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
+        self._learner_base: tuple[int, int] | None = None  # see came_at
         self._said_waiting_for: tuple[str, ...] = ()
         self._said_distrusted: tuple[str, ...] = ()
 
@@ -39,8 +39,8 @@ class Greetings(EnginePart):
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """First start: the members it still waits for; none if a cluster exists, which it will join as a
-        learner.
+        """Return the members that a first start still waits for; none if a cluster exists, which this member
+        will join as a learner.
         """
         if not self.shared.empty or any(not greeting.empty for greeting in self.said.values()):
             return ()
@@ -48,25 +48,25 @@ class Greetings(EnginePart):
 
     @property
     def distrusted(self) -> tuple[str, ...]:
-        """Voters that may lack what they acknowledged, if the rest is no majority: then nobody can tell what
-        was committed. Empty while the rest is one, or may be.
+        """Return voters that may lack acknowledged entries, if the other voters are no majority. Nobody can
+        tell then which entries were committed. Empty while the others are, or may be, a majority.
         """
         if self.shared.empty or self._library.leader is not None:
             return ()
         voters = self.shared.configuration.voters
         known = {**self.said, self._me: self._mine}
-        # An empty one may be about to found the cluster with this member.
+        # An empty member may be about to found the cluster with this one.
         lost = [name for name in voters if name in known and not (known[name].voter or known[name].empty)]
         return () if len(voters) - len(lost) >= majority(len(voters)) else tuple(lost)
 
     @property
     def best(self) -> str:
-        """Of this member and those linked, the one with the best log."""
+        """Return the member with the best log, among this one and those linked to it."""
         known = {**self.said, self._me: self._mine}
         return max(sorted(known), key=lambda name: (known[name].last_term, known[name].last_index))
 
     def look_for_trust(self) -> None:
-        """Say it once if nobody can lead any more without being told to."""
+        """Log once if nobody can lead any more unless an operator acts."""
         distrusted = self.distrusted
         if distrusted and distrusted != self._said_distrusted:
             self._say(
@@ -81,11 +81,13 @@ class Greetings(EnginePart):
 
     @property
     def linked(self) -> frozenset[str]:
-        """Members to which a link is up; and the leader, which may be one that is not known here yet."""
+        """Return the linked members, and the leader, which the configuration here may not name yet."""
         return frozenset(self.said.keys() & {*self.shared.configuration.members, self._library.leader})
 
     def link_number(self, peer: str) -> int:
-        """Tell links to ``peer`` apart: they are counted, 0 is none. What went over another may be lost."""
+        """Return the number of the present link to ``peer``, 0 if there is none. Messages of a former link
+        may be lost.
+        """
         return self._link_numbers[peer] if peer in self.said else 0
 
     @property
@@ -97,10 +99,10 @@ class Greetings(EnginePart):
     # ---- greetings
 
     def receive(self, peer: str, greeting: Greeting) -> None:
-        """Take what ``peer`` says of itself.
+        """Handle the greeting of ``peer``.
 
         Raises:
-            MessageError: It is a stranger (D10).
+            MessageError: The peer is a stranger (D10).
         """
         self._check_cluster(peer, greeting)
         first = peer not in self.said
@@ -126,10 +128,10 @@ class Greetings(EnginePart):
         self.look_for_trust()
 
     def _check_cluster(self, peer: str, greeting: Greeting) -> None:
-        """D10: two members of different clusters are strangers; an empty one is of none yet.
+        """D10: refuse a member of another cluster; an empty member belongs to none yet.
 
-        Anyone who is not in the configuration here may have been added while this member was away, or removed
-        while it was away itself. Both belong to the cluster; neither counts.
+        A peer that the configuration here does not name may have been added while this member was away, or
+        removed while the peer was away. Both belong to the cluster, and neither counts.
         """
         mine, theirs = self.shared.standing.cluster, greeting.cluster
         if theirs and mine != theirs and self.shared.empty == greeting.empty:
@@ -157,7 +159,7 @@ class Greetings(EnginePart):
         )
 
     def say(self, peer: str) -> None:
-        """Say to ``peer`` what this member is."""
+        """Send this member's greeting to ``peer``."""
         self._effects.send(peer, self._mine)
 
     def say_to_all(self) -> None:
@@ -165,10 +167,10 @@ class Greetings(EnginePart):
         for peer in sorted(self._effects.links):
             self.say(peer)
 
-    # ---- standing
+    # ---- member state
 
     def consider_founding(self) -> None:
-        """Found a cluster, if this member is empty and all that it needs for that are there and empty."""
+        """Found a cluster if this member is empty, and all other founders are linked and empty."""
         if not self.shared.empty:
             return
         founders = self._founders()
@@ -184,7 +186,7 @@ class Greetings(EnginePart):
         self.say_to_all()
 
     def _founders(self) -> dict[str, str]:
-        """The instances that found the cluster with this one; none if it cannot be founded yet."""
+        """Return the instances that found the cluster with this one; none if it cannot be founded yet."""
         me, mine, said = self._me, self.shared.standing.instance, self.said
         others = self.shared.other_members
         for greeting in said.values():
@@ -195,10 +197,11 @@ class Greetings(EnginePart):
         return {}
 
     def join(self, leader: str) -> list[str]:
-        """An empty member belongs to the cluster whose leader sends it a log, no matter what it was to found.
+        """Join the cluster of a leader that sends a log to this empty member, even if it was to found
+        another one.
 
         Returns:
-            The peers that are strangers then.
+            Peers that became strangers by this.
         """
         cluster = self.said[leader].cluster
         if not cluster or cluster == self.shared.standing.cluster:
@@ -210,16 +213,16 @@ class Greetings(EnginePart):
         ]
 
     def came_at(self, term: int, last: int) -> int:
-        """A learner hears from the leader of ``term``, whose log ends at ``last``; return where it ended when
-        that was heard first.
+        """Return the end of the log of the leader of ``term`` when this learner first heard from it; ``last``
+        is its end now.
         """
         if self._learner_base is None or self._learner_base[0] != term:
             self._learner_base = (term, last)
         return self._learner_base[1]
 
     def leave_learning(self, leader: str, m: Append) -> None:
-        """D25: a learner is a voter again once an entry appended after it came back is committed without its
-        help.
+        """D25: become a voter again once an entry that was appended after this learner came back is committed
+        without its help.
         """
         library = self._library
         if m.term != library.term or leader != library.leader:
@@ -230,7 +233,7 @@ class Greetings(EnginePart):
             and min(library.commit_index, self._log.durable_index) >= m.commit
         )
         if done:
-            # It may have voted in this very term in its former life: only for this leader could that have
+            # In its former life it may have voted in this very term. Only a vote for this leader can have
             # mattered.
             library.remember_vote(leader)
             self._effects.store_vote()

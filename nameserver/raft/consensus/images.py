@@ -1,6 +1,6 @@
-"""State images of one member: when it makes one, takes one from its leader, and restores one.
+"""Snapshots of one member: when it makes one, receives one from its leader, and restores one.
 
-An image covers the log up to its index; once it is durable, the log before it may go.
+A snapshot covers the log up to its index; once it is durable, the log before it may go.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ logger = logging.getLogger(__name__)
 
 #: Wait after a failed snapshot, doubled up to the second value (D28).
 SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
-#: Wait before a received image that could not be stored is asked for again, doubled up to the second value.
+#: Wait before the leader is asked again for a snapshot that could not be stored, doubled up to the second
+#: value.
 INSTALL_RETRY_S: Final = (1.0, 30.0)
-#: Largest state image that is taken from a leader.
+#: Largest snapshot that is accepted from a leader.
 IMAGE_SIZE_MAX: Final = 1 << 31
 #: Bytes of entries kept in memory behind the snapshot for peers that lag a little.
 TAIL_BYTES: Final = 1024 * 1024
@@ -39,9 +40,11 @@ class Images(EnginePart):
     """One member's work with snapshots; one thing at a time.
 
     Attributes:
-        failures: How many could not be stored; ``error`` says why the last one that was made here could not.
-        installing: Index of the leader's image that is being stored, 0 if none.
-        restoring: An operator's image is about to replace everything: nothing is appended meanwhile.
+        failures: Number of snapshots that could not be stored; ``error`` is the reason of the last one
+            made here.
+        installing: Index of the leader's snapshot that is being stored, 0 if none.
+        restoring: An operator's snapshot is about to replace log and state; nothing is appended
+            meanwhile.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Images(EnginePart):
         self._retry_s = SNAPSHOT_RETRY_S[0]
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
         self.installing = 0
-        self._refused = 0  # index of the leader's image that is too large
+        self._refused = 0  # index of the leader's snapshot that is too large
         self._install_failed: tuple[int, float] | None = None  # index, when to ask for it again
         self._install_retry_s = INSTALL_RETRY_S[0]
         self.restoring = False
@@ -73,8 +76,8 @@ class Images(EnginePart):
     # ---- made here
 
     def consider(self, now: float) -> None:
-        """Begin an image once the journal is large; the shallow copy is made here, all else elsewhere (D28,
-        D29).
+        """Begin a snapshot once the journal is large. Only references are copied here; a thread does the rest
+        (D28, D29).
         """
         if self._making or self.installing or self.restoring or self.shared.within_entry:
             return
@@ -90,8 +93,8 @@ class Images(EnginePart):
             self._begin()
 
     def save(self) -> None:
-        """Begin an image of the state as it is now, unless one is being made; if an entry is half applied,
-        once it is applied.
+        """Begin a snapshot of the present state, unless one is being made. If an entry is half applied, begin
+        once it is complete.
 
         Raises:
             ChangeRefused: There is no state yet.
@@ -113,7 +116,7 @@ class Images(EnginePart):
         self._effects.add(MakeImage(index, term, configuration))
 
     def made(self, index: int) -> None:
-        """The image at ``index`` is durable: the log before it may go."""
+        """Record that the snapshot at ``index`` is durable, and trim the log before it."""
         if not self._begins():
             return
         self._making = False
@@ -125,7 +128,7 @@ class Images(EnginePart):
         self._effects.wake()
 
     def failed(self, error: str) -> None:
-        """Storing an image failed; nothing is lost, the log stays longer (D28)."""
+        """Record that a snapshot could not be stored. Nothing is lost; the log stays longer (D28)."""
         if not self._begins():
             return
         self._making = False
@@ -140,13 +143,13 @@ class Images(EnginePart):
     # ---- from a leader
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
-        """A leader sends what it has no entries for any more."""
+        """Receive a piece of a snapshot, which the leader sends in place of entries that it no longer has."""
         self._following.accept_leader(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
         if not self.shared.standing.voter:
             self._greetings.came_at(m.term, m.last)
         if m.index <= self._library.applied_index:
-            # D16: never back. What is committed is the same at the leader, so it may go on from there.
+            # D16: never go back. Committed entries are the same at the leader, so it can continue from there.
             self._incoming = None
             self._following.acknowledge_committed()
             return
@@ -169,7 +172,7 @@ class Images(EnginePart):
             self._effects.add(InstallImage(m.index, m.index_term, m.configuration, buffer))
 
     def _refuse(self, m: SnapshotPart) -> None:
-        """Say once that this member cannot catch up."""
+        """Log once that this member cannot catch up."""
         self._incoming = None
         if self._refused != m.index:
             self._refused = m.index
@@ -193,7 +196,7 @@ class Images(EnginePart):
             self._incoming = None
 
     def install_failed(self, error: str) -> None:
-        """Storing a received image failed; the leader is asked for one again, after a while."""
+        """Record that a received snapshot could not be stored; the leader is asked for one again later."""
         if not self._effects.stopped:
             self._install_failed = self.installing, self._clock() + self._install_retry_s
             self.installing = 0
@@ -204,7 +207,7 @@ class Images(EnginePart):
             self._install_retry_s = min(2 * self._install_retry_s, INSTALL_RETRY_S[1])
 
     def ask_again(self, now: float) -> None:
-        """A leader that got no word would wait for :data:`.replication.TRANSFER_TIMEOUT_S`."""
+        """Ask for a snapshot again; without word the leader waits :data:`.replication.TRANSFER_TIMEOUT_S`."""
         if self._install_failed is None or now < self._install_failed[1]:
             return
         index, _ = self._install_failed
@@ -214,8 +217,8 @@ class Images(EnginePart):
             self._reply(leader, index, 0)
 
     def installed(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
-        """An image received from a leader is durable and ready: it becomes the state unless that has moved
-        beyond (D16).
+        """Make a received snapshot the state, now that it is durable, unless the state has moved beyond it
+        (D16).
         """
         if not self._begins():
             return
@@ -234,10 +237,10 @@ class Images(EnginePart):
     def _replace_state(
         self, index: int, term: int, configuration: bytes, install: Callable[[], None]
     ) -> bool:
-        """Base log and state on a durable image at ``index``; False if the member must stop."""
+        """Base log and state on a durable snapshot at ``index``; False if the member must stop."""
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
-            self.shared.within_entry = False  # the image has that entry
+            self.shared.within_entry = False  # the snapshot has that entry
             install()
         except Exception as error:  # after any of them the state may be half replaced
             logger.exception("restore raised index=%d", index)
@@ -271,18 +274,20 @@ class Images(EnginePart):
 
     @property
     def settled(self) -> bool:
-        """Everything appended here is durable and applied."""
+        """Return whether every appended entry is durable and applied."""
         return self._library.applied_index == self._log.last_index == self._log.durable_index
 
     def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
-        """Index, term and configuration under which an image becomes the base: behind all there is."""
+        """Return index, term and configuration for a restored snapshot: its index is above every other
+        one.
+        """
         index = max(image_index, self._log.last_index) + 1
         return index, self._library.term, encode_configuration(self.shared.configuration)
 
     def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
-        """The image is durable under ``index``: it becomes log and state, and a new term begins.
+        """Replace log and state by the snapshot, which is durable under ``index``, and begin a new term.
 
-        So anything that was computed from the former state knows that it is void.
+        The new term tells users of the former state that their results are void.
         """
         if not self._begins():
             return

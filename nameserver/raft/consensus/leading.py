@@ -1,4 +1,4 @@
-"""D3, D17 to D20, D22, D26, D34: what a leader sends to whom, and what their answers count for."""
+"""D3, D17 to D20, D22, D26, D34: the messages that a leader sends, and the rules for counting answers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ logger = logging.getLogger(__name__)
 
 
 class Leading(EnginePart):
-    """Appends entries, sends each member what it lacks, knows what a majority holds; hands over.
+    """Appends entries, sends each member the entries that it lacks, and knows the index that a majority
+    holds.
 
     Attributes:
-        progress: Each other member's log, as far as it is known; empty unless this member leads.
-        notified_removed: Whom this leader told that they are removed.
-        handing_over_until: Until then nothing is appended, so that a follower can hold the whole log.
-        elected: How often this member was elected.
-        successor: The linked voter that held most of the log when this one last led.
-        doing: What this member is doing right now, for the line that says why it stopped leading.
+        progress: The known state of each other member's log; empty unless this member leads.
+        notified_removed: Peers to which this leader has sent :class:`Removed`.
+        handing_over_until: Nothing is appended until then, so that a follower can catch up with the whole
+            log.
+        elected: Number of times that this member was elected.
+        successor: The linked voter that held most of the log at the end of this member's last term as leader.
+        doing: The present activity of this member, for the log line that says why it stopped leading.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -45,11 +47,11 @@ class Leading(EnginePart):
         for name in self.shared.other_members:
             self._set_progress(name)
         self.elected += 1
-        first = self._log.last_index + 1  # an entry without meaning, by which the term's others commit
+        first = self._log.last_index + 1  # an empty entry: once it is committed, earlier terms' entries are
         logger.info("leader elected term=%d me=%s last_index=%d", self._library.term, self._me, first)
 
     def leadership_ends(self) -> None:
-        """Remember who comes next, and say why it ended."""
+        """Remember the best successor, and log why this member stopped leading."""
         voters, linked = self.shared.configuration.voters, self._effects.greeted
         held = {name: p.match for name, p in self.progress.items() if name in voters and name in linked}
         self.successor = max(held, key=held.__getitem__, default=None)
@@ -79,7 +81,7 @@ class Leading(EnginePart):
             self.shared.postpone(self._clock())
 
     def hand_over(self, to: str | None = None) -> None:
-        """Ask ``to``, or a voter of our choice, to take over, if it has the whole log."""
+        """Ask ``to``, or else the best voter, to take over, if it holds the whole log."""
         for name, p in sorted(self.progress.items()):
             has_all = self._counts(name, p) and p.match == self._log.last_index
             if has_all and name in self._effects.greeted and to in (None, name):
@@ -88,8 +90,9 @@ class Leading(EnginePart):
                 return
 
     def ask_successor(self) -> None:
-        """Nobody answered, and this member leads no more. If only one direction is at fault, the others still
-        hear it, and would wait for an election timeout more.
+        """Ask the successor to stand, because no peer answered and this member leads no more. If only one
+        direction of the network fails, the others still hear this member, and would wait another election
+        timeout.
         """
         if self.successor is not None:
             self._effects.send(self.successor, TimeoutNow(self._library.term))
@@ -97,7 +100,7 @@ class Leading(EnginePart):
     # ---- the members
 
     def adopt_configuration(self) -> None:
-        """Put in force what the log holds, and send to its members."""
+        """Put the log's configuration in force, and start replication to its new members."""
         former = self.shared.configuration.voters
         self.shared.adopt_configuration()
         if self._library.state != LEADER:
@@ -110,11 +113,11 @@ class Leading(EnginePart):
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
             if name in self.shared.other_voters and name not in former:
-                # It has as long to answer as all at the beginning of a term.
+                # A new voter has as much time to answer as all voters at the beginning of a term.
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
-        """D17: a peer may come back with less; what it said before is void, and what it was told."""
+        """D17: forget the messages from and to ``peer``, because it may come back with less data."""
         self.notified_removed.discard(peer)
         if peer in self.progress:
             self._set_progress(peer)
@@ -130,7 +133,7 @@ class Leading(EnginePart):
         return library.commit_index if library.term == term and library.leads else None
 
     def quorum_index(self) -> int:
-        """D7: what a majority holds; this member counts for what its journal has."""
+        """D7: return the index that a majority holds; this member counts with its journal's durable index."""
         matches = [p.match if self._counts(name, p) else 0 for name, p in self.progress.items()]
         return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
 
@@ -147,25 +150,25 @@ class Leading(EnginePart):
         self._library.match[peer] = 0
 
     def _counts(self, peer: str, progress: Progress) -> bool:
-        """Return whether the log of ``peer`` counts: not if it was emptied (D25), nor before it votes."""
+        """Return whether the log of ``peer`` counts: it must be a voter, and not emptied (D25)."""
         return not progress.learner and peer in self.shared.configuration.voters
 
     def trusted(self, peer: str) -> Progress | None:
-        """Return the progress of ``peer`` if it is linked and has what it once promised (D25)."""
+        """Return the progress of ``peer`` if it is linked and still has everything it acknowledged (D25)."""
         progress = self.progress.get(peer)
         linked = peer in self._effects.greeted
         return progress if linked and progress is not None and not progress.learner else None
 
     def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
-        """D3: an answer counts only in the term it was given in."""
+        """D3: return the sender's progress if the answer is from this term, else None."""
         progress = self.progress.get(peer)
         if m.term != self._library.term or self._library.state != LEADER or progress is None:
             return None
         progress.learner = m.learner
         counts = self._counts(peer, progress)
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
-        # D8: the library steps down when a majority has been silent for leaderFallbackTimeout; an answer
-        # counts from when it was asked for, a learner's never.
+        # D8: the library steps down when a majority is silent for leaderFallbackTimeout. An answer counts
+        # from the time at which it was asked for; a learner's answer never counts.
         seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
         self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
@@ -179,12 +182,12 @@ class Leading(EnginePart):
             progress.acknowledged(min(m.index, self._log.last_index))
             if progress.transfer is not None and progress.match >= progress.transfer.index:
                 progress.transfer = None
-            # D25: what a learner holds does not count for the majority.
+            # D25: entries that a learner holds do not count for the majority.
             self._library.match[peer] = progress.match if self._counts(peer, progress) else 0
         elif m.state == RESET and progress.transfer is None and m.seq >= progress.reset_floor:
             progress.rewind(min(m.index, self._log.last_index + 1))  # D19: never beyond our own log
         if m.learner and not progress.catch_up_entry and progress.match >= self._log.last_index:
-            # D25: a learner is done when an entry appended after it came back is committed without it.
+            # D25: a learner is a voter again once an entry appended after its return is committed without it.
             progress.catch_up_entry = self.add(NO_OP)
 
     def on_snapshot_reply(self, peer: str, m: SnapshotReply) -> None:
@@ -192,7 +195,7 @@ class Leading(EnginePart):
         transfer = progress.transfer if progress is not None else None
         if progress is None or transfer is None or transfer.index != m.index:
             return
-        if m.offset == 0 and transfer.acknowledged:  # it could not be stored there
+        if m.offset == 0 and transfer.acknowledged:  # the peer could not store the snapshot
             progress.transfer = None
         elif m.offset > transfer.acknowledged:
             transfer.acknowledged = min(m.offset, transfer.size)
@@ -201,7 +204,7 @@ class Leading(EnginePart):
 
     @property
     def due(self) -> bool:
-        """Return whether a peer is to be sent something before its next heartbeat."""
+        """Return whether a peer must be sent something before its next heartbeat."""
         last, base, commit = self._log.last_index, self._log.base_index, self._library.commit_index
         for p in self.progress.values():
             behind = p.next <= last and p.window_open
@@ -210,13 +213,14 @@ class Leading(EnginePart):
         return False
 
     def replicate(self) -> None:
-        """Send each peer what it lacks, as far as its window allows; a heartbeat if one is due.
+        """Send each peer the entries that it lacks, within its window, or a heartbeat if one is due.
 
-        D20, D26, D34: no clock-bounded loop, no chunks of entries, a bound on what is under way. D21, D24:
-        see transport.
+        D20, D26, D34: there is no loop with a time limit, no entry in chunks, and the bytes under way are
+        bounded.
+        D21, D24: see transport.
         """
         now = self._clock()
-        # A follower applies entries that are not applied here yet before its contact counts.
+        # A follower's contact counts only after it has applied entries that may not be applied here yet.
         age = now - self._contact.majority_date(now) if self._library.leads else math.inf
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:
@@ -249,9 +253,10 @@ class Leading(EnginePart):
                 p.sent(prev + len(entries), sum(len(command) for _, command in entries))
 
     def _send_image(self, peer: str, p: Progress, now: float) -> None:
-        """The peer lacks what only the state image has: send it in pieces, a few under way.
+        """Send the snapshot in pieces, a few at a time, because the peer lacks entries that only the snapshot
+        has.
 
-        D20: a new image may be in the making meanwhile; the one at hand is sent.
+        D20: a newer snapshot may be in the making meanwhile; the present one is sent.
         """
         if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
             p.transfer = None
@@ -265,10 +270,10 @@ class Leading(EnginePart):
         while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
             data = self.shared.held_image.read_image(t.index, t.sent, PART_BYTES)
             if data is None:
-                p.transfer = None  # replaced by a newer one: begin again with that
+                p.transfer = None  # replaced by a newer one: start with that
                 return
             if not data:
-                return  # this member's disk has not given it yet
+                return  # this member's disk has not read it yet
             p.seq += 1
             term, offset = self._library.term, t.sent
             part = SnapshotPart(

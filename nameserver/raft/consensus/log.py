@@ -1,6 +1,6 @@
-"""The log in memory, in the shape the library wants, with what is still to be written and what is durable.
+"""The log in memory, in the form the library wants, with its unwritten changes and its durable index.
 
-The library indexes the log by position; entry 0 is the base: the last entry that the state image covers
+The library indexes the log by position; entry 0 is the base: the last entry that the snapshot covers
 (index 1 of term 0 in an empty log), of which only index and term matter. Pure.
 """
 
@@ -27,7 +27,7 @@ FIRST_TERM: Final = 0
 OP_ENTRY: Final = 1  # index, term, command
 OP_TRUNCATE: Final = 2  # first index that goes
 OP_COMMIT: Final = 3  # commit index
-OP_RESET: Final = 4  # base index, base term: a state image replaced everything
+OP_RESET: Final = 4  # base index, base term: a snapshot replaced everything
 Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
 
 
@@ -36,8 +36,8 @@ class Recovered:
     """The content of a member's disk at its start.
 
     Attributes:
-        configuration: The one in force at the base.
-        replaced: The journal does not continue the state image: it begins anew.
+        configuration: The configuration in force at the base.
+        replaced: The journal does not continue the snapshot, so it begins anew.
     """
 
     base_index: int = FIRST_INDEX
@@ -75,7 +75,7 @@ class RaftLog:
         self.term = recovered.term
         self.vote = recovered.vote
         self.vote_dirty = False
-        self.journal_bytes = recovered.journal_bytes  # since the last image was begun
+        self.journal_bytes = recovered.journal_bytes  # since the last snapshot was begun
         self.retained_bytes = sum(len(command) for command, _, _ in self._entries)
 
     # ---- what the engine asks
@@ -93,13 +93,13 @@ class RaftLog:
         return self._entries[-1][2]
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at ``index``, None outside the log."""
+        """Return the term of the entry at ``index``, None outside the log."""
         offset = index - self._entries[0][1]
         return self._entries[offset][2] if 0 <= offset < len(self._entries) else None
 
     @property
     def configuration(self) -> Configuration:
-        """D36: the newest one in the log, committed or not."""
+        """D36: return the newest configuration in the log, committed or not."""
         return self._configurations[-1][1]
 
     @property
@@ -107,7 +107,7 @@ class RaftLog:
         return self._configurations[-1][0]
 
     def committed_configuration(self, commit_index: int) -> tuple[int, Configuration]:
-        """The newest one that is not above ``commit_index``, and its index; or that of the base."""
+        """Return the newest configuration up to ``commit_index`` with its index; else that of the base."""
         return next(held for held in reversed(self._configurations) if held[0] <= commit_index)
 
     def _note(self, command: bytes, index: int) -> None:
@@ -115,7 +115,7 @@ class RaftLog:
             self._configurations.append((index, decode_configuration(command[1:])))
 
     def read(self, first: int, *, bytes_max: int) -> list[tuple[int, bytes]]:
-        """(term, command) from ``first`` on: at least one, then as many as fit."""
+        """Return (term, command) from ``first`` on: at least one, then as many as fit."""
         found: list[tuple[int, bytes]] = []
         size = 0
         for offset in range(first - self._entries[0][1], len(self._entries)):
@@ -127,7 +127,9 @@ class RaftLog:
         return found
 
     def take_ops(self, at: float) -> tuple[int, list[Op]] | None:
-        """Return the journal's next writes, handed over at ``at``, and their position; None if none."""
+        """Return the journal's next writes and their position; None if there are none. ``at`` is the present
+        time.
+        """
         if self._commit != self._commit_written:
             self._ops.append((OP_COMMIT, self._commit))
             self._commit_written = self._commit
@@ -144,17 +146,19 @@ class RaftLog:
         return bool(self._ops)
 
     def durable(self, position: int) -> None:
-        """The journal holds everything up to ``position``."""
+        """Record that the journal holds everything up to ``position``."""
         while self._unwritten and self._unwritten[0][0] <= position:
             self.durable_index = max(self.durable_index, self._unwritten.popleft()[1])
 
     @property
     def written_since(self) -> float:
-        """When the oldest write that is under way was handed over; inf if none is."""
+        """Return the time at which the oldest unfinished write was handed over; inf if there is none."""
         return self._unwritten[0][2] if self._unwritten else math.inf
 
     def trim(self, index: int) -> None:
-        """Forget entries before ``index``, which becomes the base; the image that covers them is durable."""
+        """Forget entries before ``index``, which becomes the base; the snapshot that covers them is
+        durable.
+        """
         offset = index - self._entries[0][1]
         if offset > 0:
             self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[:offset])
@@ -163,7 +167,7 @@ class RaftLog:
             self._configurations = [(index, self.committed_configuration(index)[1]), *later]
 
     def tail_from(self, index: int, bytes_min: int) -> int:
-        """Return the first of the entries up to ``index`` that have so many bytes, or of all."""
+        """Return the first of the last entries up to ``index`` that have ``bytes_min`` bytes together."""
         size = 0
         while index > self.base_index + 1 and size < bytes_min:
             index -= 1
@@ -171,7 +175,7 @@ class RaftLog:
         return index
 
     def reset(self, index: int, term: int, configuration: Configuration) -> None:
-        """A durable image at ``index`` replaces the log, keeping what follows it if the log is the same
+        """Replace the log by a durable snapshot at ``index``; entries after it stay if the log agrees
         there.
         """
         if self.term_at(index) == term:
@@ -182,7 +186,7 @@ class RaftLog:
         self._configurations = [(index, configuration)]
         self._ops = [(OP_RESET, index, term)]
         self._unwritten = deque((position, index, at) for position, _, at in self._unwritten)
-        self.durable_index = index  # the image is
+        self.durable_index = index  # the snapshot is
         self.retained_bytes = 0
         self._commit = self._commit_written = index
 
@@ -199,7 +203,7 @@ class RaftLog:
         first = self._entries[0][1] + entryFrom
         self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[entryFrom:])
         del self._entries[entryFrom:]
-        while self._configurations[-1][0] >= first:  # the former one is in force again
+        while self._configurations[-1][0] >= first:  # the former configuration is in force again
             self._configurations.pop()
         self._ops.append((OP_TRUNCATE, first))
         kept = first - 1
@@ -213,7 +217,7 @@ class RaftLog:
         return len(self._entries)
 
     def onOneSecondTimer(self) -> None:
-        """The engine's housekeeping does what would be done here."""
+        """Do nothing: the engine's housekeeping does this work."""
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
         self._commit = raftCommitIndex

@@ -1,13 +1,13 @@
-"""Membership: a member's role in its cluster, and the founding of a cluster. Pure.
+"""Membership: a member's state in its cluster, and the founding of a cluster. Pure.
 
 A data directory that never took part is empty. Empty members found a cluster only together: each must see
 every other one linked and empty at the same time (or hear from one that has just done so that its own
-instance was among them). Any later empty member is a learner (D25): what it once promised is lost, so it
+instance was among them). Any later empty member is a learner (D25): its former promises are lost, so it
 neither votes nor counts until it has caught up.
 
-Who takes part after that is the configuration in the log: the newest one that a member holds is in force from
-the moment it is appended (D36), and one that is dropped with a conflicting tail gives way to the one before.
-One change at a time (D35), of one member: so the majorities before and after have a member in common.
+Later the configuration in the log names the members. The newest one that a member holds is in force from the
+moment it is appended (D36). If it is dropped with a conflicting tail, the one before is in force again. Only
+one member changes at a time (D35), so the majorities before and after a change have a member in common.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """A member's own role; durable before others see the effects of it.
+    """A member's own state; durable before other members see its effects.
 
     Attributes:
-        instance: Names this life of the data directory; another one after it was emptied.
+        instance: The name of this life of the data directory; an emptied directory gets another one.
         voter: It may vote, and what it acknowledges counts.
-        founders: Instance of each member when the cluster was founded, if this member saw it.
-        cluster: The cluster's name: its founders', for good. An empty member has only the name
-            of the cluster that it would found; it takes over that of the leader from which it gets a log.
+        founders: The instance of each member when the cluster was founded, if this member took part in
+            that.
+        cluster: The cluster's name, which comes from its founders and never changes. An empty member has
+            the name of the cluster that it would found; it takes over the name of the leader that sends
+            it a log.
         removed: The cluster has removed this member, which must not start again.
-        doubtful: It was a voter, and may have lost what it acknowledged last: it is none until it has caught
-            up, nor is it empty.
+        doubtful: It was a voter, and may have lost entries that it acknowledged. Until it has caught up
+            it is no voter, and it is not empty either.
     """
 
     instance: str
@@ -51,7 +53,9 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members: voters count, learners only receive. Sorted, so that equal ones are equal."""
+    """The members: voters count, learners only receive. Names are sorted, so that equal sets compare
+    equal.
+    """
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
@@ -73,17 +77,17 @@ class Configuration:
         )
 
 
-#: Before anything is known.
+#: The configuration before any member is known.
 NOBODY: Final = Configuration(())
 
 
 def founding(members: tuple[str, ...]) -> Configuration:
-    """The configuration of a cluster that was just founded."""
+    """Return the configuration of a cluster that was just founded."""
     return Configuration(tuple(sorted(members)))
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """Return the configuration as a log entry or an image's header carries it."""
+    """Return the configuration as a log entry or a snapshot's header carries it."""
     return msgspec.msgpack.encode((FORMAT, configuration.voters, configuration.learners))
 
 
@@ -104,12 +108,12 @@ def decode_configuration(data: bytes) -> Configuration:
 
 
 def majority(members: int) -> int:
-    """Return the smallest number that is more than half of so many."""
+    """Return the smallest number that is more than half of ``members``."""
     return members // 2 + 1
 
 
 def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
-    """The last index that a majority holds durably, the leader counted only up to its own durable index.
+    """Return the last index that a majority holds durably; the leader counts with its own durable index.
 
     Args:
         members: Size of the cluster, learners included (they hold 0).
@@ -121,5 +125,5 @@ def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
 
 
 def cluster_id(members: tuple[str, ...]) -> str:
-    """Name a cluster by the members that found it; the order in which they are written does not matter."""
+    """Return the name of the cluster that these members found; their order does not matter."""
     return hashlib.sha256("\n".join(sorted(members)).encode()).hexdigest()[:32]

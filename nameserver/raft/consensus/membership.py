@@ -1,5 +1,5 @@
-"""D35, D37: changes of the cluster, which its leader makes: members come and go one at a time, leadership
-moves.
+"""D35, D37: changes of the cluster by its leader: adding and removing one member at a time, and handing over
+leadership.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: A learner that lacks fewer entries than this has caught up: they are on their way.
+#: A learner that lacks fewer entries than this has caught up; those entries are on their way.
 CAUGHT_UP_ENTRIES: Final = 128
-#: A member that answered within so many election timeouts is there: a pause of it is no absence.
+#: A member that answered within so many election timeouts counts as present, even if it pauses.
 ALIVE_TIMEOUTS: Final = 4
 
 
 class Membership(EnginePart):
-    """Changes of members and of the leader, as one member makes them or learns of them."""
+    """Changes of members and of the leader, made or received by one member."""
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
@@ -39,7 +39,7 @@ class Membership(EnginePart):
     # ---- what is in force
 
     def adopt_configuration(self) -> None:
-        """Put in force what the log holds, and tell everyone concerned if that is another configuration."""
+        """Put the log's configuration in force; if it is a new one, inform the parts that depend on it."""
         former = self.shared.configuration
         if self._log.configuration is not former:
             self._leading.adopt_configuration()
@@ -58,11 +58,12 @@ class Membership(EnginePart):
     # ---- members
 
     def _change(self, configuration: Configuration) -> int:
-        """Append another configuration as the leader; return its index.
+        """Append a new configuration as the leader; return its index.
 
-        D35: the one before must be committed, and an entry of this term, else two majorities without a common
-        member could come about. D37: a leader never appends one in which it does not vote. So the member that
-        goes never holds the entry that removes it: it is in force here, and is not sent there.
+        D35: the former configuration and an entry of this term must be committed, or two majorities without a
+        common member could exist. D37: a leader never appends a configuration in which it does not vote. A
+        removed member never gets the entry that removes it, because the entry is in force here and is not
+        sent there.
 
         Raises:
             ChangeNotYet: Nothing was done.
@@ -78,16 +79,16 @@ class Membership(EnginePart):
         return index
 
     def _must_lead(self) -> None:
-        """Look at the clock.
+        """Check the clock, and that this member leads.
 
         Raises:
-            NotLeader: Another one leads, or nobody, or this member takes part no more.
+            NotLeader: Another member leads, or nobody, or this member takes part no more.
         """
         if not self._begins() or self._library.state != LEADER:
             raise NotLeader(self._library.leader)
 
     def _may_change(self) -> None:
-        """Look at the clock.
+        """Check the clock, and that this member may change the cluster.
 
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
@@ -117,7 +118,7 @@ class Membership(EnginePart):
         return self._change(configuration.with_learner(member))
 
     def consider_promotion(self) -> None:
-        """A learner that is no longer empty and has nearly everything becomes a voter."""
+        """Make a learner a voter that has left its empty state and has nearly all entries."""
         configuration = self.shared.configuration
         if not configuration.learners or not self.shared.committed:
             return
@@ -158,7 +159,7 @@ class Membership(EnginePart):
         return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 
     def notify_removed(self) -> None:
-        """Notify members that were removed, as a leader that knows it."""
+        """Send :class:`Removed` to removed members, as a leader that has committed the removal."""
         if not self.shared.committed:
             return
         members = self.shared.configuration.members
@@ -170,11 +171,12 @@ class Membership(EnginePart):
                 self._effects.send(peer, Removed(self._library.term, self._log.configuration_index))
 
     def on_removed(self, peer: str, m: Removed) -> None:
-        """A leader of an older term may not know that this member was added again.
+        """Stop, unless the sender is a leader of an older term that does not know of this member's return.
 
-        And anyone who was only about to be added, by a leader that fell before that was committed, was not
-        removed: it waits to be added again. Without a committed change in its log it cannot be a voter, so a
-        voter is a member since the founding, also if it was emptied since and no founder knows its instance.
+        A member whose addition was never committed, because its leader failed, was not removed: it waits to
+        be added again. Without a committed change in its log such a member cannot be a voter. So a voter
+        belongs to the cluster since its founding, even if it was emptied and no founder knows its new
+        instance.
         """
         index, committed = self._log.committed_configuration(self._library.commit_index)
         was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter
@@ -187,7 +189,7 @@ class Membership(EnginePart):
     # ---- leadership
 
     def hand_over(self, to: str | None = None) -> bool:
-        """Ask ``to``, or the best follower, to take over; False if this member does not lead (any more).
+        """Ask ``to``, or the best follower, to take over; return False if this member does not lead any more.
 
         For one election timeout nothing is appended.
         """
@@ -199,10 +201,10 @@ class Membership(EnginePart):
         return True
 
     def may_hand_over(self, to: str | None) -> None:
-        """Check that there is somebody to take over.
+        """Check that there is a member that can take over.
 
         Raises:
-            NotLeader, ChangeRefused: And why not.
+            NotLeader, ChangeRefused: It cannot; the text says why.
         """
         self._must_lead()
         others = self.shared.other_voters

@@ -1,4 +1,4 @@
-"""Messages of members to each other: closed set of messages, msgpack, one format byte in front.
+"""Messages between members: a closed set, encoded as msgpack after one format byte.
 
 Fields are positional; a later version may append fields with defaults (older members skip them) and raises
 :data:`FORMAT` when an older member could not understand the message (docs/formats.md).
@@ -16,30 +16,30 @@ from routekeeper.remoting.lenient import UNREADABLE
 #: The first byte of each message. A message of another format ends the link, with a line that names both.
 FORMAT: Final = 1
 
-#: The next one still fits into every field of messages and journal.
+#: Largest number in a message; the next one still fits into every field of messages and journal.
 NUMBER_MAX: Final = 2**62
-#: One message raises a member's term by so much at most. One from further ahead is refused, or a few would
-#: use up the terms that there are; a group with 100 elections a second takes over a year for so many.
+#: Largest step by which one message raises a member's term. Without it, a few messages could use up all
+#: terms. A group with 100 elections a second takes over a year for so many.
 TERM_STEP_MAX: Final = 2**32
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Term = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
-#: The name of a cluster, or of one life of a directory: it is kept, and stands in lines of the log.
+#: The name of a cluster, or of one life of a directory. It is stored and logged, so its length is bounded.
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class MessageError(Exception):
-    """A peer sent bytes that are no message of ours, or of a format that this program does not know."""
+    """A peer sent bytes that are no message, or of an unknown format."""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
-    """First message on a link, and again when the standing changes.
+    """First message on a link; sent again when the sender's member state changes.
 
-    ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
-    cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``cluster`` is the
-    cluster's name; an empty sender's is only what it would found. ``http`` is where operators reach the
-    sender; empty if nowhere, or if that is not known. ``last_term`` and ``last_index`` are those of its log
-    when it said so; ``durability`` is its setting, empty if it does not say.
+    ``instance`` names one life of a data directory. ``empty``: the sender never took part in the cluster.
+    ``founders`` are the instances that founded it, as far as the sender knows. ``cluster`` is the cluster's
+    name; an empty sender names the cluster that it would found. ``http`` is the address where operators reach
+    the sender, empty if unknown. ``last_term`` and ``last_index`` are those of its log when it sent this.
+    ``durability`` is its setting, empty if it does not state it.
     """
 
     instance: Name
@@ -56,13 +56,13 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
 
 
 class _OfTerm(msgspec.Struct, array_like=True, frozen=True):
-    """Every message but the greeting begins with the sender's term."""
+    """A message with the sender's term in front: every one but the greeting."""
 
     term: Term
 
 
 class PreVote(_OfTerm, frozen=True, tag=1):
-    """Would you vote for me in ``term``? Changes nothing at either side."""
+    """Would you vote for me in ``term``? Changes nothing on either side."""
 
     last_index: Index
     last_term: Term
@@ -98,9 +98,9 @@ class Append(_OfTerm, frozen=True, tag=7):
     Attributes:
         entries: (term, command) from ``prev_index + 1`` on.
         last: The leader's last index.
-        beat: Answer at once; otherwise an answer follows when the entries are durable.
-        clock, echo, age: See :mod:`routekeeper.nameserver.raft.consensus.contact`; seconds. ``age`` is stated
-            together with ``commit``: no member has applied anything beyond it.
+        beat: Answer at once; otherwise answer when the entries are durable.
+        clock, echo, age: See :mod:`routekeeper.nameserver.raft.consensus.contact`; seconds. ``age``
+            belongs to ``commit``: no member has applied an entry beyond that.
     """
 
     seq: int
@@ -116,9 +116,9 @@ class Append(_OfTerm, frozen=True, tag=7):
 
 
 #: The meaning of ``index`` in an :class:`AppendReply`.
-MATCH: Final = 0  # the log is the leader's up to here, and durable
-RESET: Final = 1  # send from here
-ALIVE: Final = 2  # nothing; only the clocks count
+MATCH: Final = 0  # the log equals the leader's up to this index, and is durable
+RESET: Final = 1  # send entries from this index on
+ALIVE: Final = 2  # without meaning; only the clocks count
 
 
 class AppendReply(_OfTerm, frozen=True, tag=8):
@@ -131,7 +131,7 @@ class AppendReply(_OfTerm, frozen=True, tag=8):
 
 
 class SnapshotPart(_OfTerm, frozen=True, tag=9):
-    """A piece of the state image at ``index``; says nothing about the commit index (D2).
+    """A piece of the snapshot at ``index``; says nothing about the commit index (D2).
 
     ``configuration`` is the one in force at ``index``.
     """
@@ -149,9 +149,9 @@ class SnapshotPart(_OfTerm, frozen=True, tag=9):
 
 
 class SnapshotReply(_OfTerm, frozen=True, tag=10):
-    """``offset``: how much of the image at ``index`` has arrived without a gap.
+    """``offset``: bytes of the snapshot at ``index`` that have arrived without a gap.
 
-    0, when some of it had arrived: it could not be stored; begin again.
+    An offset of 0 after some have arrived: the snapshot could not be stored; begin again.
     """
 
     index: Index
@@ -162,7 +162,7 @@ class SnapshotReply(_OfTerm, frozen=True, tag=10):
 
 
 class Removed(_OfTerm, frozen=True, tag=11):
-    """From a leader: the committed configuration at ``index`` has no place for you: stop."""
+    """Stop: the leader's committed configuration at ``index`` does not contain you."""
 
     index: Index
 

@@ -23,41 +23,42 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A leader that a majority has not answered for so many election timeouts steps down (D8).
+#: Election timeouts without an answer from a majority after which a leader steps down (D8).
 FALLBACK: Final = 1.5
-#: Others are expected to apply an entry for as long as this member, up to so many election timeouts.
+#: Longest time that other members are expected to apply an entry, in election timeouts.
 APPLY_PATIENCE: Final = 4
 
 
 class HeldImage(Protocol):
-    """The newest state image that is durable here."""
+    """The newest snapshot that is durable here."""
 
     def image(self) -> tuple[int, int, int, bytes] | None:
-        """Index, term, size and encoded configuration."""
+        """Return index, term, size and encoded configuration."""
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
-        """A piece of the image at ``index``; None if it is there no more.
+        """Return a piece of the snapshot at ``index``; None if the snapshot is gone.
 
-        Nothing if the disk has not given it yet: :meth:`.engine.Engine.step` follows.
+        Empty if the disk has not read it yet; :meth:`.engine.Engine.step` is called when it has.
         """
 
 
 @dataclass(eq=False, repr=False)
 class Shared:
-    """State that all parts of one member read, and some change: it imports none of them, they all import it.
+    """State that all parts of one member read, and some change. It imports no part; all parts import it.
 
     Attributes:
-        standing: What this member is; stored before anybody hears of what it does by it.
-        stalled: The oldest write of the journal is under way for too long.
-        volatile: There is no journal: what is in the log is as durable as it will ever be.
-        configuration: The one in force.
-        other_voters: Its voters but this member; ``other_members``: and learners.
-        timeout: N, in seconds; ``period`` lies between two heartbeats of a leader.
-        heard: When the leader was heard last.
-        watch: Whether this member itself stood still.
-        within_entry: The entry behind the last one that is applied has begun: the state is that of no index.
-        last_look_at: The election deadline that is the last look into the sockets, see :mod:`.elections`.
-        peer_log: For lines that a peer can cause with every message: it writes no more than some.
+        standing: The member state; stored before another member sees an effect of it.
+        stalled: The oldest write of the journal takes too long.
+        volatile: There is no journal, so entries count as durable as soon as they are in the log.
+        configuration: The configuration in force.
+        other_voters: Its voters except this member; ``other_members``: its learners as well.
+        timeout: N, in seconds; ``period`` is the time between two heartbeats of a leader.
+        heard: Time of the last message from the leader.
+        watch: Detects pauses of this member itself.
+        within_entry: The entry after the last applied one is half applied, so the state belongs to no
+            index.
+        last_look_at: The election deadline after the last read of the sockets, see :mod:`.elections`.
+        peer_log: A bounded log for lines that a peer can cause with every message.
     """
 
     config: RaftConfig
@@ -93,10 +94,10 @@ class Shared:
         self.within_entry = False
         self.last_look_at = math.nan
 
-    # ---- who counts
+    # ---- voters
 
     def adopt_configuration(self) -> None:
-        """D36: put in force what the log holds last, from append on, and no more once it is dropped.
+        """D36: put the log's newest configuration in force, from its append until it may be dropped.
 
         Library and contact count by it from here on.
         """
@@ -116,22 +117,24 @@ class Shared:
         """Return whether the configuration that the log holds last is committed."""
         return self.log.configuration_index <= self.library.commit_index
 
-    # ---- who is silent: how long this member waits; that it stood still itself is nobody's silence
+    # ---- silence: how long this member waits. Its own pauses are not the silence of others.
 
     def look(self) -> None:
-        """Look at the clock, at each event; notice if this member stood still."""
+        """Read the clock, at each event, and notice a pause of this member."""
         now = self.clock()
         late = self.watch.look(now)
         if late:
             self._forgive(now, late)
 
     def hear(self) -> None:
-        """The leader was heard."""
+        """Record a message from the leader."""
         self.heard = self.clock()
         self.watch.heard()
 
     def _forgive(self, now: float, late: float) -> None:
-        """This member stood still for so long: that was nobody's silence (see :mod:`.watch`)."""
+        """Do not count a pause of this member, of ``late`` seconds, as silence of others (see
+        :mod:`.watch`).
+        """
         library, until = self.library, self.watch.listening_until
         if until > now:
             level = logging.WARNING if late > self.timeout else logging.DEBUG
@@ -148,10 +151,12 @@ class Shared:
         if math.isfinite(deadline):
             library.election_deadline = max(deadline + late, until)
             if deadline == self.last_look_at:
-                self.last_look_at = library.election_deadline  # one last look is enough
+                self.last_look_at = library.election_deadline  # read the sockets once more only once
 
     def expect_silence(self, took: float) -> None:
-        """Expect silence of the others: they take as long to apply an entry as this member did."""
+        """Expect others to be silent for ``took`` seconds: applying an entry takes them as long as this
+        member.
+        """
         now, took, library = self.clock(), min(took, APPLY_PATIENCE * self.timeout), self.library
         if library.state == LEADER:
             times = library.answered
@@ -163,19 +168,20 @@ class Shared:
             self.postpone(self.heard)
 
     def postpone(self, now: float) -> None:
-        """Wait for a whole election timeout from ``now`` on."""
+        """Set the election deadline to a whole election timeout after ``now``."""
         self.library.election_deadline = now + self.library.draw_timeout()
 
     def ask_again_soon(self, now: float, *, syncs: bool = False) -> None:
-        """Without a leader a refused or split attempt is repeated soon; asking first makes that harmless.
+        """Set a short election deadline after a refused or split attempt; pre-votes make that harmless.
 
-        Not as soon if votes are under way: two disks must sync one, and asking anew makes it worthless.
+        It is longer while votes are being stored: two disks must sync one, and a new attempt would discard
+        it.
         """
         least, most = (3, 6) if syncs else (1, 3)
         self.library.election_deadline = now + self.rng.uniform(least, most) * self.period
 
     def stand_now(self) -> None:
-        """Do not wait for the election timeout (the only member; the one asked to take over)."""
+        """Set the election deadline to now (for the only member, and for one asked to take over)."""
         self.library.election_deadline = -math.inf
 
     def hears_leader(self, now: float) -> bool:
@@ -189,7 +195,10 @@ class Shared:
         return listening or now - self.heard < self.timeout
 
     def link_down(self, peer: str) -> None:
-        """A killed leader's links close at once. Asking early is harmless: others refuse (D4)."""
+        """Ask for pre-votes early if the leader's link closed, as a killed leader's links do at once.
+
+        That is harmless: others refuse while they hear the leader (D4).
+        """
         library = self.library
         if library.state != LEADER and peer == library.leader:
             soon = self.clock() + self.rng.uniform(0.0, self.timeout / 2)
@@ -200,32 +209,32 @@ class Shared:
         heard = f"{(now - self.heard) * 1000:.0f}" if math.isfinite(self.heard) else "never"
         return f"last_heard_ms={heard} own_gap_ms={self.watch.longest * 1000:.0f}"
 
-    # ---- what this member is
+    # ---- member state
 
     def become(self, standing: MemberState) -> None:
-        """Take another standing, which is durable before anybody hears of it."""
+        """Take another member state, which is durable before another member sees an effect of it."""
         self.effects.add(StoreStanding(standing))
         self.standing = standing
 
     @property
     def empty(self) -> bool:
-        """Nothing was ever promised or stored here."""
+        """Return whether nothing was ever promised or stored here."""
         standing = self.standing
         return not (standing.voter or standing.doubtful) and self.log.last_index == FIRST_INDEX
 
     @property
     def may_vote(self) -> bool:
-        """False for a learner (D25)."""
+        """Return whether this member may vote; a learner may not (D25)."""
         return self.standing.voter
 
     @property
     def votes(self) -> bool:
-        """This member is a voter, by its own configuration and standing: no learner."""
+        """Return whether this member is a voter by its own configuration and member state."""
         return self.standing.voter and self.me in self.configuration.voters
 
     @property
     def may_stand(self) -> bool:
-        """Also False while the own journal stalls."""
+        """Return whether this member may stand for election: a voter whose journal does not stall."""
         return self.votes and not self.stalled
 
 
@@ -246,7 +255,7 @@ class EnginePart:
         self.shared.peer_log.write(level, about, text, *values)
 
     def _begins(self) -> bool:
-        """Each event begins with a look at the clock; False if this member takes part no more."""
+        """Read the clock at the beginning of an event; return False if this member takes part no more."""
         if self._effects.stopped:
             return False
         self.shared.look()

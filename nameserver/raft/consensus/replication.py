@@ -1,4 +1,4 @@
-"""The leader's view of each peer's log: entries sent, entries acknowledged, entries that may be under way.
+"""The leader's view of each peer's log: entries sent, entries acknowledged, and the bytes under way.
 Pure.
 """
 
@@ -12,16 +12,16 @@ from typing import Final
 BATCH_BYTES: Final = 1024 * 1024
 #: Bytes of entries sent to one peer and not yet acknowledged (D34); one message may exceed it.
 WINDOW_BYTES: Final = 8 * 1024 * 1024
-#: Piece of a state image, and how many may be under way.
+#: Size of a piece of a snapshot, and the number of pieces that may be under way.
 PART_BYTES: Final = 256 * 1024
 PARTS_WINDOW: Final = 8
-#: A transfer without progress for so long starts again.
+#: A transfer without progress for this time starts again.
 TRANSFER_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(slots=True)
 class Transfer:
-    """A state image on its way to one peer."""
+    """A snapshot on its way to one peer."""
 
     index: int
     index_term: int
@@ -34,7 +34,7 @@ class Transfer:
 
 @dataclass(slots=True)
 class Progress:
-    """One peer, as its leader sees it within one term and one link.
+    """One peer's log as its leader sees it, within one term and one link.
 
     Attributes:
         next: First index not yet sent.
@@ -62,14 +62,14 @@ class Progress:
         self._sent.append((last, size))
 
     def acknowledged(self, index: int) -> None:
-        """Everything up to ``index`` is durable at the peer. Never rewinds (D22)."""
+        """Record that everything up to ``index`` is durable at the peer. Never rewinds (D22)."""
         self.match = max(self.match, index)
         self.next = max(self.next, self.match + 1)
         while self._sent and self._sent[0][0] <= self.match:
             self.unacknowledged -= self._sent.popleft()[1]
 
     def rewind(self, first: int) -> None:
-        """The peer wants entries from ``first`` on."""
+        """Send again from ``first`` on, as the peer asked."""
         self.next = max(first, self.match + 1)
         self.reset_floor = self.seq + 1
         self.unacknowledged = 0

@@ -1,11 +1,12 @@
-"""Detection of pauses of this member, after which the silence of others proves nothing. Pure: time comes in.
+"""Detection of pauses of this member, after which the silence of others proves nothing. Pure.
 
-A member that was paused, or waited long for a processor, finds everybody silent. But what they said waits in
-its sockets, and if the whole machine stood still, they had the same reason. So the time by which it is late
-is no silence of anybody: each look counts for at most :data:`LOOK` periods, and sockets are read in between.
-Otherwise a leader on a busy machine gives up because its followers wait for a processor as it did itself. And
-after a gap the member listens for a moment before it judges anybody: it asks for no votes, gives none against
-a leader, and does not step down. Contact (rule 8) is not concerned: its clocks count every pause in full.
+After a pause, or a long wait for a processor, a member has heard from nobody. But messages may wait in its
+sockets, and if the whole machine was paused, the others were silent for the same reason. So each gap between
+two looks counts for at most :data:`LOOK` periods as silence, and the sockets are read in between. Otherwise a
+leader on a busy machine would step down because its followers waited for a processor, as it did itself.
+
+After a gap the member listens for a moment before it judges others: it asks for no votes, votes for nobody
+against a leader, and does not step down. Contact (rule 8) is different: its clocks count every pause in full.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from __future__ import annotations
 import math
 from typing import Final
 
-#: In heartbeat periods: how often a member looks, which gap counts as standing still, how long it listens.
+#: In heartbeat periods: the interval of looks, the gap that counts as a pause, and the listening time after
+#: one.
 LOOK: Final = 2
 GAP: Final = 3
 LISTEN: Final = 2
-#: A member that is paused again and again without hearing a leader must act at last.
+#: Pauses in a row after which a member acts although it has heard no leader.
 LISTEN_MAX: Final = 3
 #: Gaps are remembered for one to two of these, for the log.
 WINDOW_S: Final = 1.0
 
 
 class Watch:
-    """Looks at the clock at each sign of its own life.
+    """Measures the gaps between events of this member.
 
     Args:
         period: Seconds between two heartbeats of a leader.
@@ -62,19 +64,19 @@ class Watch:
         return late
 
     def restart(self, now: float) -> None:
-        """Begin anew: the time before was work that is done once (a replay), no gap."""
+        """Begin anew after work that is done once (a replay), so that it counts as no gap."""
         self._last = now
 
     def heard(self) -> None:
-        """A leader, or as a leader a majority, was heard: the next gap is a new one."""
+        """Record a message from the leader, or as a leader from a majority: the next gap is a first one."""
         self._row = 0
 
     @property
     def due(self) -> float:
-        """The instant by which the member should look again, so that a gap is one."""
+        """Return the time by which the member should look again, so that a gap can be recognised."""
         return self._last + LOOK * self._period
 
     @property
     def longest(self) -> float:
-        """The longest gap between two looks in the last one to two seconds."""
+        """Return the longest gap between two looks in the last one to two seconds."""
         return max(self._longest)

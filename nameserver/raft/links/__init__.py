@@ -1,8 +1,8 @@
 """Links between members: dialling, framing, proof of the secret, TLS.
 
-Here belongs how bytes of one member reach another and nobody else; ``consensus`` decides what is said.
+Here belongs code that brings bytes from one member to another, and to nobody else; ``consensus`` decides.
 
-    transport.py       one link per pair of members: who dials whom, who may connect; framing, keeping alive
-    auth.py            mutual challenge, and the code on every frame
+    transport.py       one link per pair of members: dialling, admission, framing, keep-alive
+    auth.py            mutual challenge, and the MAC of every frame
     tls.py             contexts for mutual TLS
 """

@@ -32,7 +32,7 @@ MAC_SIZE: Final = 16
 
 
 class LinkError(Exception):
-    """The link must be closed: the other end is not who it should be, or what it sent cannot be used."""
+    """The link must be closed: the other end has another identity than it should, or sent unusable bytes."""
 
 
 class _Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -45,8 +45,8 @@ class _Hello(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Seal:
-    """MACs for one direction of one session: HMAC-SHA256, cut to MAC_SIZE, over counter and frame; empty
-    ones without a key.
+    """MACs for one direction of one session: HMAC-SHA256 over counter and frame, cut to MAC_SIZE. Without a
+    key they are empty.
     """
 
     __slots__ = ("_counter", "_keyed", "size")
@@ -57,7 +57,7 @@ class Seal:
         self.size = MAC_SIZE if key else 0
 
     def next(self, *parts: bytes | memoryview) -> bytes:
-        """The MAC of the next frame, given in parts."""
+        """Return the MAC of the next frame, which is given in parts."""
         if self._keyed is None:
             return b""
         mac = self._keyed.copy()
@@ -79,13 +79,13 @@ class Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """One member's part in each handshake.
+    """One member's data for its handshakes.
 
     Attributes:
-        members: Whom this member knows to take part. Another one of the same cluster is let in, too: it may
+        members: Members that this one knows. Another member of the same cluster is let in, too: it may
             have been added while this one was away, or removed while it was away itself.
-        open: This member is empty: it is of no cluster yet, and names the one that it would found.
-        other_secrets: Members that dial may prove themselves by these, too, while the secret is changed.
+        open: This member is empty: it belongs to no cluster yet, and names the one that it would found.
+        other_secrets: Secrets that dialling members may use as well, while the secret is changed.
     """
 
     me: str
@@ -107,11 +107,13 @@ class Handshake:
     Args:
         peer: The member dialled; None at the accepting side.
         nonce: Fresh and random, NONCE_SIZE bytes.
-        attempt: Counts dials whose proof the peer did not take; each uses the next secret.
+        attempt: Number of dials whose proof the peer refused; each uses the next secret.
 
     Attributes:
-        peer: Whom the other end claims to be, or was dialled as; empty before its first frame.
-        proven: The peer is who it says, and later frames carry MACs of ``outgoing`` and ``incoming``.
+        peer: The claimed identity of the other end, or the one that was dialled; empty before its first
+            frame.
+        proven: The peer has proved its identity. Later frames carry MACs of ``outgoing`` and
+            ``incoming``.
     """
 
     def __init__(self, credentials: Credentials, *, peer: str | None, nonce: bytes, attempt: int = 0) -> None:
@@ -128,18 +130,18 @@ class Handshake:
 
     @property
     def is_proof_refused(self) -> bool:
-        """Return whether the peer, whose connection ended, has seen our proof and given none."""
+        """Return whether the peer closed the connection after our proof and without its own."""
         return self._dials and bool(self._their_nonce) and not self.proven
 
     @property
     def refusal(self) -> str:
-        """Return the likely reason, at the dialler, of a connection that is closed before it is proven."""
+        """Return the likely reason, for the dialler, why a connection was closed before it was proven."""
         if self._their_nonce:
             return "it does not take our proof: is its secret another one?"
         return "it does not take us for a member: its log says why"
 
     def begin(self) -> bytes:
-        """The dialler's first frame."""
+        """Return the dialler's first frame."""
         return msgspec.msgpack.encode(
             _Hello(MAGIC, self._mine.me, self.peer, self._mine.cluster, self._nonce, self._mine.open)
         )
@@ -148,7 +150,7 @@ class Handshake:
         """Take the peer's next frame; return ours, if one is due.
 
         Raises:
-            LinkError: Close the connection.
+            LinkError: The connection must be closed.
         """
         if not self._their_nonce and not self._dials:
             return self._take_hello(frame)
@@ -190,7 +192,7 @@ class Handshake:
         return self._nonce
 
     def _proof(self, role: str, purpose: bytes = b"proof ") -> bytes:
-        """Nothing without a secret."""
+        """Return the MAC that proves our secret; empty without a secret."""
         if self._secret is None:
             return b""
         ours, theirs = (self._mine.me, self._nonce), (self.peer, self._their_nonce)

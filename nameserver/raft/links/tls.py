@@ -1,8 +1,8 @@
-"""Mutual TLS 1.3 between members: the contexts of its pipes, and whom a certificate names.
+"""Mutual TLS 1.3 between members: TLS contexts, and the check of names in certificates.
 
-Each end must show a certificate of the configured authority that names the host of the member's address, as
-an IP address or a DNS name among its subject alternative names; ports, wildcards and common names do not
-count. The event loop's own TLS is not used: it tells nobody why a connection that was accepted failed.
+Each end must show a certificate of the configured authority. It must name the host of the member's address,
+as an IP address or a DNS name among its subject alternative names; ports, wildcards and common names do not
+count. The event loop's own TLS is not used, because it does not report why an accepted connection failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class TlsContexts:
     """One member's certificate and authority, for connections that it accepts and that it dials.
 
     Attributes:
-        expires_at: When the certificate expires, or the last of the authorities if that is earlier; Unix s.
+        expires_at: When the certificate, or the last of the authorities, expires, whichever is earlier;
+            Unix s.
     """
 
     accept: ssl.SSLContext
@@ -34,7 +35,7 @@ class TlsContexts:
     expires_at: float = math.inf
 
     def pipe(self, *, accepts: bool, who: str = "the peer", whose: str = "the peer's") -> Pipe:
-        """One end of a new connection; the dialler begins the handshake."""
+        """Return one end of a new connection; the dialler begins the handshake."""
         context = self.accept if accepts else self.dial
         return Pipe(context, accepts=accepts, who=who, whose=whose)
 
@@ -43,7 +44,7 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
     """Read this member's certificate, its key, and the authority of all members, and try them.
 
     Raises:
-        RaftStartError: A file cannot be used; or with this certificate ``me`` could not even talk to itself.
+        RaftStartError: A file cannot be used, or the certificate does not fit ``me`` itself.
     """
     contexts = TlsContexts(
         accept=_context(ssl.PROTOCOL_TLS_SERVER, cert=cert, key=key, ca=ca),
@@ -93,13 +94,13 @@ def names_host(certificate: Mapping[str, Any], host: str) -> bool:
 
 
 def names(certificate: Mapping[str, Any]) -> str:
-    """The names in a certificate, for the log."""
+    """Return the names in a certificate, for the log."""
     found = [str(value) for _, value in certificate.get("subjectAltName", ())]
     return ",".join(found)[:200] or "nobody"
 
 
 def _canonical(host: str) -> tuple[str, str]:
-    """Kind and comparable form of a host, kinds as the ssl module calls them."""
+    """Return kind and comparable form of a host, with kinds as the ssl module names them."""
     try:
         return "IP Address", str(ipaddress.ip_address(host))
     except ValueError:

@@ -1,11 +1,11 @@
-"""All links of one member on the running event loop, and each connection of them.
+"""All links of one member on the running event loop, and each of their connections.
 
-Of two members the one with the greater identity dials; the other only if there has been no link for a while,
-for the greater one may not know it yet (or any more). Connections that have proved nothing are bounded, in
-all and from each host that is no member's; a flood pushes out its own oldest, and none of our own dials.
+Of two members, the one with the greater identity dials. The other one dials only if there has been no link
+for a while, because the greater one may not know it. Unproven connections are bounded in all, and for each
+host that is no member's. A flood pushes out its own oldest connections, and never our own dials.
 
 A frame is a u32 size and that many bytes; after the handshake these are one byte of kind, the payload, and
-the MAC. Nothing is read from a peer before it is proven, except handshake frames of at most 1 KB within 3 s.
+the MAC. Before a peer is proven, only handshake frames of at most 1 KB are read from it, for at most 3 s.
 Under TLS (:mod:`.tls`) all of this travels inside, and the certificate of each end must name the host of
 the identity that it claims.
 """
@@ -33,30 +33,31 @@ from .tls import TlsContexts, names, names_host
 
 logger = logging.getLogger(__name__)
 
-#: Connections that others opened, over which nobody has proved anything yet; our own dials are none of them.
+#: Unproven connections that others opened; our own dials are not counted.
 UNPROVEN_MAX: Final = 64
-#: Of those, from one address that is no member's.
+#: Unproven connections from one address that is no member's.
 UNPROVEN_PER_ADDRESS: Final = 16
-#: Under TLS, where each costs a handshake on the loop that serves: from such an address in one second.
+#: Connections under TLS that one such address may open in a second: each costs the loop a handshake.
 STRANGERS_PER_SECOND: Final = 20
 #: Links to peers of the same cluster that are in no configuration here: they may have been added, or removed,
-#: while this member was away. On loopback without a secret anybody can say so.
+#: while this member was away. On loopback without a secret any program can claim that.
 OUTSIDERS_MAX: Final = 16
 RETRY_S: Final = (0.05, 0.5)
-#: Without a link for so long, the lesser of two members dials as well.
+#: Time without a link after which the member with the lesser identity dials as well.
 LESSER_DIALS_AFTER_S: Final = 3.0
-#: The same reason of a host's unproven connections is logged again after so long.
+#: Time after which the same reason for a host's unproven connections is logged again.
 REPORT_AGAIN_S: Final = 30.0
 #: Lines about unproven connections in that time.
 REPORTS_MAX: Final = 150
 
 HANDSHAKE_FRAME_MAX: Final = 1024
 HANDSHAKE_TIMEOUT_S: Final = 3.0
-#: A peer that does not read holds at most this much of our memory; then the link is closed.
+#: Most unsent data for a peer that does not read; above it the link is closed.
 BUFFER_MAX: Final = 64 * 1024 * 1024
 #: Application messages are refused above this much unsent data.
 APPLICATION_BUFFER_MAX: Final = 16 * 1024 * 1024
-#: A ping leaves when nothing else did for one check; after this many checks without a byte the link is dead.
+#: Interval of checks. A link that sent nothing since the last check sends a ping. After this many checks
+#: without a received byte the link is dead.
 CHECK_S: Final = 1.0
 SILENT_CHECKS_MAX: Final = 4
 
@@ -67,12 +68,12 @@ APPLICATION: Final = 2
 _SIZE: Final = struct.Struct(">I")
 #: The first two bytes of a TLS handshake, or of its refusal.
 _TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
-#: Copying so much costs less than another call of the loop's.
+#: Up to this size, copying costs less than another call of the loop.
 _JOIN_MAX: Final = 64 * 1024
 
 
 class LinkOwner(Protocol):
-    """Owner of links, notified of them; every call is on the loop."""
+    """Owner of links, which is notified of events; every call is on the loop."""
 
     def link_up(self, peer: str) -> None: ...
     def link_down(self, peer: str) -> None: ...
@@ -84,7 +85,7 @@ class LinkOwner(Protocol):
 
 
 class Strangers:
-    """Counts of unproven connections from each host in this second."""
+    """The number of unproven connections from each host in this second."""
 
     _REMEMBERED_MAX: Final = 1024
 
@@ -93,7 +94,7 @@ class Strangers:
         self._counts: Counter[str] = Counter()
 
     def allow(self, host: str, now: float) -> bool:
-        """Return whether one more may begin; hosts beyond the remembered ones wait for the next second."""
+        """Return whether one more may begin. Hosts that are too many to remember wait for the next second."""
         if int(now) != self._second:
             self._second = int(now)
             self._counts.clear()
@@ -120,9 +121,9 @@ class Transport:
         self.frame_size_max = frame_size_max
         self._links: dict[str, Link] = {}
         self._open: dict[Link, None] = {}  # all connections, oldest first
-        self._hosts_of_members: set[str] = set()  # where members are, as far as is known
+        self._hosts_of_members: set[str] = set()  # known addresses of members
         self._strangers = Strangers()
-        self._attempts: Counter[str] = Counter()  # by member: dials whose proof it did not take
+        self._attempts: Counter[str] = Counter()  # by member: dials whose proof it refused
         self._server: asyncio.Server | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -131,20 +132,20 @@ class Transport:
         clock = asyncio.get_running_loop().time
         limit = LineLimit(per_peer=1, overall=REPORTS_MAX, window_s=REPORT_AGAIN_S)
         self._of_strangers = LimitedLog(logger, clock, limit)
-        self._of_proven = LimitedLog(logger, clock)  # apart, so that strangers cannot use its lines up
+        self._of_proven = LimitedLog(logger, clock)  # separate, so that strangers cannot use up its lines
 
     async def listen(self, address: str) -> str:
         """Bind; return the bound address. Connections wait until :meth:`go`.
 
         Raises:
-            RaftStartError: The address cannot be bound, or is open to others and they need prove nothing.
+            RaftStartError: The address cannot be bound, or others can reach it and need no proof.
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         with needed_to_start(f"cannot listen on {address}", OSError):
             hosts = await hosts_to_listen_on(host)
             at = hosts if isinstance(hosts, str) else hosts[0]
-            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # no resolver is asked
+            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # ask no resolver
             found = socket.getaddrinfo(at or None, port, type=socket.SOCK_STREAM, flags=flags)
             family, *_, name = found[0]
             listener = _bind(family, name)
@@ -159,7 +160,7 @@ class Transport:
         return join_address(bound_host, bound_port)
 
     async def go(self) -> None:
-        """Accept, and dial those whom it is ours to dial."""
+        """Accept connections, and dial the members that this one has to dial."""
         assert self._server is not None
         await self._server.start_serving()
         self._dialling = asyncio.get_running_loop().create_task(self._dial_all(), name="raft dial")
@@ -181,9 +182,9 @@ class Transport:
             await self._server.wait_closed()
 
     def use_credentials(self, credentials: Credentials) -> None:
-        """Take part as somebody else from the next handshake on, and dial those that are members now.
+        """Use another identity from the next handshake on, and dial its members.
 
-        Links that are up stay, no matter who is at the other end.
+        Present links stay, no matter which identity is at the other end.
         """
         if credentials != self.credentials:
             self.credentials = credentials
@@ -194,25 +195,26 @@ class Transport:
         return link is not None and link.send(kind, payload)
 
     def attempt(self, member: str | None) -> int:
-        """Return which of the secrets is to be used for a member that is dialled; they are counted round."""
+        """Return the number of refused proofs at a member, which chooses the secret for the next dial."""
         return 0 if member is None else self._attempts[member]
 
     def proof_refused(self, member: str) -> None:
-        """Use the next secret the next time."""
+        """Count a refused proof, so that the next dial uses the next secret."""
         self._attempts[member] += 1
 
     def drop(self, peer: str) -> None:
-        """Close the link to ``peer``; it is dialled anew."""
+        """Close the link to ``peer``; it is dialled again."""
         if (link := self._links.get(peer)) is not None:
             link.close()
 
     # ---- links
 
     def unproven(self, link: Link) -> None:
-        """A connection was made. Of too many accepted ones go the oldest of the host that has most of them.
+        """Record a new connection. If too many accepted ones are unproven, close the oldest of the host with
+        most.
 
-        What this member dialled itself is no stranger's and takes nobody's place. So a group finds together
-        beside any strangers: one of two members dials, and its connection is the newest at the other.
+        Connections that this member dialled are not counted. So members connect despite any number of
+        strangers: one of two members dials, and its connection is the newest at the other.
         """
         if self._closing:
             link.close()
@@ -236,7 +238,7 @@ class Transport:
             oldest.close(f"more than {UNPROVEN_MAX} unproven connections")
 
     def _accepted(self) -> list[Link]:
-        """Unproven connections that others opened, oldest first."""
+        """Return the unproven connections that others opened, oldest first."""
         return [link for link in self._open if link.dialled is None and link.peer is None]
 
     def joined(self, link: Link, peer: str) -> None:
@@ -247,15 +249,15 @@ class Transport:
             return
         self._hosts_of_members.add(link.host)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
-            link.close(flush=True)  # both dialled at once: both keep the same connection
+            link.close(flush=True)  # both dialled at once; both keep the same connection
             return
-        if old is not None:  # nothing of the old connection may arrive after the new one is up
+        if old is not None:  # no byte of the old connection may arrive after the new link is up
             old.close()
         self._links[peer] = link
         self.owner.link_up(peer)
 
     def _rank(self, link: Link, peer: str) -> bool:
-        """Return whether the greater of the two identities dialled, as it should."""
+        """Return whether the member with the greater identity dialled, as it should."""
         return (link.dialled is not None) == (peer < self.credentials.me)
 
     def left(self, link: Link) -> None:
@@ -265,7 +267,7 @@ class Transport:
             self.owner.link_down(link.peer)
 
     def report(self, link: Link, what: str) -> None:
-        """One log line a closed connection; of strangers not the same again and again, nor one for each."""
+        """Log one line for a closed connection; for strangers only the first of many."""
         line = "raft link closed peer=%s reason=%s"
         if link.peer is not None:
             self._of_proven.write(logging.WARNING, link.peer, line, link.peer, what)
@@ -276,12 +278,14 @@ class Transport:
     # ---- dialling
 
     async def _dial_all(self) -> None:
-        """Only :meth:`close` may end it: a member that dials nobody would look alive and be alone."""
+        """Dial all members until :meth:`close`. If this ended earlier, the member would look alive and be
+        isolated.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._dial_members()
-                # Others may come at any time: the group is never done by itself.
+                # Members may be added at any time, so the group must not end by itself.
                 await asyncio.get_running_loop().create_future()
         except Exception as error:
             logger.critical("raft dialling failed", exc_info=error)
@@ -297,7 +301,9 @@ class Transport:
             self._dials[member] = self._group.create_task(self._dial(member), name=f"raft dial {member}")
 
     async def _dial(self, member: str) -> None:
-        """Keep a link to ``member``: dial, wait until it ends, dial again. The name is resolved each time."""
+        """Keep a link to ``member``: dial, wait until it ends, dial again. Each dial resolves the name
+        again.
+        """
         host, port = split_address(member)
         wait = RETRY_S[0]
         greater = member < self.credentials.me
@@ -307,7 +313,7 @@ class Transport:
                     with contextlib.suppress(OSError, UnicodeError):
                         await self._resolve(host)
                 before = self._links.get(member)
-                await asyncio.sleep(LESSER_DIALS_AFTER_S)  # for as long as the greater one has to dial
+                await asyncio.sleep(LESSER_DIALS_AFTER_S)  # gives the greater one time to dial
                 if before is not None or member in self._links:
                     continue
             try:
@@ -323,7 +329,7 @@ class Transport:
             wait = min(2 * wait, RETRY_S[1])
 
     async def _resolve(self, host: str) -> list[str]:
-        """Return where a member is; under TLS strangers are told from members by where they come from."""
+        """Return a member's addresses; under TLS they also tell members' connections from strangers'."""
         addresses = await addresses_of(host, timeout_s=HANDSHAKE_TIMEOUT_S)
         if self.tls is not None:
             self._hosts_of_members.update(addresses)
@@ -332,8 +338,8 @@ class Transport:
     async def _connect(self, member: str, addresses: list[str], port: int) -> Link:
         """Dial the addresses of a member in turn.
 
-        By address, since under uvloop what dials by name leaves the resolver's failure to nobody when its
-        time is over.
+        Names are resolved before: under uvloop, dialling by name leaves a late failure of the resolver
+        unhandled.
         """
         loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
         for host in addresses:
@@ -366,16 +372,16 @@ class Link(asyncio.Protocol):
         self._handshake = Handshake(
             links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE), attempt=links.attempt(dialled)
         )
-        self.peer: str | None = None  # once it is proven
-        self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
+        self.peer: str | None = None  # the identity, once it is proven
+        self._plain_peer: str | None = None  # the same, if frames have neither MAC nor encryption
         self._pipe = links.tls.pipe(accepts=dialled is None) if links.tls is not None else None
-        self._encrypted = False  # the pipe is through with its own handshake
+        self._encrypted = False  # the pipe has finished its own handshake
         self._buffer = bytearray()
         self._wire: asyncio.Transport  # this and the timer from the first call on
         self._timer: asyncio.TimerHandle
         self._closed = False
         self._sent_since_check = False
-        self._silent_checks = 0  # since something was received
+        self._silent_checks = 0  # number of checks since something was received
         self.host = ""  # of the other end
         self.address = dialled or "unknown"
         self.ended = asyncio.get_running_loop().create_future()
@@ -409,7 +415,7 @@ class Link(asyncio.Protocol):
                 and len(data) > 5
                 and data[4] == APPLICATION
                 and int.from_bytes(data[:4], "big") + 4 == len(data)
-            ):  # one message by itself, neither sealed nor encrypted: the short way for those that hurry most
+            ):  # one whole message without MAC or encryption: the short path for the most urgent ones
                 self._links.owner.application_message(peer, data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
@@ -423,7 +429,7 @@ class Link(asyncio.Protocol):
                 self._encrypted, data = pipe.shake(data), b""
             plain = pipe.open(data) if self._encrypted else None
         finally:
-            if answer := pipe.pending():  # in a failure it tells the peer what is wrong
+            if answer := pipe.pending():  # after a failure it is an alert that tells the peer the reason
                 self._wire.write(answer)
         if self._encrypted and not before and self.dialled is not None:
             self._check_name(pipe, self.dialled)
@@ -454,7 +460,7 @@ class Link(asyncio.Protocol):
                     self._take(frame)
                 position += 4 + size
         if position and not self._closed:
-            self._buffer = buffer[position:]  # a failed reader may hold a view of it still: it cannot shrink
+            self._buffer = buffer[position:]  # a failed reader may hold a view: it cannot shrink
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("" if self._closed else self._why_it_left())
@@ -464,7 +470,7 @@ class Link(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _why_it_left(self) -> str:
-        """Return the likely reason of a close by the peer now, so that both ends log the fault."""
+        """Return the likely reason why the peer closed the connection, so that both ends log the fault."""
         pipe = self._pipe
         if self.peer is not None:
             return ""
@@ -522,14 +528,14 @@ class Link(asyncio.Protocol):
             return False
         size, limit = len(payload), self._links.frame_size_max
         if 1 + size + seal.size > limit:
-            # The peer would end the link over it, and over the next one, for as long as it is sent again.
+            # The peer would close this link and each later one, for as long as the message is sent again.
             logger.error("message refused peer=%s kind=%d bytes=%d limit=%d", self.peer, kind, size, limit)
             return False
         waiting = wire.get_write_buffer_size()
         if waiting > APPLICATION_BUFFER_MAX and kind == APPLICATION:
             return False
         if waiting > BUFFER_MAX:
-            # Never leave out a message on a link that stays: the peer could not know.
+            # A link that stays must not skip a message: the peer could not notice.
             self._links.report(self, f"{waiting} bytes unsent")
             asyncio.get_running_loop().call_soon(self.close)
             return False
@@ -548,7 +554,7 @@ class Link(asyncio.Protocol):
     # ---- ends
 
     def _check(self) -> None:
-        """D24: an idle link is kept in use: its death is noticed, its first message not lost."""
+        """D24: send a ping over an idle link, so that its death is noticed and no later message is lost."""
         if self._silent_checks >= SILENT_CHECKS_MAX:
             self.close(f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
             return
@@ -559,7 +565,7 @@ class Link(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     def close(self, why: str = "", *, flush: bool = False) -> None:
-        """Drop the connection at once; what is unsent is lost, unless ``flush`` and the peer reads on.
+        """Close the connection at once. Unsent bytes are lost, unless ``flush`` is set and the peer reads on.
 
         Args:
             why: For the log; empty if there is nothing to say.
@@ -580,7 +586,7 @@ class Link(asyncio.Protocol):
 
 
 def _tune(connection: socket.socket) -> None:
-    """Small messages leave at once; a dead host is noticed within seconds."""
+    """Send small messages at once, and notice a dead host within seconds."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)

@@ -1,4 +1,4 @@
-"""Applies committed entries to the state machine, a part at a time."""
+"""Applying committed entries to the state machine, a few at a time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from routekeeper.remoting.steps import Steps
 
 logger = logging.getLogger(__name__)
 
-#: Entries, and steps of entries, that are applied at once, and for how many seconds; the rest is applied when
-#: the loop has come round.
+#: At most this many entries, or steps of entries, are applied in one turn of the loop, and for at most this
+#: many seconds. The rest follows in the next turn.
 APPLY_STEPS: Final = 512
 APPLY_S: Final = 0.005
 
 
 class Applier:
-    """Feeds the state machine of one member with what its engine says is committed.
+    """Applies the committed entries of one member to its state machine.
 
     Args:
-        times: Takes how long each entry took from its first step to its last one, other work in between
-            included.
+        times: Records the time of each entry from its first to its last step, including other work of the
+            loop in between.
 
     Attributes:
-        failure: Why an entry could not be applied; empty as long as all could. Nothing more is applied then.
+        failure: Why an entry could not be applied, else empty. After a failure nothing more is applied.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Applier:
 
     @property
     def within(self) -> bool:
-        """Return whether an entry is half applied: the state is that of no index."""
+        """Return whether an entry is half applied: the state then belongs to no index."""
         return self._steps is not None
 
     def apply(self, entries: Sequence[Committed]) -> int:
-        """Apply some of these entries, in order; return how many are applied wholly.
+        """Apply some of these entries, in order; return how many are applied completely.
 
-        The first one may have begun before. Look at :attr:`failure` afterwards.
+        The first one may be half applied already. The caller checks :attr:`failure` afterwards.
         """
         now, done = self._clock(), 0
         until = now + APPLY_S
@@ -75,14 +75,14 @@ class Applier:
         return done
 
     def replaced(self) -> None:
-        """Forget an entry that has begun: the state is that of an image which has it."""
+        """Forget a half applied entry, because a snapshot that contains it replaced the state."""
         self._steps = None
 
     def _applying(self, entry: Committed) -> Steps[None]:
-        """D11: apply an entry, once and whole; one that cannot be read, or fails, stops the member.
+        """D11: apply an entry once and completely; stop the member if it cannot be read or applied.
 
-        What raises here may do so on this member alone (memory, a defect): passed over, it would make this
-        member's state differ from the others'. The log has the entry; the next start applies it again.
+        The error may concern this member alone (lack of memory, a defect). Skipping the entry would make this
+        member's state differ from the others'. The log keeps the entry, and the next start applies it again.
         """
         if entry.payload is None:
             return

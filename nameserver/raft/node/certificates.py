@@ -1,4 +1,4 @@
-"""This member's certificate as time goes on: said before it ends, and read again when its files change."""
+"""Watching this member's certificate: a warning before it ends, and a new read when its files change."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from routekeeper.remoting.certificates import CertificateFiles
 
 
 class Certificates(CertificateFiles[TlsContexts]):
-    """The files of ``--raft-tls-*``, and what was read of them last. Reads them at once; blocking.
+    """The files of ``--raft-tls-*``, and the contexts that were last made of them. Reading blocks.
 
-    They end with this member's certificate, or with the last authority if that is earlier.
+    They expire with this member's certificate, or with the last authority if that is earlier.
 
     Args:
-        config: Names all three.
-        take: Called with newer contexts, on the loop: connections from now on use them.
+        config: Names all three files.
+        take: Called on the loop with newer contexts; new connections use them.
 
     Raises:
-        RaftStartError: They cannot be used.
+        RaftStartError: The files cannot be used.
     """
 
     def __init__(self, config: RaftConfig, take: Callable[[TlsContexts], None]) -> None:

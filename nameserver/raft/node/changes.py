@@ -15,68 +15,70 @@ from .images import ImageFiles
 
 logger = logging.getLogger(__name__)
 
-#: Longest wait of a closing leader for another one.
+#: Longest time that a closing leader waits until another member leads.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
-#: Wait of a change for another one, or for a new leader to be ready, and the interval of its looks.
+#: Longest time that a change waits for another change, or for a new leader to be ready; and between two
+#: tries.
 PATIENCE_S: Final = 2.0
 PATIENCE_STEP_S: Final = 0.02
 
 
 class ChangedMember(Protocol):
-    """The member that makes the changes, as far as they need it."""
+    """The member whose cluster is changed, as far as the changes need it."""
 
     images: ImageFiles
 
     @property
     def engine(self) -> Engine:
-        """Decides for the member; raises NotLeader before the start."""
+        """Return the engine, which decides for the member. Raises NotLeader before the start."""
 
     def perform(self) -> None:
-        """Do what the engine wants done."""
+        """Perform the engine's effects."""
 
     def hand_over(self, to: str | None = None) -> bool:
         """Ask ``to``, or the best follower, to take over; False if this member does not lead."""
 
     async def restore(self, raw: bytes) -> None:
-        """Make a snapshot file log and state."""
+        """Replace log and state by the contents of a snapshot file."""
 
     def keep(self, task: asyncio.Future[None]) -> None:
-        """Wait for it before the files are closed."""
+        """Wait for this task before the files are closed."""
 
 
 class Changes:
-    """Makes changes of the cluster, on its leader only unless a method says otherwise, and waits for them.
+    """Changes of the cluster, each with the wait for its outcome.
 
-    Deadlines are times of the loop.
+    Only the leader makes them, unless a method says otherwise. Deadlines are times of the loop.
     """
 
     def __init__(self, member: ChangedMember, *, me: str) -> None:
         self._member = member
         self._me = me
-        self._change = asyncio.Event()  # set for an instant at each
+        self._change = asyncio.Event()  # set and cleared at once, at each change
         self._closed = False
 
     def look_again(self) -> None:
-        """Have all that wait look again: something in the member's state may have changed."""
+        """Check all waiting conditions again, because something in the member's state may have changed."""
         self._change.set()
         self._change.clear()
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """End all waits."""
         self._closed = True
         self.look_again()
 
     async def add_member(self, address: str, *, deadline: float) -> None:
-        """Take ``address`` in: a learner first, a voter once it has caught up. Nothing if it is a voter.
+        """Add ``address`` as a learner, and wait until it has caught up and is a voter. Do nothing if it is
+        one.
 
-        Its process is started with an empty disk and with the current members and itself as ``peers``.
-        The leader of that moment makes it a voter, also after this call has given up.
+        The operator starts its process with an empty disk, and with the current members and itself as
+        ``peers``. The leader at that time makes it a voter, even after this call has timed out.
 
         Raises:
             NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not a voter by the deadline; if it is a learner, it still becomes one later.
+            ChangeRefused: Nothing was done; the text says why.
+            ChangeUnknown: It was no voter by the deadline. If it is a learner, it can still become a voter.
         """
         engine = self._member.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
@@ -86,14 +88,14 @@ class Changes:
             raise ChangeUnknown(f"{address} is not known to be a member yet")
 
     async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Take ``address`` out; it stops. Nothing if it is no member.
+        """Remove ``address``, which then stops. Do nothing if it is no member.
 
-        A leader that is to go hands over first and does no more (D37): ask again where leadership went.
+        A leader that is to be removed only hands over leadership (D37); ask the new leader again.
 
         Raises:
             NotLeader: Nothing was removed; ask the leader that is named.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not committed by the deadline.
+            ChangeRefused: Nothing was done; the text says why.
+            ChangeUnknown: The change was not committed by the deadline.
         """
         engine = self._member.engine
         if address == self._me and engine.role is Role.LEADER:
@@ -108,14 +110,14 @@ class Changes:
 
         Raises:
             NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Nobody else was seen to lead by the deadline.
+            ChangeRefused: Nothing was done; the text says why.
+            ChangeUnknown: This member saw no other leader by the deadline.
         """
         member = self._member
         engine = member.engine
         engine.membership.may_hand_over(to)
         term = engine.term
-        # While it is tried nothing is appended, so it is not tried for ever.
+        # A leader that hands over appends nothing, so the attempt is bounded.
         give_up = min(deadline, asyncio.get_running_loop().time() + HANDOVER_S)
         while engine.role is Role.LEADER and engine.term == term and member.hand_over(to):
             if asyncio.get_running_loop().time() >= give_up:
@@ -129,13 +131,13 @@ class Changes:
         return leader
 
     async def save_snapshot(self, *, deadline: float) -> SnapshotFile:
-        """Store an image of the state as it is now; the file can be copied and restored elsewhere.
+        """Store a snapshot of the present state; its file can be copied and restored elsewhere.
 
-        Any member can do that: the image is of what was applied there.
+        Any member can do this; the snapshot holds the entries that this member has applied.
 
         Raises:
-            ChangeRefused: There is nothing to store, or it could not be stored.
-            ChangeUnknown: Not stored by the deadline.
+            ChangeRefused: There is no state to store, or it could not be stored.
+            ChangeUnknown: It was not stored by the deadline.
         """
         member = self._member
         engine = member.engine
@@ -159,14 +161,14 @@ class Changes:
             raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
 
     async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
-        """Replace log and state by the contents of a snapshot file; only in a cluster of one.
+        """Replace log and state by the contents of a snapshot file; only in a cluster of one member.
 
-        What was written since the snapshot was made is gone; a new term begins.
+        All writes since the snapshot are lost, and a new term begins.
 
         Raises:
             NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not durable by the deadline; it goes on.
+            ChangeRefused: Nothing was done; the text says why.
+            ChangeUnknown: It was not durable by the deadline; the restore continues.
         """
         member = self._member
         engine = member.engine
@@ -183,7 +185,7 @@ class Changes:
             raise ChangeUnknown("the snapshot is restored, nobody leads yet")
 
     async def _patiently(self, change: Callable[[], int | None], deadline: float) -> None:
-        """Make a change; one that is refused for what soon passes, such as another change, is tried again.
+        """Make a change; try again if it is refused for a reason that passes soon, such as another change.
 
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
@@ -201,8 +203,8 @@ class Changes:
             await asyncio.sleep(PATIENCE_STEP_S)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``condition``, which is asked again at each change; False at the deadline, or when the
-        member closes.
+        """Wait until ``condition`` holds, and check it at each change. Return False at the deadline, or when
+        the member closes.
         """
         while not condition():
             try:
@@ -216,7 +218,7 @@ class Changes:
 
 
 def _say_how_it_ended(restoring: asyncio.Future[None]) -> None:
-    """Of a restore that took longer than its caller has waited."""
+    """Log the end of a restore whose caller no longer waits."""
     error = None if restoring.cancelled() else restoring.exception()
     if error is None:
         logger.info("snapshot restored after its deadline")

@@ -1,4 +1,6 @@
-"""State images on the disk of a member, or in its memory: made, installed, read in blocks."""
+"""Snapshots of a member, on its disk or in memory: making them, installing them, and reading them in
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,20 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-#: While a thread computes, the loop gets the interpreter after so long, instead of five times that.
+#: Interpreter switch interval while a thread computes; Python's default is five times that.
 TURN_S: Final = 0.001
 _USUAL_TURN_S: Final = sys.getswitchinterval()
-#: Images are read from the disk in blocks of so many bytes, ahead of need, of which so many are kept.
+#: Size of the blocks in which a snapshot is read ahead, and the number of blocks that are kept.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 BLOCKS_MAX: Final = 8
 
 
 async def _beside(work: Callable[[], _Result]) -> _Result:
-    """Do what computes for long in a thread, in turns so short that the loop is not late.
+    """Run a long computation in a thread, and shorten the interpreter's switch interval so that the loop runs
+    in time.
 
-    The turns are of the whole process; usual ones cost a thread that computes less, and there is none then.
+    The interval holds for the whole process. A thread that computes is faster with the default one, so that
+    is restored afterwards.
     """
     sys.setswitchinterval(TURN_S)
     try:
@@ -44,11 +48,11 @@ async def _beside(work: Callable[[], _Result]) -> _Result:
 
 @dataclass(eq=False, repr=False)
 class ImageFiles:
-    """The newest state image, and how another takes its place; anything that takes long is done in threads.
+    """The newest snapshot, and its replacement by a newer one. All long work runs in threads.
 
     Args:
-        in_background: Runs a coroutine that is waited for before the files are closed.
-        on_read: A block was read that the engine has asked for.
+        in_background: Runs a coroutine; the member waits for its end before it closes the files.
+        on_read: Called when a block that the engine asked for has been read.
     """
 
     storage: Storage
@@ -58,12 +62,12 @@ class ImageFiles:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
-        # Durability ``memory``: index, term, configuration, image.
+        # Durability ``memory``: index, term, configuration, snapshot.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
-        # By index and number; empty while it is read, None if it could not be, or is gone.
+        # By index and block number; empty while the block is read, None if it could not be read or is gone.
         self._blocks: dict[tuple[int, int], bytes | None] = {}
 
-    # ---- what is held (consensus.part.HeldImage)
+    # ---- the present snapshot (consensus.part.HeldImage)
 
     def image(self) -> tuple[int, int, int, bytes] | None:
         if self.storage.volatile:
@@ -80,7 +84,7 @@ class ImageFiles:
         self._read_ahead((index, number))
         block = self._blocks[index, number]
         if block is None:
-            del self._blocks[index, number]  # there may be another image under that index one day
+            del self._blocks[index, number]  # another snapshot may get that index later
             return None
         if block:
             self._read_ahead((index, number + 1))
@@ -105,20 +109,20 @@ class ImageFiles:
         self.on_read()
 
     def age(self) -> float | None:
-        """Seconds since the newest image file was stored, None if there is none.
+        """Return the seconds since the newest snapshot file was stored, None if there is none.
 
-        Not by the file's date: a disk that hangs must not hang anyone who asks for figures.
+        It does not ask the disk for the file's date: a hung disk must not block requests for figures.
         """
         date = self.storage.image_date
         return None if date is None else max(0.0, wall_clock.now_ms() / 1000 - date)
 
-    # ---- what takes its place
+    # ---- replacing it
 
     async def make(self, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
         """Encode the state and store it.
 
         Raises:
-            OSError: It cannot be stored, or is larger than any member takes.
+            OSError: The snapshot cannot be stored, or exceeds the largest size that members accept.
         """
         data = await _beside(encode_state)
         if len(data) > IMAGE_SIZE_MAX:
@@ -126,9 +130,9 @@ class ImageFiles:
         await self.store(wanted.index, wanted.term, wanted.configuration, data)
 
     async def install(self, wanted: InstallImage) -> Callable[[], None]:
-        """Store a leader's image; return what replaces the state by it, quickly.
+        """Store a leader's snapshot; return a quick function that replaces the state by it.
 
-        The image is not copied: a thread that copies so much holds up all others.
+        The snapshot is not copied, because a thread that copies so much holds up all others.
 
         Raises:
             StopMember: A newer program made it.
@@ -139,11 +143,11 @@ class ImageFiles:
         return replace_state
 
     async def read_file(self, raw: bytes) -> tuple[int, bytes, Callable[[], None]]:
-        """Read a snapshot file; return its index, the state in it as an operator restores it, and what
-        replaces the state by that.
+        """Read a snapshot file; return its index, its state as an operator restores it, and a function that
+        replaces the present state by that.
 
         Raises:
-            ChangeRefused: It is none.
+            ChangeRefused: The file is no snapshot.
         """
         try:
             image, data = await asyncio.to_thread(parse, raw, self.storage.directory.raft)
@@ -154,8 +158,8 @@ class ImageFiles:
         return image.index, marked, replace_state
 
     async def as_file(self) -> SnapshotFile:
-        """Return the newest image, of which there is one, as a file; a member that keeps it in memory writes
-        it for once.
+        """Return the newest snapshot, which must exist, as a file. A member that keeps it in memory writes
+        the file now.
         """
         if self._in_memory is not None:
             await self._store_file(*self._in_memory)
@@ -164,7 +168,7 @@ class ImageFiles:
         return newest
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        """Store one image durably."""
+        """Store one snapshot durably."""
         if self.storage.volatile:
             self._in_memory = (index, term, configuration, data)
             return

@@ -1,4 +1,6 @@
-"""One engine on the event loop with its timers, links and journal, as the layer above sees it."""
+"""One member: an engine on the event loop with its timers, links and journal, and its interface for the layer
+above.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +50,18 @@ from .secret_file import read_secrets
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that count pauses and suspends in full (rule 8). A partial, as each batch of reads asks.
+#: A clock in seconds that counts pauses and suspends in full (rule 8). A partial, because each batch of reads
+#: calls it.
 boot_clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-#: Room for a message around an entry or a batch of entries.
+#: Room that a message needs beside its entry or its batch of entries.
 FRAME_OVERHEAD: Final = 1024 * 1024
-#: Timers are not set closer than this.
+#: Shortest time to which a timer is set.
 TIMER_MIN_S: Final = 0.001
-#: Interval at which a timer is set anew because messages have moved its deadline.
+#: Interval at which a timer is set anew after messages have moved its deadline.
 MOVE_TIMER_S: Final = 0.02
-#: Messages held while a promise is stored; a disk that hangs for long costs the later ones.
+#: Messages held back while a promise is stored; the link of the next message is dropped.
 HELD_MAX: Final = 4096
-#: A member that closes does not wait for its disk any longer.
+#: Longest time that a closing member waits for its disk.
 CLOSE_S: Final = 5.0
 
 
@@ -67,17 +70,18 @@ class RaftMember:
 
     Args:
         machine: The replicated state.
-        on_peer_message: (sender, message) of application messages from other members.
-        on_change: Role, term, leader, indexes, links or contact may have changed; coalesced, on the loop.
-        on_fatal: The member cannot go on (broken disk, unreadable entry) and takes part no more; the argument
-            is one line. By default the process ends: anything that it would still answer could be wrong.
-        on_removed: The cluster removed this member, which takes part no more; the argument is one line. By
-            default as ``on_fatal``.
+        on_peer_message: Called with sender and content of each application message from another member.
+        on_change: Called on the loop, at most once a turn, when role, term, leader, indexes, links or
+            contact may have changed.
+        on_fatal: Called with one line when the member cannot continue (broken disk, unreadable entry) and
+            has stopped taking part. By default the process ends, because any later answer could be wrong.
+        on_removed: Called with one line when the cluster has removed this member. Default as
+            ``on_fatal``.
 
     Attributes:
-        changes: Changes of the cluster, which an operator asks for.
-        bound: The address that the raft port is bound to, once it is.
-        images, certificates, transport: As the member uses them, from :meth:`start` on.
+        changes: Changes of the cluster, for operators.
+        bound: The address that the raft port is bound to, once it is bound.
+        images, certificates, transport: Set by :meth:`start`.
 
     Raises:
         RaftStartError: The settings are wrong, or the library is not the one this was written for.
@@ -126,7 +130,7 @@ class RaftMember:
         self._timer_moved_from = -math.inf
         self._background: set[asyncio.Future[None]] = set()
 
-    # ---- state; before the start that of a member that knows nothing
+    # ---- state; before the start, the state of a member that knows nothing
 
     @property
     def engine(self) -> Engine:
@@ -146,7 +150,7 @@ class RaftMember:
 
     @property
     def promises_kept(self) -> bool:
-        """Return whether the disk holds all votes and standings; until then no message leaves."""
+        """Return whether the disk holds all votes and member states; until then no message leaves."""
         return self._engine is not None and self._promises.kept
 
     @property
@@ -206,31 +210,35 @@ class RaftMember:
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """First start: the members it still waits for."""
+        """At a first start: the members that this one still waits for."""
         return () if self._engine is None else self._engine.greetings.waiting_for
 
     @property
     def distrusted(self) -> tuple[str, ...]:
-        """Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then."""
+        """Voters that may lack acknowledged entries, if the other voters are no majority: nobody can lead
+        then.
+        """
         return () if self._engine is None else self._engine.greetings.distrusted
 
     @property
     def best(self) -> str:
-        """Of this member and those linked, the one with the best log."""
+        """The member with the best log, among this one and those linked to it."""
         return "" if self._engine is None else self._engine.greetings.best
 
     def link_number(self, peer: str) -> int:
-        """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
+        """Return the number of the present link to ``peer``, 0 if there is none. A new link has a new
+        number.
+        """
         return 0 if self._engine is None else self._engine.greetings.link_number(peer)
 
     def read_index_in(self, term: int) -> int | None:
-        """Return what must be applied so as to miss nothing that a member answered; None if this member does
-        not lead (:attr:`leads`) in ``term``.
+        """Return the index that must be applied before a read sees every answer of any member; None if this
+        member does not lead (:attr:`leads`) in ``term``.
         """
         return None if self._engine is None else self._engine.leading.read_index_in(term)
 
     def read_index_with(self, member: str, term: int) -> int | None:
-        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
+        """As :meth:`read_index_in`; also None unless this member and the voter ``member`` are a majority."""
         enough = member in self.voters and majority(len(self.voters)) <= 2
         return self.read_index_in(term) if enough else None
 
@@ -239,12 +247,19 @@ class RaftMember:
         return math.inf if self._engine is None else self._engine.contact_age()
 
     def in_contact(self) -> bool:
-        """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
+        """Return ``contact_age() < contact_limit``; nearly every call costs one reading of the clock only."""
         return self._engine is not None and self._engine.in_contact()
+
+    def in_contact_behind_entry(self) -> bool:
+        """Return whether this member will be in contact once the entry that is being applied is complete."""
+        engine = self._engine
+        return engine is not None and self.within_entry and engine.in_contact_behind_entry()
 
     @property
     def within_entry(self) -> bool:
-        """Return whether an entry is half applied; until it is whole no contact counts that knows of it."""
+        """Return whether an entry is half applied. Contact that depends on it counts only when it is
+        complete.
+        """
         return self._applier.within
 
     def member_age(self, member: str) -> float:
@@ -252,7 +267,7 @@ class RaftMember:
         return math.inf if self._engine is None else self._engine.member_age(member)
 
     def status(self) -> dict[str, object]:
-        """Figures for people and metrics; the keys are those of /v1/status and some more."""
+        """Return figures for people and metrics: the keys of /v1/status and some more."""
         engine, age = self.engine, self.images.age()
         left = {} if self.certificates is None else {"certificate_left_s": round(self.certificates.left_s, 3)}
         return (
@@ -262,7 +277,8 @@ class RaftMember:
                 "snapshot_age_s": None if age is None else round(age, 3),
                 "durability": self.config.durability,
                 "me": self.config.me,
-                # Operators send a secret there: only what members say that have proved to be members.
+                # Operators send a secret to these addresses, so report them only if members have proved who
+                # they are.
                 "http": engine.greetings.http_addresses if self.config.authenticated else {},
             }
         )
@@ -282,9 +298,9 @@ class RaftMember:
         return index
 
     def send(self, member: str, message: bytes) -> bool:
-        """Send an application message; False if there is no link, or far too much waits in it.
+        """Send an application message; return False if there is no link, or its buffer is full.
 
-        First in, first out for each link, in order with the engine's own messages.
+        Each link delivers in order, together with the engine's own messages.
         """
         return (
             self._engine is not None
@@ -295,12 +311,11 @@ class RaftMember:
     # ---- life
 
     async def start(self) -> None:
-        """Lock, recover, bind, take part; does not wait for a quorum.
+        """Lock the directory, recover, bind and take part; do not wait for a quorum.
 
-        Replays what the journal knows to be committed through ``machine.apply(live=False)``.
-
+        Replays the entries that the journal knows to be committed through ``machine.apply(live=False)``.
         Raises:
-            RaftStartError: With one line for the operator.
+            RaftStartError: One line for the operator.
         """
         self._loop = asyncio.get_running_loop()
         self._storage = storage = Storage(self.config, self._machine, DISK)
@@ -367,7 +382,7 @@ class RaftMember:
 
     @property
     def reloads(self) -> list[WatchedFiles[Any]]:
-        """Files that are read again while this member runs."""
+        """Return the files that are read again while this member runs."""
         files: list[WatchedFiles[Any] | None] = [self._secret_file]
         if self.certificates is not None:
             files.append(self.certificates.files)
@@ -404,9 +419,9 @@ class RaftMember:
         return bound
 
     async def close(self, *, handover: bool = True) -> None:
-        """Hand leadership over if asked to and possible, stop, write what is queued, close all files.
+        """Hand leadership over if asked to and possible, stop, write queued entries, and close all files.
 
-        Idempotent.
+        A second call does nothing.
         """
         engine = self._engine
         if engine is None:
@@ -429,7 +444,7 @@ class RaftMember:
         if self._secret_file is not None:
             self._secret_file.close()
         await self.transport.close()
-        closing = DiskThreads("raft close")  # another may hang for ever
+        closing = DiskThreads("raft close")  # the other threads may hang for ever
         try:
             async with asyncio.timeout(CLOSE_S):
                 while self._background:
@@ -441,7 +456,7 @@ class RaftMember:
             thread.shutdown()
 
     def _close_files(self) -> None:
-        """Write what is queued, and give everything back; blocking."""
+        """Write queued entries and close all files; blocking."""
         if self._writer is not None:
             self._writer.close()
         self._storage.close(wrote_all=self._writer is None or self._writer.wrote_all)
@@ -449,7 +464,9 @@ class RaftMember:
     # ---- time
 
     def wake(self) -> None:
-        """Step once after everything that is ready in this turn of the loop (group commit)."""
+        """Schedule one step after all callbacks of this turn of the loop, so that their writes share a
+        sync.
+        """
         if not self._step_due and not self._closed:
             self._step_due = True
             self._loop.call_soon(self._step)
@@ -463,13 +480,12 @@ class RaftMember:
             self._set_timer(wake_at)
 
     def perform(self) -> None:
-        """Do what the engine wants done, in order; to be called after each of its methods that changes it.
+        """Perform the engine's effects, in order. Call it after every method of the engine that changes it.
 
-        Nothing that is done here calls back into the engine, but to say what was applied, or that there is no
-        image.
+        An effect calls the engine back only to report applied entries, or a snapshot that could not be made.
         """
         if self._performing:
-            return  # what was applied has appended: the call below does that, too
+            return  # an applied entry appended another: the loop below performs its effects, too
         self._performing = True
         try:
             while effects_due := self.engine.take_effects():
@@ -486,7 +502,7 @@ class RaftMember:
                 self.wake()
             case WriteJournal():
                 assert self._writer is not None
-                # A leader hears from others before it can commit, and asks then.
+                # A leader learns of the end of its own write with the next message, before it can commit.
                 silent = effect.leads and len(self.engine.voters) > 1
                 self._writer.write(effect.position, effect.ops, silent=silent)
             case Apply():
@@ -512,7 +528,7 @@ class RaftMember:
                 self.fatal(effect.reason)
 
     def _apply(self, effect: Apply) -> None:
-        """Give entries to the state machine, as many as the loop can wait for, and say how far it is."""
+        """Apply entries for as long as the loop can wait, and report the number to the engine."""
         began, applier = boot_clock(), self._applier
         done = applier.apply(effect.entries)
         if applier.failure:
@@ -526,14 +542,15 @@ class RaftMember:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wake_at
-        # uvloop counts in whole milliseconds, and a timer that fires a moment too early is set once more.
-        delay = max(0.0, wake_at - boot_clock())  # a member that is to stand now has a deadline of -inf
+        # uvloop counts whole milliseconds; a timer that fires too early would have to be set again.
+        delay = max(0.0, wake_at - boot_clock())  # the deadline is -inf for "stand now"
         self._timer = self._loop.call_later(math.ceil(delay * 1000) / 1000, self._timer_fired)
 
     def _move_timer(self) -> None:
-        """Heartbeats move a follower's deadlines on: to set its timer anew costs less than an early look.
+        """Set a follower's timer anew after heartbeats moved its deadline, which costs less than firing too
+        early.
 
-        Not after each message of a busy leader.
+        A limit on the interval keeps it from doing so at each message of a busy leader.
         """
         now = boot_clock()
         if now >= self._timer_moved_from and self._timer is not None and not self.engine.leads:
@@ -543,7 +560,9 @@ class RaftMember:
                 self._set_timer(wake_at)
 
     def _timer_fired(self) -> None:
-        """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
+        """Step if a deadline has passed, else set the timer again, because messages have moved the
+        deadline.
+        """
         self._timer = None
         self._timer_at = math.inf
         self._ask_journal()
@@ -575,7 +594,7 @@ class RaftMember:
         )
 
     def _keep_links(self, members: tuple[str, ...]) -> None:
-        if self._storage.volatile:  # a member that starts empty again waits for those that take part now
+        if self._storage.volatile:  # after a restart without data this member waits for the present members
             self._storage.directory.remember_members(members)
             self._promises.save_standing()
         self.transport.use_credentials(self._credentials(self.engine))
@@ -603,7 +622,9 @@ class RaftMember:
         self._move_timer()
 
     def hand_over(self, to: str | None = None) -> bool:
-        """Ask ``to``, or the best follower, to take over; False if this member does not lead (any more)."""
+        """Ask ``to``, or the best follower, to take over; return False if this member does not lead any
+        more.
+        """
         asked = self.engine.membership.hand_over(to)
         self.perform()
         return asked
@@ -616,33 +637,36 @@ class RaftMember:
         try:
             self._on_peer_message(peer, data)
         except Exception:
-            # A handler's defect must not close the link: the peer would send the same again for ever.
+            # A defect of the handler must not close the link: the peer would send the same message again for
+            # ever.
             logger.exception("peer message handler failed peer=%s", peer)
 
     # ---- storage
 
     def _ask_journal(self) -> None:
-        """Take what is durable by now before something else is done with it."""
+        """Pass on the position up to which the journal is durable now."""
         if self._writer is not None and self._writer.handed != self._durable_to:
             position = self._writer.ask()
             if position > self._durable_to:
                 self._durable(position)
 
     def _on_loop(self, callback: Callable[..., None], said: object) -> None:
-        """On the writer's thread: tell the loop."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        """Call ``callback`` on the loop; runs on the writer's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, said)
 
     def _durable(self, position: int) -> None:
-        """The journal's thread is through up to here."""
+        """Tell the engine that the journal is durable up to ``position``, unless a promise is still being
+        stored.
+        """
         self._durable_to = max(self._durable_to, position)
-        self._durable_due = not self._promises.kept  # an only member commits by its own write alone
+        self._durable_due = not self._promises.kept  # a single voter commits by its own write
         if not self._durable_due:
             self.engine.durable(self._durable_to)
             self.perform()
 
     def _keep_going(self) -> None:
-        """All promises are kept: release what waited."""
+        """Send the held messages, because all promises are stored."""
         held, self._held = self._held, []
         for message in held:
             self.transport.send(*message)
@@ -652,10 +676,10 @@ class RaftMember:
             self.on_removed(self._removal)
 
     def _send(self, member: str, kind: int, message: bytes) -> bool:
-        """Send, in order; nothing leaves while a promise is on its way to the disk.
+        """Send in order; hold messages back while a promise is being stored.
 
-        A link that stays must not miss a message, so one that misses one ends: on the next turn, as its end
-        is an event of its own, and nothing more is sent over it.
+        A link must not skip a message. If one cannot be held, the link is dropped on the next turn of the
+        loop, and nothing more is sent over it.
         """
         if member in self._dropping:
             return False
@@ -686,10 +710,10 @@ class RaftMember:
             if self._promises.kept:
                 self._keep_going()
 
-    # ---- state images
+    # ---- snapshots
 
     def _begin_image(self, wanted: effects.MakeImage) -> None:
-        """Take the state as it is; what is encoded of it is encoded in a thread (D28, D29)."""
+        """Copy the state's references now; a thread encodes them (D28, D29)."""
         try:
             encode_state = self._machine.snapshot()
         except Exception as error:
@@ -701,7 +725,7 @@ class RaftMember:
         self._in_background(self._make_image(wanted, encode_state))
 
     async def _make_image(self, wanted: effects.MakeImage, encode_state: Callable[[], bytes]) -> None:
-        """Encode and store an image; a failure costs nothing but room (D28)."""
+        """Encode and store a snapshot; after a failure only the log stays longer (D28)."""
         try:
             await self.images.make(wanted, encode_state)
         except Exception as error:
@@ -727,7 +751,9 @@ class RaftMember:
         self.perform()
 
     def _replacing(self, replace_state: Callable[[], None]) -> Callable[[], None]:
-        """Return what replaces the state, and forgets an entry that is half applied: the image has it."""
+        """Return a function that replaces the state and forgets a half applied entry, which the snapshot
+        has.
+        """
 
         def replace() -> None:
             self._applier.replaced()
@@ -736,7 +762,7 @@ class RaftMember:
         return replace
 
     async def restore(self, raw: bytes) -> None:
-        """Make the snapshot file ``raw`` log and state.
+        """Replace log and state by the snapshot file ``raw``.
 
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
@@ -766,20 +792,22 @@ class RaftMember:
         self.keep(task)
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
-        """Stop at a defect: the task deals with faults of the disk, so any other error is our own, and a
-        member that goes on without its promises or images would look alive and be of no use.
+        """Stop the member if a background task raised. The tasks handle disk faults, so such an error is a
+        defect. A member that continued without its promises or snapshots would look alive and be useless.
         """
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("raft storage failed", exc_info=error)
             self.fatal(f"storage failed: {error!r}")
 
     def keep(self, task: asyncio.Future[None]) -> None:
-        """Wait for it before the files are closed."""
+        """Wait for this task before the files are closed."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
 
 def _end_process(reason: str) -> None:
-    """Rule 9: after a broken sync nothing this process says can be trusted; the reason is already logged."""
+    """End the process: after a failed sync none of its answers can be trusted (rule 9). The reason is
+    logged.
+    """
     logging.shutdown()
     os._exit(70)

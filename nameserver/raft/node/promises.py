@@ -1,4 +1,4 @@
-"""Votes and standings on their way to the disk; nothing may leave before they are there."""
+"""Storing votes and member states; no message leaves before they are durable."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class Promises:
-    """Stores what this member promises, in the background: its vote and its standing.
+    """Stores this member's promises in the background: its vote and its member state.
 
-    Nothing leaves, and no write counts, while a promise is under way. A hung disk must not hold
-    the loop: stale reads and refusals go on meanwhile.
+    While a promise is being stored, no message leaves and no write counts. The loop does not wait for the
+    disk, so stale reads and refusals continue while it hangs.
 
     Args:
-        in_background: Runs a coroutine that is waited for before the files are closed.
-        on_kept: All promises are on the disk.
-        on_failed: One cannot be stored, with the reason: the member stops.
+        in_background: Runs a coroutine; the member waits for its end before it closes the files.
+        on_kept: Called when all promises are on the disk.
+        on_failed: Called with the reason when one cannot be stored; the member stops.
 
     Attributes:
-        closing: Room is waited for no longer.
+        closing: Set when the member closes; a full disk is then waited for no longer.
     """
 
     directory: DataDirectory
@@ -42,7 +42,7 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
-        # To be stored next: a vote is never later on the disk than what this member became by it.
+        # The next values to store. The vote goes first: the member state may depend on it.
         self._vote_due: Callable[[], None] | None = None
         self._standing_due: Callable[[], None] | None = None
         self._saving = False
@@ -50,7 +50,7 @@ class Promises:
 
     @property
     def kept(self) -> bool:
-        """Nothing is under way: messages may leave, and writes count."""
+        """Return whether no promise is being stored: messages may leave, and writes count."""
         return self._kept == self._promised
 
     def store_vote(self, term: int, vote: str | None) -> None:
@@ -64,7 +64,7 @@ class Promises:
         self.save_standing()
 
     def save_standing(self) -> None:
-        """Store what the directory knows beside promises; nothing waits for it."""
+        """Store facts that are no promises; no message waits for them."""
         self._standing_due = self.directory.standing_to_save()
         self._save_soon()
 
@@ -80,14 +80,14 @@ class Promises:
             made = self._promised
             self._vote_due = self._standing_due = None
             if not await self._saved(saves):
-                return  # what is held never leaves
+                return  # the held messages never leave
             self._kept = made
-            if self.kept:  # no other was made meanwhile
+            if self.kept:  # no promise was made meanwhile
                 self.on_kept()
         self._saving = False
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
-        """Wait for room as long as it takes; False if the member stops."""
+        """Store, and wait for free space as long as it takes; return False if the member stops."""
         loop, said = asyncio.get_running_loop(), False
         while True:
             try:

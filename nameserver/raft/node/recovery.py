@@ -1,4 +1,4 @@
-"""Recovery of a member's state from its disk at the start, and the record that it leaves at its end."""
+"""Recovery of a member's state from its disk at the start, and the record of a clean stop."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class Storage:
-    """Data directory, journal and state images of one member.
+    """Data directory, journal and snapshots of one member.
 
-    Under durability ``memory`` there is no journal, and an image only if an operator asked for one.
+    Under durability ``memory`` there is no journal, and a snapshot only if an operator asked for one.
     """
 
     def __init__(self, config: RaftConfig, machine: StateMachine, files: Files) -> None:
@@ -40,15 +40,15 @@ class Storage:
         self._files = files
         self.volatile = config.durability == "memory"
         self.journal: Journal | None = None
-        self.image_date: float | None = None  # of the newest image file
+        self.image_date: float | None = None  # of the newest snapshot file
         self.directory = DataDirectory(config, files)
         self.snapshots = Snapshots(self.directory.raft, files)
 
     def recover(self) -> Recovered:
-        """Return this member's state, all of it durable; from here on something may be acknowledged.
+        """Return this member's state, all of it durable. From here on the member may acknowledge entries.
 
         Raises:
-            RaftStartError: What is there cannot be read, or is not all of it.
+            RaftStartError: The data cannot be read, or are incomplete.
         """
         directory = self.directory
         with needed_to_start(directory.raft, OSError):
@@ -58,7 +58,7 @@ class Storage:
             if last == FIRST_INDEX and not self.volatile:
                 directory.correct_founders()
             newest = found.entries[-1][2] if found.entries else found.base_term
-            if newest > term:  # killed before the term was stored: nobody was told of it
+            if newest > term:  # the process was killed before it stored the term, so nobody was told of it
                 term, vote = newest, None
             if found.configuration is NOBODY:
                 found = replace(found, configuration=founding(directory.state.members))
@@ -138,14 +138,14 @@ class Storage:
 
 
 def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
-    """Put what the journal holds behind the image. Pure.
+    """Put what the journal holds behind the snapshot. Pure.
 
-    The image may be newer than the journal's first entries (a crash before the journal was trimmed), or newer
-    than all of them; what follows it in the journal stays (D14). A journal that differs from the image at the
-    image's index was replaced by it.
+    The snapshot may be newer than the journal's first entries (a crash before the journal was trimmed), or
+    newer than all of them; what follows it in the journal stays (D14). A journal that differs from the
+    snapshot at the snapshot's index was replaced by it.
 
     Returns:
-        None if entries between image and journal are missing.
+        None if entries between snapshot and journal are missing.
     """
     index, index_term = (image.index, image.term) if image is not None else (FIRST_INDEX, log.FIRST_TERM)
     entries, replaced = replay.entries, False

@@ -7,11 +7,12 @@
     segment    u64   number of the journal's last segment
     size       u64   bytes of its frames
 
-One block holds the value that was synced last; the others take newer values in turn. So a value survives a
-killed process, of a write that was under way only the value before it, and a power cut at least what was
-synced: when the journal is closed, begins a segment, or makes room for zeros. A value is written after the
-frame that it counts, and before that frame is acknowledged: it is never ahead of what the journal holds
-durably under ``fsync``, and after a kill it counts all that was acknowledged.
+One block holds the last synced value; the other two take newer values in turn. So a value survives a killed
+process; a write that was interrupted leaves the value before it. A power cut leaves at least the synced
+value, which is written when the journal is closed, begins a segment, or makes room for zeros.
+
+A value is written after the frame that it counts and before that frame is acknowledged. Under ``fsync`` it is
+therefore never ahead of the durable journal, and after a kill it counts all acknowledged frames.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Position(NamedTuple):
     size: int
 
 
-#: Before anything is known of a journal.
+#: The position before a journal is known.
 UNKNOWN: Final = Position(0, 0)
 
 
@@ -55,7 +56,7 @@ class JournalEnd:
         self._whole = False
 
     def create(self) -> None:
-        """Have the file, with nothing known, durably."""
+        """Create the file durably, with an unknown position."""
         self._replace(UNKNOWN)
 
     def load(self) -> Position:
@@ -78,14 +79,14 @@ class JournalEnd:
         return position
 
     def begin(self, position: Position) -> None:
-        """Keep ``position``, durably, no matter what was kept before; :meth:`save` may follow.
+        """Store ``position`` durably, in place of any former one; :meth:`save` may follow.
 
-        A whole file is written in place, so that a full disk does not keep a member from starting.
+        An undamaged file is written in place, so that a full disk does not keep a member from starting.
         """
         if not self._whole:
             self._replace(position)
         self._file = self._files.open(self.path, write=True)
-        self._file.sync()  # what a killed life has written
+        self._file.sync()  # writes of a killed process
         self.save(position)
         self.sync()
 
@@ -93,7 +94,7 @@ class JournalEnd:
         replace_file(self._files, self.path, [self._encode(position).ljust(BLOCK, b"\0") * _BLOCKS])
 
     def save(self, position: Position) -> None:
-        """Keep ``position``; nothing before :meth:`begin`. A full disk costs nothing: the next one counts."""
+        """Store ``position``; do nothing before :meth:`begin`. A failure on a full disk does no harm."""
         if self._file is not None:
             block = min({*range(_BLOCKS)} - {self._written, self._synced})
             try:
@@ -105,7 +106,7 @@ class JournalEnd:
                 self._written = block
 
     def sync(self) -> None:
-        """Make durable all that was saved."""
+        """Make all saved values durable."""
         if self._file is not None:
             self._file.sync()
             self._synced = self._written

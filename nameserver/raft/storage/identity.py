@@ -1,8 +1,8 @@
 """A member's data directory: locked, and bound to one mode, one identity and one cluster.
 
-``DATA/lock`` is held with flock. ``DATA/identity.json`` says whose directory it is, and never changes. What
-this member is in its cluster changes, and is in ``DATA/raft/standing``; its votes are in ``DATA/raft/vote``.
-Both are replaced in place, so that a full disk does not keep a member from changing them.
+``DATA/lock`` is held with flock. ``DATA/identity.json`` names the owner of the directory, and never changes.
+``DATA/raft/standing`` has the member state, and ``DATA/raft/vote`` the votes. Both are replaced in place, so
+that a full disk does not keep a member from changing them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 VOTE_FORMAT: Final = 1
-#: Fields of a standing, and those that still hold in a life that finds no data.
+#: Fields of a member state, and those that stay valid after a start without data.
 _STANDING: Final = tuple(field.name for field in fields(MemberState))
 _WITHOUT_DATA: Final = ("cluster", "removed")
-#: Room for what is known of some hundred members.
+#: Room for the names and instances of some hundred members.
 _STANDING_SIZE: Final = 64 * 1024
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of identity.json. ``durability`` is memory or journal, which stands for fsync, too."""
+    """Contents of identity.json. ``durability`` is memory, or journal, which also stands for fsync."""
 
     format: int
     mode: str
@@ -55,16 +55,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State(MemberState):
-    """This member's role, and the end of its last life. Kept as JSON, by the names of the fields.
+    """The stored member state, and facts about the last stop. Kept as JSON, by the names of the fields.
 
     Attributes:
-        members: The founders, or those whom this member was started to join; the log knows who takes part.
-        forcing: A new cluster is being made of this member's data (``--force-new-cluster``): incomplete.
-        forced: That was done by the last start. The flag left in place must not do it again and again.
-        boot: The kernel's life in which this directory was written last.
-        synced: All that was acknowledged so far is on the disk: always so under durability ``fsync``, else
-            after a clean stop.
-        end_kept: ``DATA/raft/end`` says where the journal ends; a former program kept none.
+        members: The founders, or the members of the cluster that this one was started to join.
+        forcing: ``--force-new-cluster`` has begun and is not complete.
+        forced: The last start completed it; a flag that was left in place must not repeat it.
+        boot: The kernel's boot id at the last write to this directory.
+        synced: Every acknowledged entry is on the disk: always under durability ``fsync``, else after a clean
+            stop.
+        end_kept: ``DATA/raft/end`` has the journal's end; older programs did not store it.
     """
 
     members: tuple[str, ...]
@@ -92,15 +92,15 @@ def _load(slots: Slots, decode: Callable[[bytes], _Value], what: str) -> _Value:
 
 
 class DataDirectory:
-    """Opened at start, held until :meth:`close`. Blocking.
+    """A data directory, opened at start and held until :meth:`close`. Blocking.
 
     Attributes:
         fresh: The directory was empty until now.
-        doubted: What was not synced before the last stop may be lost: entries that were acknowledged, and
-            pages of the journal in any order.
+        doubted: Data that were not synced before the last stop may be lost: acknowledged entries, and pages
+            of the journal in any order.
 
     Raises:
-        RaftStartError: Somebody else holds it, or it belongs to another mode, member or way of storing.
+        RaftStartError: Another process holds it, or it belongs to another mode, member or durability.
     """
 
     def __init__(self, config: RaftConfig, files: Files = DISK) -> None:
@@ -118,10 +118,10 @@ class DataDirectory:
             self._lock = lock_directory(files, self._root)
             self._claim()
             self._consider_forcing()
-            # A former life may have been killed between a change of names and its sync.
+            # An earlier process may have been killed between a rename and the sync of its directory.
             for directory in (self.raft, self._root):
                 files.sync_directory(directory)
-            with contextlib.suppress(PermissionError):  # it is somebody else's, and was there before
+            with contextlib.suppress(PermissionError):  # it belongs to somebody else, and existed before
                 files.sync_directory(self._root.parent)
         except (DirectoryError, OSError, RaftStartError) as error:
             self.close()
@@ -137,14 +137,14 @@ class DataDirectory:
         self.state = replace(self.state, **changes)
 
     def _store(self, **changes: Any) -> None:
-        """Durable on return."""
+        """Change the state and store it durably."""
         self._change(**changes)
         self._slots.save(msgspec.json.encode(self.state))
 
     def _consider_forcing(self) -> None:
         """Begin a new cluster of this member alone, under another name, so that no former member links to it.
 
-        The log follows, see :meth:`forced`; a start in between begins again here.
+        The log is changed later, see :meth:`forced`; a start in between begins again here.
         """
         config, state = self._config, self.state
         if not config.force_new_cluster and not state.forcing:
@@ -160,14 +160,16 @@ class DataDirectory:
             self._store(members=(config.me,), cluster=cluster, founders={}, removed=False, forcing=True)
 
     def forced(self, *, voter: bool) -> None:
-        """The log names this member alone, durably; without ``voter`` it is empty and will found itself."""
+        """Record that the log names this member alone, durably. Without ``voter`` it is empty and will be
+        founded.
+        """
         if self.state.doubtful:
             logger.warning("new cluster of doubtful data: changes that were acknowledged may be missing")
         self._store(voter=voter, doubtful=False, forcing=False, forced=True)
         logger.warning("new cluster forced me=%s cluster=%s", self._config.me, self.state.cluster)
 
     def _claim(self) -> None:
-        """Read whose directory this is, or make it ours."""
+        """Check that the directory belongs to this member, or claim an empty one."""
         config = self._config
         volatile = config.durability == "memory"
         segments = bool(Journal.segments_in(self._files, self.raft))
@@ -190,7 +192,7 @@ class DataDirectory:
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
                 "have the member added again"
             )
-        if volatile:  # its promises were in memory only: a new life (rule 10)
+        if volatile:  # its promises were in memory: it starts as a new instance (rule 10)
             self._change(instance=secrets.token_hex(16), voter=False, founders={})
             return
         if state.voter and not segments:
@@ -208,7 +210,7 @@ class DataDirectory:
             self.doubt(f"{self.raft / END} is missing: where the journal ended is unknown")
 
     def doubt(self, why: str) -> None:
-        """Let this member not count until it has caught up: it may lack entries that it acknowledged."""
+        """Do not count this member as a voter until it has caught up: it may lack acknowledged entries."""
         if self.state.voter:
             self._change(voter=False, doubtful=True)
             logger.error(
@@ -219,7 +221,7 @@ class DataDirectory:
             )
 
     def _make(self, *, durability: str) -> None:
-        """Begin a directory. Its identity comes last: from then on, a missing file is damage."""
+        """Create the directory. Its identity is written last: from then on, a missing file is damage."""
         config = self._config
         self.state = State(
             members=tuple(sorted(config.peers)),
@@ -254,13 +256,13 @@ class DataDirectory:
         except UNREADABLE as error:
             raise RaftStartError(f"raft: {path} is damaged: {error}") from error
 
-    # ---- votes, no matter the durability of the log
+    # ---- votes, under any durability of the log
 
     def load_vote(self) -> tuple[int, str | None]:
-        """Return the newest term, and whom this member voted for in it.
+        """Return the newest term, and the member that got this member's vote in it, if any.
 
         Raises:
-            RaftStartError: Nobody knows them.
+            RaftStartError: They cannot be read.
         """
         version, term, vote = _load(self._vote, _read_vote, "what this member promised is unknown")
         if version != VOTE_FORMAT:
@@ -271,32 +273,34 @@ class DataDirectory:
         return term, vote
 
     def save_vote(self, term: int, vote: str | None) -> None:
-        """Durable on return; one call at a time."""
+        """Store term and vote, durable on return; one call at a time."""
         self._vote.save(_encode_vote(term, vote))
 
-    # ---- lives
+    # ---- start and stop
 
     def begin(self) -> None:
-        """All that was found is on the disk; from now on something is acknowledged. Durable on return."""
+        """Record the start, durably: all data found are on the disk, and from now on entries are
+        acknowledged.
+        """
         kept = END in self._files.names(self.raft)
         self._store(boot=self._files.boot_id(), synced=self._config.durability == "fsync", end_kept=kept)
         self._begun = True
 
     def end(self) -> None:
-        """All that was acknowledged is on the disk: a clean stop. Durable on return."""
+        """Record a clean stop, durably: every acknowledged entry is on the disk."""
         if self._begun and self._config.durability == "journal":
             self._store(synced=True)
 
-    # ---- standing
+    # ---- member state
 
     @property
     def standing(self) -> MemberState:
         return MemberState(**{name: getattr(self.state, name) for name in _STANDING})
 
     def correct_founders(self) -> None:
-        """Take other peers for the group that is yet to be founded; stored by :meth:`begin`.
+        """Replace the members of a group that is not founded yet; :meth:`begin` stores them.
 
-        Only of a member that never took part, in this group or any other; its log is empty, too.
+        Only for a member that never took part in any group; its log is empty, too.
         """
         state, members = self.state, tuple(sorted(self._config.peers))
         took_part = state.voter or state.founders or state.doubtful or state.forcing or state.forced
@@ -306,11 +310,12 @@ class DataDirectory:
             self._change(members=members, cluster=cluster_id(members))
 
     def become(self, standing: MemberState) -> bool:
-        """Take another standing, which is durable once :meth:`standing_to_save` was; of a member without
-        durable data only what concerns it in another life, too.
+        """Take another member state, which is durable once :meth:`standing_to_save` has run.
+
+        A member without durable data stores only the fields that hold after a restart as well.
 
         Returns:
-            Whether anything was promised by that.
+            Whether the new state makes a promise.
         """
         before = self.state
         outlives = _WITHOUT_DATA if self._config.durability == "memory" else _STANDING
@@ -318,15 +323,15 @@ class DataDirectory:
         return self.state != before
 
     def remember_members(self, members: tuple[str, ...]) -> None:
-        """Remember who takes part, for a member that has no log to tell it after a restart."""
+        """Remember the members, for a member without a log to read them from after a restart."""
         self._change(members=members)
 
     def standing_to_save(self) -> Callable[[], None]:
-        """Return what makes the present standing durable, for a thread; one at a time."""
+        """Return a function that stores the present member state, for a thread; one at a time."""
         return partial(self._slots.save, msgspec.json.encode(self.state))
 
     def abandon(self) -> None:
-        """A first start that came to nothing, before anything was promised, leaves nothing behind."""
+        """Delete the identity if a first start failed before anything was promised."""
         if self.fresh:
             self._files.unlink(self._root / IDENTITY)
             for name in self._files.names(self.raft):
@@ -335,7 +340,7 @@ class DataDirectory:
             self.fresh = False
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory."""
         self._vote.close()
         self._slots.close()
         if self._lock is not None:

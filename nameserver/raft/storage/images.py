@@ -1,17 +1,17 @@
-"""State images on disk: one file each, written aside, synced and renamed, so that a name always means a whole
-image. A file is complete in itself: it can be copied, and restored in another cluster.
+"""Snapshots on disk: one file each. A file is written under another name, synced and renamed, so that a name
+always means a complete snapshot. It can be copied, and restored in another cluster.
 
 Layout, big-endian::
 
     magic          4 bytes  RKSN
     format         u32
-    index          u64      last log index the image covers
+    index          u64      last log index the snapshot covers
     term           u64      its term
-    size           u64      bytes of image
+    size           u64      bytes of snapshot
     crc            u32      CRC-32 of everything else
     members_size   u32
     members        bytes    the configuration in force at index, see members.encode_configuration
-    image          bytes    as the state machine made it
+    snapshot       bytes    as the state machine made it
 
 Format 1, which is still read, had no members.
 """
@@ -37,15 +37,15 @@ _HEAD: Final = struct.Struct(">4sIQQQI")  # up to the checksum
 _CRC_AT: Final = _HEAD.size - 4
 _MEMBERS_AT: Final = _HEAD.size + 4
 _PREFIX: Final = "snapshot-"
-#: Bytes of members that are believed; a configuration is far smaller.
+#: Largest accepted size of the members; a configuration is far smaller.
 _MEMBERS_MAX: Final = 1024 * 1024
-#: Images kept: the newest, and the one before it for transfers that are under way.
+#: Snapshots kept: the newest, and the one before it for transfers that are under way.
 _KEEP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """The place of a snapshot; ``size`` is without the header, which holds ``configuration``."""
+    """The file of a snapshot; ``size`` is without the header, which holds ``configuration``."""
 
     index: int
     term: int
@@ -59,20 +59,20 @@ class SnapshotFile:
 
 
 class Snapshots:
-    """The images of one member. Everything but :attr:`newest` blocks and belongs in one thread."""
+    """The snapshots of one member. All methods block and belong in one thread, except :attr:`newest`."""
 
     def __init__(self, directory: Path, files: Files = DISK) -> None:
         self._directory = directory
         self._files = files
         self.newest: SnapshotFile | None = None
-        # By index: a replaced image stays readable (D20); where the image begins in its file.
+        # By index, with the snapshot's offset in its file. A replaced snapshot stays readable (D20).
         self._open: dict[int, tuple[File, int]] = {}
 
     def recover(self) -> tuple[SnapshotFile, bytes] | None:
-        """Read the newest image and remove unfinished ones.
+        """Read the newest snapshot and remove unfinished ones.
 
         Raises:
-            RaftStartError: The newest image is damaged (D15); an older one would not fit the journal.
+            RaftStartError: The newest snapshot is damaged (D15); an older one would not fit the journal.
         """
         names = self._names()
         for name in names:
@@ -92,7 +92,7 @@ class Snapshots:
         return [name for name in self._files.names(self._directory) if name.startswith(_PREFIX)]
 
     def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        """Write an image durably. It becomes the newest, if it is, and what nobody needs is deleted.
+        """Write a snapshot durably; delete those that are not needed any more.
 
         Raises:
             OSError: Nothing changed.
@@ -111,7 +111,7 @@ class Snapshots:
             self._open.pop(held)[0].close()
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
-        """Return a piece of the image at ``index``; None if it is gone."""
+        """Return a piece of the snapshot at ``index``; None if it is gone."""
         if index not in self._open:
             try:
                 file = self._files.open(self._directory / f"{_PREFIX}{index:020d}")
@@ -127,12 +127,12 @@ class Snapshots:
 
 
 def _image_at(raw: bytes) -> int:
-    """Return the beginning of the snapshot in a file that begins so."""
+    """Return the offset of the state in a snapshot file that begins with ``raw``."""
     return _MEMBERS_AT + int.from_bytes(raw[_HEAD.size : _MEMBERS_AT], "big")
 
 
 def parse(raw: bytes, path: Path) -> tuple[SnapshotFile, bytes]:
-    """Take a file apart: what its header says, and the image.
+    """Split a file into its header's values and the state.
 
     Raises:
         ValueError: It is damaged, of another format, or no snapshot.

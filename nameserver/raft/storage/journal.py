@@ -9,17 +9,17 @@ A frame is what one group commit wrote, so a frame is durable as a whole or not 
 
 The first frame of a segment is its header, with salt 0: format, segment number and salt, u32 each. The salt
 is random, so that nobody can put a valid frame into the payload of another. A frame with a bad checksum is a
-torn tail only if it is in the last segment, no valid frame follows it, and it begins where the journal was
-known to end (``end.py``): then it was never acknowledged, and it is cut. A journal that ends earlier was
-shortened: its member may lack what it acknowledged. Anything else is corruption, and the member refuses to
-start (rule 9).
+torn tail only if three things hold: it is in the last segment, no valid frame follows it, and it begins at
+the known end of the journal (``end.py``). Then it was never acknowledged, and it is cut off. A journal that
+ends earlier was shortened: its member may lack acknowledged entries. Anything else is corruption, and the
+member refuses to start (rule 9).
 
-Segments exist so that the log can be shortened without rewriting it: a snapshot begins a new one, and once
-the image is durable the segments that it covers are deleted.
+Segments exist so that the log can be shortened without rewriting it: a snapshot begins a new segment, and
+once the snapshot is durable the segments that it covers are deleted.
 
-Under durability ``fsync`` the last segment may end in zeros, which were made durable ahead of need: to
-overwrite them changes neither size nor blocks of the file, so a sync does not wait for the file system's own
-journal. Zeros after the last frame of the last segment are its normal end.
+Under durability ``fsync`` the last segment may end in zeros, which are made durable in advance. Overwriting
+them changes neither size nor blocks of the file, so a sync does not wait for the file system's own journal.
+Zeros after the last frame of the last segment are its normal end.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ MARK: Final = b"\xd7RKJ"
 _HEAD: Final = struct.Struct(">4sII")
 _HEADER: Final = struct.Struct(">III")
 HEADER_SIZE: Final = _HEAD.size + _HEADER.size
-#: A frame above this is never written, so a size above it is damage.
+#: Largest frame; a greater size is damage.
 FRAME_SIZE_MAX: Final = 1 << 30
 _PREFIX: Final = "journal-"
 _NAME: Final = re.compile(_PREFIX + "([0-9]+)")
-#: Zeros are written so many at a time, and anew when less than half of it is left: some hundred small frames.
+#: Zeros written at a time, enough for some hundred small frames; more are written when half are used up.
 ZEROS: Final = 256 * 1024
 
 
 class Corrupt(Exception):
-    """Bytes that were once valid are not any more."""
+    """Bytes that were valid once are damaged."""
 
 
 def encode_frame(payload: bytes, salt: int) -> bytes:
@@ -80,7 +80,7 @@ def _checksum(payload: bytes | memoryview, salt: int) -> int:
 
 
 def _frame_at(data: memoryview, start: int, salt: int) -> memoryview | None:
-    """The payload of the valid frame that begins at ``start``, or None."""
+    """Return the payload of the valid frame that begins at ``start``, or None."""
     if len(data) - start < _HEAD.size:
         return None
     mark, size, checksum = _HEAD.unpack_from(data, start)
@@ -92,7 +92,7 @@ def _frame_at(data: memoryview, start: int, salt: int) -> memoryview | None:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A segment taken apart: ``good`` bytes are valid; what follows those is zeros, or a torn tail."""
+    """A segment split into frames: ``good`` bytes are valid, and zeros or a torn tail follow them."""
 
     number: int
     salt: int
@@ -105,8 +105,8 @@ def scan(data: bytes, *, doubted: bool = False) -> Scanned:
     """Split a segment into header and payloads.
 
     Args:
-        doubted: Pages may have reached the disk in any order, or not at all: what follows a bad frame says
-            nothing.
+        doubted: Pages may have reached the disk in any order, or not at all, so that valid frames may
+            follow a bad one.
 
     Raises:
         Corrupt: The header is bad, or a valid frame follows a bad one.
@@ -114,7 +114,7 @@ def scan(data: bytes, *, doubted: bool = False) -> Scanned:
     view = memoryview(data)
     header = _frame_at(view, 0, 0)
     if header is None:
-        if len(data) > HEADER_SIZE:  # it is synced before anything follows it
+        if len(data) > HEADER_SIZE:  # the header is synced before anything follows it
             raise Corrupt("bad header")
         return Scanned(0, 0, [], 0, len(data))
     version = int.from_bytes(header[:4], "big")
@@ -140,7 +140,7 @@ def encode_header(number: int, salt: int) -> bytes:
 
 @dataclass(slots=True)
 class Replay:
-    """The log that a sequence of operations describes."""
+    """The log that a sequence of operations builds."""
 
     base_index: int | None = None  # of the entry before the first; None before anything was read
     base_term: int | None = None
@@ -148,10 +148,10 @@ class Replay:
     commit_index: int = FIRST_INDEX
 
     def apply(self, op: Any) -> None:
-        """Take one operation.
+        """Apply one operation.
 
         Raises:
-            Corrupt: It does not continue what was read before.
+            Corrupt: It does not continue the operations before it.
         """
         match op:
             case [kind, int(index), int(term), bytes(command)] if kind == OP_ENTRY:
@@ -193,11 +193,11 @@ class Journal:
 
     Args:
         directory: Holds nothing but the raft files of this member.
-        sync: Each write returns when it is on the disk (durability ``fsync``). O_DSYNC does what fdatasync
-            after the write would, in one call: the thread waits for the interpreter once less.
+        sync: Each write returns when it is on the disk (durability ``fsync``). O_DSYNC does this in one
+            call instead of two, so the thread waits for the interpreter once less.
 
     Attributes:
-        shortened: Why this journal cannot be all that was written, in words; "" if it can.
+        shortened: Why entries are missing from this journal, in words; "" if none are.
     """
 
     def __init__(self, directory: Path, *, sync: bool, files: Files = DISK) -> None:
@@ -206,9 +206,9 @@ class Journal:
         self._files = files
         self._segments: list[_Segment] = []
         self._file: File | None = None
-        self._size = 0  # of its frames: the next one goes there
-        self._room = 0  # its zeros end here; up to ``_size`` or less, there are none
-        self._no_room_before = 0  # there was no room for zeros: not again before so much is written
+        self._size = 0  # bytes of its frames; the next frame goes there
+        self._room = 0  # end of the zeros; there are none if it is not above ``_size``
+        self._no_room_before = 0  # the disk was full: no new zeros before the frames reach this size
         self._salt = 0
         self._end = JournalEnd(files, directory)
         self.shortened = ""
@@ -217,7 +217,7 @@ class Journal:
 
     @staticmethod
     def segments_in(files: Files, directory: Path) -> list[tuple[int, Path]]:
-        """Number and path of each, in order."""
+        """Return number and path of each segment, in order."""
         found = map(_NAME.fullmatch, files.names(directory))
         return sorted((int(name[1]), directory / name[0]) for name in found if name)
 
@@ -225,8 +225,8 @@ class Journal:
         """Read all segments and open the last one for writing.
 
         Args:
-            doubted: The last segment, which alone may not be synced, may lack any of its pages. It ends
-                before the first that is missing.
+            doubted: The last segment, the only one that may be unsynced, may lack any of its pages. It
+                ends before the first missing one.
 
         Returns:
             The log, and the bytes it takes on the disk.
@@ -268,14 +268,14 @@ class Journal:
         else:
             self._file = self._open(self._segments[-1].path)
             self._cut(good)
-            if good == 0:  # killed while the segment was begun
+            if good == 0:  # killed while it began the segment
                 self._write_header(self._segments[-1].number)
-            # Bytes that a former life wrote without a sync count from now on as durable.
+            # Bytes that an earlier process wrote without a sync count as durable from now on.
             self._file.sync()
         return replay, size_total
 
     def _compare(self, found: Position) -> None:
-        """Notice a journal that ends before the place up to which it was written."""
+        """Notice a journal that ends before its stored end."""
         try:
             kept = self._end.load()
         except Damaged as error:
@@ -288,13 +288,14 @@ class Journal:
             )
 
     def keep_end(self) -> None:
-        """Keep from now on where the journal ends. What was found counts as all of it: a member that may lack
-        something has stored that by now. Durable on return.
+        """Store the journal's end from now on, beginning with the present one. Durable on return.
+
+        A member that may lack entries has recorded that before.
         """
         self._end.begin(self._position)
 
     def mark_end(self) -> None:
-        """Keep where the journal ends now; after each write, before the write is acknowledged."""
+        """Store the journal's end; call it after each write and before the write is acknowledged."""
         self._end.save(self._position)
 
     @property
@@ -335,22 +336,24 @@ class Journal:
         return StorageFull(error.errno, f"{self._directory}: {error.strerror}")
 
     def _cut(self, size: int) -> None:
-        """Nothing follows the first ``size`` bytes; the next frame goes there."""
+        """Cut the file to ``size`` bytes; the next frame goes there."""
         self._writing.truncate(size)
         self._size = self._room = size
 
     @property
     def wants_room(self) -> bool:
-        """Return whether :meth:`make_room` pays, best while nothing waits for a write."""
+        """Return whether :meth:`make_room` is worth its cost while no write waits."""
         return self._sync and self._room - self._size < ZEROS // 2 and self._size >= self._no_room_before
 
     @property
     def out_of_room(self) -> bool:
-        """Return whether it is worth while though writes wait: the next ones are dearer."""
+        """Return whether it is worth its cost although writes wait, because they would be slow without
+        zeros.
+        """
         return self._room - self._size < ZEROS // 16 and self.wants_room
 
     def make_room(self) -> None:
-        """Write zeros ahead of the frames, durably; without room for them frames are appended as ever.
+        """Write zeros after the frames, durably; if the disk is full, frames are appended without them.
 
         Raises:
             OSError: As for :meth:`append`.
@@ -361,21 +364,21 @@ class Journal:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            self._writing.truncate(start)  # others may need it more
+            self._writing.truncate(start)  # others may need the space more
             self._no_room_before = self._size + ZEROS
         else:
             self._room = start + ZEROS
             self._end.sync()
 
     def rotate(self) -> None:
-        """Begin a new segment: what comes now is not covered by the snapshot being made.
+        """Begin a new segment for the entries that the present snapshot does not cover.
 
         Raises:
             StorageFull: The old segment goes on.
         """
         old, old_size, old_salt = self._writing, self._size, self._salt
         try:
-            self._cut(old_size)  # zeros end the last segment only
+            self._cut(old_size)  # only the last segment ends in zeros
             old.sync()  # a later segment must not survive an earlier one
             self._begin(self._segments[-1].number + 1)
         except OSError as error:
@@ -407,7 +410,7 @@ class Journal:
         self._write(encode_header(number, self._salt))
 
     def trim(self, index: int) -> None:
-        """Delete the segments that an image at ``index`` covers; never the one being written."""
+        """Delete segments that a snapshot at ``index`` covers, except the one being written."""
         while len(self._segments) > 1 and self._segments[0].last_index <= index:
             self._files.unlink(self._segments.pop(0).path)
 

@@ -7,9 +7,9 @@ A file of two slots, each in blocks of its own::
     size       u32   bytes of payload
     payload
 
-Both are written for each value, one after the other, each synced before the next: at any instant one of them
-is whole and holds the newest value that anybody was told of. So a slot that cannot be read, torn or rotten,
-costs nothing; two such are damage.
+Both slots are written for each value, one after the other, each synced before the next. So at any time one of
+them is complete and holds the newest value that was reported as stored. One unreadable slot does no harm; two
+are damage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 from routekeeper.nameserver.disk.files import File, Files, replace_file, write_all
 
 _HEAD: Final = struct.Struct(">IQI")
-#: The largest piece that a disk loses at once: two slots never share one.
+#: The largest piece that a disk can lose at once; two slots never share one.
 BLOCK: Final = 4096
 
 
@@ -31,7 +31,7 @@ class Damaged(Exception):
 
 
 class Slots:
-    """Blocking; one call at a time.
+    """The file of one value. Blocking; one call at a time.
 
     Args:
         size: Of a slot, in bytes: whole blocks.
@@ -46,15 +46,15 @@ class Slots:
         self._sequence = 0
 
     def create(self, payload: bytes) -> None:
-        """Have the file, with its first value, durably."""
+        """Create the file durably, with its first value."""
         slot = self._slot(payload).ljust(self._size, b"\0")
         replace_file(self._files, self._path, (slot, slot))
 
     def load(self) -> bytes:
-        """Open the file and return the newest value, of which there are two copies then.
+        """Open the file and return the newest value, after writing it to both slots.
 
         Raises:
-            Damaged: Nobody knows the newest value.
+            Damaged: The newest value cannot be read.
         """
         try:
             self._file = self._files.open(self._path, write=True)
@@ -68,11 +68,11 @@ class Slots:
         if len(found) < 2 or found[0] != found[1]:
             self.save(payload)
         else:
-            self._file.sync()  # a former life may have been killed before it had
+            self._file.sync()  # an earlier process may have been killed before its sync
         return payload
 
     def save(self, payload: bytes) -> None:
-        """Durable on return."""
+        """Store a value durably."""
         slot = self._slot(payload)
         assert self._file is not None
         for at in (0, self._size):

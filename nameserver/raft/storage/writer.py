@@ -1,11 +1,11 @@
-"""The journal's thread, and how the loop learns from it at little cost.
+"""The journal's thread, and the cheap way in which the loop learns of finished writes.
 
-Every write and every sync is the thread's: on a frozen disk even a write into the page cache waits (also with
-RWF_NOWAIT, also when handed to the kernel's AIO), and the loop must not. The loop learns of the end through
-a descriptor that it polls; where something else will wake it anyway, it asks then.
+The thread makes every write and every sync. On a frozen disk even a write into the page cache blocks (also
+with RWF_NOWAIT, and also through the kernel's AIO), and the loop must not block. A descriptor that the loop
+polls reports a finished write. If another event will wake the loop anyway, the loop asks instead.
 
-The thread runs :meth:`Writer.steps`, a generator that says where it waits; its driver waits.
-Here that is a thread; in the simulator it is the virtual time.
+The thread runs :meth:`Writer.steps`, a generator that yields wherever it waits, and the driver waits for it.
+The driver is a thread here, and virtual time in the simulator.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .journal import Journal
 
 logger = logging.getLogger(__name__)
 
-#: Interval at which a write that found the disk full is tried again.
+#: Interval of new tries after a write found the disk full.
 FULL_RETRY_S: Final = 0.5
 
-#: A position and what becomes durable as it; something to call; None to end.
+#: A position with the operations that make it durable; a function to call; or None to end.
 Item: TypeAlias = tuple[int, list[Op]] | Callable[[], None] | None
-#: The steps wait here: for the next item, which is sent to them; until the disk has done what it was given,
-#: which the calls to it have waited for already; or for so many seconds.
+#: The steps yield one of these: to get the next item; or when the disk has finished its work, which the call
+#: has waited for already. Any other value is a number of seconds to wait.
 NEXT_ITEM: Final = None
 DISK: Final = 0.0
 Steps: TypeAlias = Generator[float | None, Item, None]
 
 
 class WriterThread(queue.SimpleQueue[Item]):
-    """A queue, and a thread that runs steps with what is put there."""
+    """A queue, and a thread that runs the steps with the items of the queue."""
 
     def __init__(self) -> None:
         self.closing = threading.Event()
@@ -50,7 +50,7 @@ class WriterThread(queue.SimpleQueue[Item]):
         self._thread.start()
 
     def close(self) -> None:
-        """Have the steps end once all items are done; blocking."""
+        """End the steps once all items are done; blocking."""
         self.closing.set()
         self.put(None)
         self._thread.join()
@@ -65,16 +65,17 @@ class WriterThread(queue.SimpleQueue[Item]):
 
 
 class Writer:
-    """Writes in order. What waits while one write is synced goes together in the next (group commit).
+    """Writes in order. Items that arrive during a sync share the next one (group commit).
 
     Args:
-        done: Called on the thread with the position up to which all is durable, unless the write is silent.
-        failed: Called on the thread, which ends: the process must end.
-        times: Takes how long each write took, its sync included.
+        done: Called on the thread with the position up to which all is durable, unless the write is
+            silent.
+        failed: Called on the thread with the reason; the process must end.
+        times: Records the time of each write with its sync.
 
     Attributes:
         handed: The last position that was handed over.
-        wrote_all: It has ended, and all is written that was handed over.
+        wrote_all: The writer has ended and has written everything that was handed over.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Writer:
     def write(self, position: int, ops: list[Op], *, silent: bool = False) -> None:
         """Hand over what becomes durable as ``position``; ``silent`` if :meth:`ask` is called soon anyway."""
         with self._lock:
-            # All callbacks of the writes under way will be called.
+            # Only then are all callbacks of earlier writes certain to be called.
             self._silent = silent and (self._silent or self.handed == self._written)
             self.handed = position
         self._thread.put((position, ops))
@@ -111,21 +112,21 @@ class Writer:
             return self._written
 
     def trim(self, index: int) -> None:
-        """The journal needs nothing up to ``index`` any more."""
+        """Delete the journal up to ``index``, which nothing needs any more."""
         self._thread.put(lambda: self._journal.trim(index))
 
     def rotate(self) -> None:
-        """Begin another segment, behind all that was handed over."""
+        """Begin another segment after all items that were handed over."""
         self._thread.put(self._rotate)
 
     def close(self) -> None:
-        """Write what is queued and end; blocking."""
+        """Write queued items and end; blocking."""
         self._thread.close()
 
     # ---- on the thread
 
     def steps(self) -> Steps:
-        """Run the thread's steps, in their order."""
+        """Write the queued items in order, as a generator that yields wherever it waits."""
         try:
             item = yield from self._take()
             while item is not None:
@@ -136,7 +137,8 @@ class Writer:
                         ops = ops + more
                     if not (yield from self._append(ops)):
                         return
-                    # First: a kill in between would make a journal without the acknowledged frame look whole.
+                    # Before the frame is acknowledged: else a kill in between would hide that an acknowledged
+                    # frame is missing.
                     self._journal.mark_end()
                     self._tell(position)
                 else:
@@ -160,14 +162,14 @@ class Writer:
             logger.error("journal full: %s; the segment goes on", error.strerror)
 
     def _take(self) -> Generator[float | None, Item, Item]:
-        """Wait for something to do; room is made while there is nothing, or before it is missed."""
+        """Get the next item; make room for zeros while there is none, or before the zeros run out."""
         if self._journal.wants_room and (self._thread.empty() or self._journal.out_of_room):
             self._journal.make_room()
             yield DISK
         return (yield NEXT_ITEM)
 
     def _next(self) -> Item:
-        """Nobody else takes anything from the queue."""
+        """Get an item without waiting. No other thread takes items from the queue."""
         return _nothing if self._thread.empty() else self._thread.get_nowait()
 
     def _tell(self, position: int) -> None:
@@ -178,7 +180,7 @@ class Writer:
             self._done(position)
 
     def _append(self, ops: list[Op]) -> Generator[float | None, Item, bool]:
-        """Write, waiting for room as long as it takes; False if the member closed meanwhile."""
+        """Write, and wait for free space as long as it takes; return False if the member closed meanwhile."""
         said = False
         while True:
             try:
@@ -199,4 +201,4 @@ class Writer:
 
 
 def _nothing() -> None:
-    """Marks an empty queue."""
+    """Mark an empty queue."""

@@ -24,10 +24,13 @@ FOLDERS = ("remoting", "nameserver", "broker", "client", "bench")
 PLANTED = "planted"
 
 
-@pytest.fixture(params=["one package", "five packages", "one package without links"])
-def other(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a copy of this tree, laid out as commits before or after the move, with a planted difference."""
-    tree = tmp_path / "tree"
+@pytest.fixture(scope="module", params=["one package", "five packages", "one package without links"])
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of this tree, laid out as commits before or after the move, with a planted difference.
+
+    Its first program compiles all of it, so the tests of a layout share a copy.
+    """
+    tree = tmp_path_factory.mktemp("other") / "tree"
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "routekeeper").mkdir()

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from routekeeper.bench.micro.raft.brokers import (
+from routekeeper.bench.micro.raft.standing import members_of
+from routekeeper.bench.wires.brokers import (
     JuteBroker,
     RemotingBroker,
     ancestors,
     nodes,
     period_s,
 )
-from routekeeper.bench.micro.raft.jute import JuteSession
-from routekeeper.bench.micro.raft.standing import members_of
-from routekeeper.bench.micro.raft.watchers import HttpWatcher, JuteWatcher
-from routekeeper.bench.micro.raft.wire import Answer, Conversation, WireError
+from routekeeper.bench.wires.jute import JuteSession
+from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher
+from routekeeper.bench.wires.wire import Answer, Conversation, WireError
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import decode_command
 from routekeeper.remoting.frame import split_frame

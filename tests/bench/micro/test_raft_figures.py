@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from routekeeper.bench.micro.raft.figures import paired, percentile, spread, table
+from routekeeper.bench.figures import paired, percentile, spread, table
 from routekeeper.bench.micro.raft.report import tables, targets
 
 
@@ -147,11 +147,10 @@ def test_idle_members_are_added_up_and_what_was_not_counted_is_a_dash(changed: b
         cpu_share=[0.03, 0.01, 0.01],
         resident_mb=[80.0, 70.0, 70.0],
         resident_mb_before=[30.0, 30.0, 30.0],
-        disk_kb_per_s=[0.5, 0.25, 0.25],
     )
     lines = list(tables([idle]))
     head, _, warning = lines[0].partition(", AND ")
     assert head.strip() == "idle, zookeeper, timers: equal: 300 brokers of 10 topics, 20 s, 7.5 heartbeats/s"
     assert bool(warning) == changed
-    assert lines[-1].split() == ["all", "5.00%", "220", "90", "-", "-", "1.00"]
+    assert lines[-1].split() == ["all", "5.00%", "220", "90", "-", "-"]
     assert not list(targets([idle]))  # targets are ours

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from routekeeper.bench.micro.raft.brokers import nodes
+from routekeeper.bench.group import Missing
 from routekeeper.bench.micro.raft.loading import figures_of, load_process, plan_for, run
-from routekeeper.bench.micro.raft.systems import FACTORIES, Missing, System
+from routekeeper.bench.micro.raft.systems import FACTORIES, System
 from routekeeper.bench.micro.raft.timers import SERIES
+from routekeeper.bench.wires.brokers import nodes
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 BROKERS = 4

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from routekeeper.bench.micro.raft.jute import JuteWire
-from routekeeper.bench.micro.raft.remoting_wire import RemotingWire, topic_name, value_of
-from routekeeper.bench.micro.raft.wire import Answer, Wire, WireError
+from routekeeper.bench.wires.jute import JuteWire
+from routekeeper.bench.wires.remoting_wire import RemotingWire, topic_name, value_of
+from routekeeper.bench.wires.wire import Answer, Wire, WireError
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.fields import RegisterBrokerFields

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from kazoo.protocol.serialization import write_buffer as text
 
-from routekeeper.bench.micro.raft.wire import Answer, WireError
 from routekeeper.bench.micro.storm.__main__ import arguments_of
-from routekeeper.bench.micro.storm.bystander import Sample
 from routekeeper.bench.micro.storm.expected import seconds
-from routekeeper.bench.micro.storm.frames import broker_name, make_topics, register_frame, topic_name
-from routekeeper.bench.micro.storm.life import waits
-from routekeeper.bench.micro.storm.rightness import spread
 from routekeeper.bench.micro.storm.rows import ROWS, Sizes, table
-from routekeeper.bench.micro.storm.sessions import Session, encode_nodes, lasting_nodes, nodes_of, slices
+from routekeeper.bench.storm.bystander import Sample
+from routekeeper.bench.storm.frames import broker_name, make_topics, register_frame, topic_name
+from routekeeper.bench.storm.life import waits
+from routekeeper.bench.storm.rightness import spread
+from routekeeper.bench.storm.sessions import Session, encode_nodes, lasting_nodes, nodes_of, slices
+from routekeeper.bench.wires.wire import Answer, WireError
 from routekeeper.nameserver.registration import decode_registration
 from routekeeper.nameserver.types import Answer as Refusal
 from routekeeper.remoting.command import decode_command

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from routekeeper.bench.group import live_bytes
 from routekeeper.bench.micro.load import PLACE, Load, Plan, Run
-from routekeeper.bench.micro.storm import brokers
-from routekeeper.bench.micro.storm.brokers import AGAIN_S, Brokers
-from routekeeper.bench.micro.storm.bystander import Sample
-from routekeeper.bench.micro.storm.life import sampled, until_right, waits
 from routekeeper.bench.micro.storm.rows import Sizes, table
-from routekeeper.bench.micro.storm.servers import live_bytes
+from routekeeper.bench.storm import brokers
+from routekeeper.bench.storm.brokers import AGAIN_S, Brokers
+from routekeeper.bench.storm.bystander import Sample
+from routekeeper.bench.storm.life import sampled, until_right, waits
 from routekeeper.remoting.command import decode_command
 from routekeeper.remoting.frame import FrameDecoder
 

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from routekeeper.bench.group import Missing
 from routekeeper.bench.micro.raft.load import wait_ended
-from routekeeper.bench.micro.raft.systems import MEMBERS, Missing
-from routekeeper.bench.micro.storm.bystander import Sample
-from routekeeper.bench.micro.storm.frames import topic_name
-from routekeeper.bench.micro.storm.life import Life, life_of, waits
-from routekeeper.bench.micro.storm.rightness import ChildrenReader, RouteReader
+from routekeeper.bench.micro.raft.systems import MEMBERS
+from routekeeper.bench.micro.storm.life import Life, life_of
 from routekeeper.bench.micro.storm.servers import factory_of
+from routekeeper.bench.storm.bystander import Sample
+from routekeeper.bench.storm.frames import topic_name
+from routekeeper.bench.storm.life import waits
+from routekeeper.bench.storm.rightness import ChildrenReader, RouteReader
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -39,8 +39,8 @@ LINES: Final = [
         margin=0.5,
     ),
     Line(
-        name="Processor time of a quiet minute",
-        scenario="quiet",
+        name="Processor time when nobody asks",
+        scenario="rest",
         measure="cpu_s_per_min",
         arms=("zookeeper", "independent"),
         unit="s/min",
@@ -52,6 +52,8 @@ ELECTION_S: Final = {"independent": 0.0, "raft": 0.7, "zookeeper": 1.6}
 CLIENTS_S: Final = {"independent": 3.1, "raft": 3.0, "zookeeper": 2.2}
 CPU: Final = {"independent": 0.02, "raft": 0.05, "zookeeper": 0.11}
 MIB: Final = {"independent": 45, "raft": 48, "zookeeper": 190}
+KNOWN_S: Final = {"independent": 0.3, "raft": 0.31, "zookeeper": 0.02}
+NETWORK: Final = {"independent": 30, "raft": 42, "zookeeper": 5}
 
 
 def invented_comparison(
@@ -66,6 +68,7 @@ def invented_comparison(
             _restart(out, arm, series, block, divisor, chance)
             _partition(out, arm, series, block, divisor, chance)
             _quiet(out, arm, series, block, divisor, chance)
+            _rest(out, arm, series, block, divisor, chance)
 
 
 def _took(chance: random.Random) -> float:
@@ -136,6 +139,8 @@ def _partition(
         for index in range(3):
             cut_off = index == 2
             at = (9.0 if cut_off and arm == "independent" else 4.2) + chance.uniform(0.02, 0.3)
+            if cut_off and arm == "independent":
+                run.view(4.4, index=index, unseen=4.38, brokers=[2], version=1)
             if cut_off and arm != "independent":
                 run.view(4.4, "refused", index=index, unseen=4.38)
                 at = 9.5
@@ -153,21 +158,36 @@ def _quiet(out: Path, arm: Arm, series: Series, block: int, divisor: float, chan
         _load(run, chance, 20)
         for index in range(3):
             run.view(0.0, index=index, version=0)
+        for index in range(2):
+            run.view(0.0, observer="client", index=index, version=0)
         for version in range(1, 40):
             at = 0.5 * version
             run.change("t", version, at, at + 0.003)
             for index in range(3):
                 run.view(at + 0.015, index=index, unseen=at, version=version)
+            for index in range(2):
+                known = at + KNOWN_S[arm] * (1 + 0.2 * index)
+                run.view(known, observer="client", index=index, unseen=known, version=version)
         for index in range(3):
             run.view(21.0, "end", index=index)
             for at in (0.0, 20.0):
                 cpu = at * CPU[arm] * chance.uniform(0.9, 1.1)
-                rss = MIB[arm] << 20
-                run.used("nameserver", index, at, cpu, rss_bytes=rss, written_bytes=round(at * 1000))
+                run.used("nameserver", index, at, cpu, rss_bytes=MIB[arm] << 20)
+                syncs = 0 if arm == "independent" else round(10 * at)
+                run.disk(index, at, written_bytes=500 * syncs, syncs=syncs)
         run.used("generator", 0, 0.0, 0.0)
         run.used("generator", 0, 20.0, 4.0)
         run.link("broker-0", "nameserver-0", 0.0, 0, 0)
         run.link("broker-0", "nameserver-0", 20.0, round(1e6 * chance.uniform(0.9, 1.1)), 200_000)
+
+
+def _rest(out: Path, arm: Arm, series: Series, block: int, divisor: float, chance: random.Random) -> None:
+    with _run(out, arm, series, block, divisor, "rest", 2) as run:
+        for at in (0.0, 2.0):
+            for index in range(3):
+                cpu = at * CPU[arm] * chance.uniform(0.3, 0.4)
+                run.used("nameserver", index, at, cpu, rss_bytes=MIB[arm] << 20)
+            run.link("broker-0", "nameserver-0", at, round(at * NETWORK[arm] * chance.uniform(900, 1100)), 0)
 
 
 def _watched(run: PlantedRun) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from routekeeper.bench.plan import CASES, load_plan, seconds_of
+from routekeeper.bench.report import measures
 from routekeeper.bench.report.gold import (
     Bin,
     Cost,
@@ -23,6 +24,7 @@ from routekeeper.bench.report.gold import (
     Recovery,
     VisibleBucket,
 )
+from routekeeper.bench.report.page import page
 from routekeeper.bench.report.silver import Source
 from routekeeper.bench.runfolder import Arm, Timer
 from tests.bench.report.test_misled import a_source
@@ -73,7 +75,6 @@ def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
                         covered_ns=10 * SECOND,
                         cpu_ns=round(SLOWER[arm] * chance.uniform(0.9, 1.1) * SECOND),
                         rss_bytes=round(SLOWER[arm] * 50 * 2**20),
-                        written_bytes=round(SLOWER[arm] * chance.uniform(0.9, 1.1) * 2**20),
                         pids=3,
                         processes=3,
                         busiest=0.2,
@@ -117,6 +118,14 @@ def widest(gold: Gold) -> Gold:
     return replace(gold, recoveries=rows, costs=costs, reasons=reasons)
 
 
+def longest_page(gold: Gold, folder: Path) -> Path:
+    """Write the page with the longest text that each cell can hold."""
+    long = widest(gold)
+    file = folder / "page.html"
+    file.write_text(page(long, measures.values(long)))
+    return file
+
+
 def _fault(
     gold: Gold,
     run: str,
@@ -151,7 +160,9 @@ def _fault(
     if scenario == "partition":
         apart_ns = round(chance.uniform(3.0, 3.3) * SECOND) if arm == "independent" else 0
         gold.disagreements.append(
-            Disagreement(run=run, fault=n, disagree_ns=apart_ns, topics=3, agree_ns=apart_ns // 9)
+            Disagreement(
+                run=run, fault=n, about="brokers", disagree_ns=apart_ns, topics=3, agree_ns=apart_ns // 9
+            )
         )
     gold.fault_costs.append(FaultCost(run=run, fault=n, role="nameserver", cpu_ns=SECOND, started=1))
     for op in OPS:

@@ -117,14 +117,11 @@ class Tab:
 OPEN_FOLDS: Final = "document.querySelectorAll('details').forEach(each => { each.open = true })"
 
 
-def scroll_width(html: str, width: int, scratch: Path) -> int:
+def scroll_width(tab: Tab, file: Path, width: int) -> int:
     """Return how wide the page is, all folds open, on a screen of ``width`` pixels."""
-    file = scratch / "page.html"
-    file.write_text(html)
-    with Tab(scratch) as tab:
-        tab.open(file, width=width)
-        tab.value(OPEN_FOLDS)
-        assert tab.value("innerWidth") == width
-        found = tab.value("document.documentElement.scrollWidth")
+    tab.open(file, width=width)
+    tab.value(OPEN_FOLDS)
+    assert tab.value("innerWidth") == width
+    found = tab.value("document.documentElement.scrollWidth")
     assert isinstance(found, int)
     return found

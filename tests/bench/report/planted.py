@@ -14,8 +14,8 @@ import msgspec
 
 from routekeeper.bench.events import (
     Delivery,
+    DiskSample,
     Event,
-    EventLog,
     Fault,
     LinkSample,
     Operation,
@@ -24,6 +24,7 @@ from routekeeper.bench.events import (
     View,
 )
 from routekeeper.bench.plan import CASES
+from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.runfolder import (
     Arm,
     Line,
@@ -213,6 +214,11 @@ class PlantedRun:
                 **fields,
             )
         )
+
+    def disk(self, index: int, at: float, **fields: Any) -> None:
+        """Bytes and syncs of a nameserver; ``role="machine"`` for the device."""
+        role = fields.pop("role", "nameserver")
+        self.add(DiskSample(role=role, index=index, t_ns=ns(at), **fields))
 
     def link(self, dialler: str, acceptor: str, at: float, forward: int, back: int) -> None:
         self.add(

@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from routekeeper.bench.report import drawing, measures
-from routekeeper.bench.report.blocks import estimate
 from routekeeper.bench.report.gold import Bin, Gold
 from routekeeper.bench.report.page import environment, page
 from tests.bench.report.test_misled import gold_of
@@ -130,31 +129,24 @@ def test_panels_of_a_page_are_aligned_at_the_fault_with_every_run_faint_and_the_
     assert widths["middle"] >= 2 * widths["run"]
 
 
-def test_dots_are_the_blocks_differences_on_one_axis_with_their_range_and_what_would_not_matter() -> None:
-    found = [-0.4, 0.0, 0.1, 0.2, 0.8, math.inf]
-    drawn = drawing.dots(found, estimate(found), unit="s", margin=0.25, what="raft minus independent")
-    assert len(drawn.dots) == 5
-    assert (drawn.off_left, drawn.off_right) == (0, 1)
-    per_second = (drawn.dots[4] - drawn.dots[1]) / 0.8
-    assert drawn.dots[1] == drawn.zero == drawing.WIDTH / 2
-    assert drawn.dots == pytest.approx([drawn.zero + per_second * each for each in found[:5]], abs=0.1)
-    assert drawn.margin is not None
-    assert drawn.margin == pytest.approx(
-        (drawn.zero - 0.25 * per_second, drawn.zero + 0.25 * per_second), abs=0.1
-    )
-    assert drawn.middle == pytest.approx(drawn.zero + 0.15 * per_second, abs=0.1)
-    assert drawn.low == pytest.approx(drawn.dots[0], abs=0.1)
-    assert drawn.high > drawn.dots[4]  # one block has no end
-    assert all(0 <= x <= drawing.WIDTH for x in (*drawn.dots, drawn.low, drawn.high))
+def test_dots_are_the_rounds_of_each_design_on_one_axis_from_nought() -> None:
+    rounds = {"independent": [0.0, 1.0, 2.0], "raft": [4.0, 4.0, math.inf], "zookeeper": []}
+    first, second, third = drawing.strips(rounds, unit="s", what="Registrations")
+    begin, per_second = first.dots[0], (second.dots[0] - first.dots[0]) / 4
+    assert first.dots == pytest.approx([begin, begin + per_second, begin + 2 * per_second], abs=0.1)
+    assert first.middle == pytest.approx(begin + per_second, abs=0.1)
+    assert (len(second.dots), second.endless) == (2, 1)
+    assert (third.dots, third.middle, third.endless) == ([], None, 0)
+    assert all(0 <= x <= drawing.STRIP_WIDTH for x in (*first.dots, *second.dots))
+    assert first.description == "Registrations, independent: median 1 s of 3 rounds"
 
 
-def test_dots_on_the_page_are_as_many_as_blocks() -> None:
-    found = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-    drawn = drawing.dots(found, estimate(found), unit="s", margin=0.2, what="x")
+def test_dots_on_the_page_are_as_many_as_rounds() -> None:
+    (drawn,) = drawing.strips({"raft": [0.5, 0.6, 0.7, math.inf]}, unit="s", what="x")
     macro = environment().from_string(
-        '{% from "macros.html.j2" import dots with context %}{{ dots(drawn, "raft") }}'
+        '{% from "macros.html.j2" import strip with context %}{{ strip(drawn) }}'
     )
-    svg = macro.render(drawn=drawn, main_series="")
-    assert svg.count("<circle") == len(found)
-    assert 'class="margin"' in svg
-    assert 'role="img" aria-label="x: differences of 6 blocks"' in svg
+    svg = macro.render(drawn=drawn, main_timers="")
+    assert svg.count("<circle") == 3
+    assert "1 without end" in svg
+    assert 'role="img" aria-label="x, raft: median 650 ms of 4 rounds"' in svg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from routekeeper.bench.report.gold import Gold
-from routekeeper.bench.report.pipeline import compute
 from tests.bench.report.planted import PlantedRun
 from tests.bench.report.test_planted import text_of_page
 
@@ -68,7 +67,7 @@ def changed(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b'"ok"', b'"no"', 1))
 
 
-def twice(file: Path) -> None:
+def there_twice(file: Path) -> None:
     file.with_name(f"{NAME}.gz").write_bytes(gzip.compress(file.read_bytes()))
 
 
@@ -85,27 +84,39 @@ LEFT_OUT: Final[dict[Callable[[Path], None], str]] = {
     cut_gzip: f"{NAME}.gz has ",
     gone: f"{NAME} is missing",
     changed: f"{NAME} is not what was recorded: its lines have another checksum",
-    twice: f"{NAME} is there twice, compressed and not",
+    there_twice: f"{NAME} is there twice, compressed and not",
     somebody_elses: "its manifest does not list ops-other.jsonl",
 }
 
 
-@pytest.fixture(scope="module")
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture(scope="module")
-def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, said: list[str]) -> Gold:
-    root = tmp_path_factory.mktemp("results [1]")
+def harmed(root: Path) -> None:
+    """Write a run of each kind."""
     for harm in (*USED, *LEFT_OUT):
         with PlantedRun(root, scenario=harm.__name__, listed=True) as run:
             run.fault(5.0, 16.0)
             for number in range(LINES):
                 run.op("lookup", 5.0 + number / 10, 0.001)
         harm(run.folder / NAME)
-    out = str(tmp_path_factory.mktemp("report"))
-    return compute(spark, [str(root)], out, small=True, progress=said.append)
+
+
+@pytest.fixture(scope="module")
+def said(planted: tuple[Gold, list[str]]) -> list[str]:
+    return planted[1]
+
+
+@pytest.fixture(scope="module")
+def gold(planted: tuple[Gold, list[str]]) -> Gold:
+    """The tables of these runs alone."""
+    whole, _ = planted
+    scenarios = {harm.__name__ for harm in (*USED, *LEFT_OUT)}
+    runs = {source.run for source in whole.sources if source.scenario in scenarios}
+    tables = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
+    return Gold(**{name: [row for row in rows if row.run in runs] for name, rows in tables.items()})
+
+
+@pytest.fixture(scope="module")
+def text(gold: Gold) -> str:
+    return text_of_page(gold)
 
 
 @pytest.mark.parametrize("harm", USED, ids=lambda harm: harm.__name__)
@@ -120,13 +131,12 @@ def test_run_whose_events_are_whole_is_used_compressed_or_not(
 
 @pytest.mark.parametrize("harm", LEFT_OUT, ids=lambda harm: harm.__name__)
 def test_run_whose_events_are_not_whole_is_left_out_with_its_reason(
-    gold: Gold, said: list[str], harm: Callable[[Path], None]
+    gold: Gold, text: str, said: list[str], harm: Callable[[Path], None]
 ) -> None:
     (source,) = (source for source in gold.sources if source.scenario == harm.__name__)
     assert source.left_out is not None
     assert source.left_out.startswith(LEFT_OUT[harm])
     assert [row for row in gold.recoveries if row.run == source.run] == []
     assert f"report: left out {source.run}: {source.left_out}" in said
-    page = text_of_page(gold)
-    assert f"{harm.__name__}/1/raft {source.left_out}" in page
-    assert f"{len(USED)} of {len(USED) + len(LEFT_OUT)} runs were used" in page
+    assert f"{harm.__name__}/1/raft {source.left_out}" in text
+    assert f"{len(USED)} of {len(USED) + len(LEFT_OUT)} runs were used" in text

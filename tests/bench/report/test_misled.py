@@ -142,12 +142,9 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
     values = values_of(place, independent=[150.0] * 6, raft=[150.2] * 6)
     table = {row.place: row for row in answers.rows(values)}
     lines = answers.primaries([a_line("quiet", None, "rss_mib", 64)], "equal", values)
-    (chosen,) = (each for each in answers.choices(table, "equal", lines) if each.lines)
-    assert words.choice(chosen) == "mixed between raft and independent: no verdict"
-    assert (
-        words.verdict(lines[0])
-        == "raft higher than independent in 6 of 6 blocks, by less than matters; no verdict"
-    )
+    said = "raft more than independent in all 6 rounds, by less than matters"
+    assert words.verdict(lines[0]) == said
+    assert words.chosen(lines, "raft") == words.chosen(lines, "independent") == []
     judged = next(claim for claim in answers.CLAIMS if claim.letter == "c")
     assert answers.answer(judged, table, "equal", lines).holds == "not shown"
 
@@ -180,7 +177,7 @@ def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
     assert (row.pairs == []) == marked
     named = [a_line("leader-fails", "kill", "announce_again_s", 0.25)]
     (line,) = answers.primaries(named, "equal", values, planned=planned)
-    said = "no verdict: the times of raft are a length that the plan set"
+    said = "unclear: the times of raft are a length that the plan set"
     assert (words.verdict(line) == said) == marked
     if marked:
         assert line.winner is None
@@ -191,7 +188,10 @@ def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None
     """Recoveries below 250 ms are not told from none: a margin of 200 ms lies within what is not seen."""
     place = Place("equal", "leader-fails", "kill", "right_again_s")
     values = values_of(place, independent=[0.0] * 10, raft=[0.21] * 10)
-    for margin, said in ((0.2, "no verdict: differences below 0.25 s do not show"), (0.25, "equivalent")):
+    for margin, said in (
+        (0.2, "unclear: differences below 0.25 s do not show"),
+        (0.25, "raft and independent are equivalent"),
+    ):
         (line,) = answers.primaries(
             [a_line("leader-fails", "kill", "right_again_s", margin)], "equal", values
         )

@@ -23,7 +23,7 @@ from tests.registrations import read_registration
 from tests.waiting import wait_until
 
 COUNT = 10_000
-TOPICS, GROUPS = 18, 225
+TOPIC, TOPICS, GROUPS = 17, 18, 225
 
 
 def topics(count: int) -> list[dict[str, Any]]:
@@ -131,15 +131,28 @@ def announced(request: RemotingCommand) -> set[str]:
     return set(read_registration(request.body, compressed=compressed, version=request.version).topics)
 
 
-def test_a_list_is_answered_once_it_is_registered(
-    start_broker: StartBroker, nameserver: RecordingNameserver
+@pytest.mark.parametrize("code", [TOPICS, TOPIC])
+def test_topics_are_answered_once_they_are_registered(
+    start_broker: StartBroker, nameserver: RecordingNameserver, code: int
 ) -> None:
+    wanted = {item["topicName"] for item in topics(3 if code == TOPICS else 1)}
+    request = RemotingCommand.request(TOPICS, {}, body(TOPICS, topics(3)))
+    if code == TOPIC:
+        queues = {"readQueueNums": "8", "writeQueueNums": "8", "perm": "6", "order": "false"}
+        more = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
+        request = RemotingCommand.request(TOPIC, {"topic": next(iter(wanted))} | queues | more)
     wire = start_broker(namesrv=nameserver.addr).wire()
     nameserver.expect(103)  # the one of the start
-    assert wire.call(TOPICS, body=body(TOPICS, topics(3))).code == 0
-    have = [nameserver.requests.get_nowait() for _ in range(nameserver.requests.qsize())]
-    named = {name for one in have if one.code == 103 for name in announced(one)}
-    assert named >= {item["topicName"] for item in topics(3)}
+    nameserver.answering.clear()
+    changing = wire.send(request)
+    named: set[str] = set()
+    while not named & wanted:  # the next one waits for the answer
+        named |= announced(nameserver.expect(103))
+    same = wire.send(request)  # it changes nothing, so that its answer has nothing to wait for but the disk
+    assert wire.receive().opaque == same, "the first one waits for the nameserver"
+    nameserver.answering.set()
+    answer = wire.receive()
+    assert (answer.opaque, answer.code) == (changing, 0)
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,13 @@ from tests.broker.disks import fill, resize, small_disk
 from tests.broker.server.test_http import Figures, figure, figures, get
 from tests.broker.server.test_sync_flush import Broker, settings, with_broker
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 MIB = 1 << 20
 BODY = bytes(100_000)
 SERVICE_NOT_AVAILABLE = 14
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
-        time.sleep(0.05)
 
 
 def http_of(broker: BrokerProcess) -> str:
@@ -79,12 +72,12 @@ def test_full_disk_is_one_warning_not_ready_and_a_counter_until_there_is_room(
     assert "No space left on device" in text
     assert get(http_of(broker), "/healthz")[0] == 200
     assert figure(metrics(broker), "mqbroker_sends_refused_total", reason="disk_full") == 2
-    until(lambda: bool(lines(broker, "not ready reason=")), "a line says so")
+    wait_until(lambda: bool(lines(broker, "not ready reason=")), "a line says so")
     resize(disk, size_bytes=16 * MIB)
     # Nobody sends: the broker finds out by itself.
-    until(lambda: is_ready(broker), "ready with room")
+    wait_until(lambda: is_ready(broker), "ready with room")
     assert wire.send_message("T", BODY).code == 0
-    until(lambda: bool(lines(broker, "ready again")), "a line says that it is over")
+    wait_until(lambda: bool(lines(broker, "ready again")), "a line says that it is over")
     assert [line.split()[1] for line in lines(broker, "not ready reason=")] == ["WARNING"]
     assert [line.split()[1] for line in lines(broker, "ready again")] == ["WARNING"]
     assert lines(broker, "ready again")[0].endswith("sends_refused=2")
@@ -105,11 +98,11 @@ def test_table_that_cannot_be_written_makes_a_broker_not_ready_until_it_is_writt
     assert status == 503
     assert "No space left on device" in text
     assert figure(metrics(broker), "mqbroker_sends_refused_total", reason="disk_full") >= 1
-    until(lambda: bool(lines(broker, "not ready reason=")), "a line says so")
+    wait_until(lambda: bool(lines(broker, "not ready reason=")), "a line says so")
     filler.unlink()
-    until(lambda: is_ready(broker), "ready with room")
+    wait_until(lambda: is_ready(broker), "ready with room")
     assert wire.send_message("New", b"x").code == 0
-    until(lambda: bool(lines(broker, "ready again")), "a line says that it is over")
+    wait_until(lambda: bool(lines(broker, "ready again")), "a line says that it is over")
     assert len(lines(broker, "not ready reason=")) == len(lines(broker, "ready again")) == 1
     assert broker.stop() == 0
 
@@ -133,12 +126,12 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
         assert (await broker.send(b"x")).code == 0
         answers.clear()
         assert (await broker.send(b"x")).code == 10  # nobody can promise that it survives
-        await asyncio.to_thread(until, lambda: bool(told()), "a line says so")
+        await asyncio.to_thread(wait_until, lambda: bool(told()), "a line says so")
         status, text = await asyncio.to_thread(get, addr, "/readyz")
         assert status == 503
         assert "has not answered" in text
         answers.set()
-        await asyncio.to_thread(until, lambda: len(told()) == 2, "a line says that it is over")
+        await asyncio.to_thread(wait_until, lambda: len(told()) == 2, "a line says that it is over")
         assert await asyncio.to_thread(get, addr, "/readyz") == (200, "ready\n")
 
     monkeypatch.setattr(os, "fdatasync", hung)

@@ -128,7 +128,7 @@ def gathered(state: BrokerState) -> Figures:
     except StopIteration as end:
         samples: Samples = end.value
     hooks = ServerHooks({}, time.monotonic)
-    exposition = encode(samples, disk=(100, 75), requests={}, connections=0, lines_suppressed=0, hooks=hooks)
+    exposition = encode(samples, disk=(100, 75), requests={}, connections={}, lines_suppressed=0, hooks=hooks)
     return figures(exposition.decode())
 
 

@@ -88,6 +88,42 @@ def test_requests_are_timed_by_group_and_answers_counted_by_code(start_broker: S
 
 
 @pytest.mark.slow
+def test_connections_are_counted_by_kind(start_broker: StartBroker) -> None:
+    broker = start_broker("--http", "127.0.0.1:0")
+    addr = broker.ready_line.split("http=")[1]
+
+    def kinds() -> dict[str, float]:
+        found = figures(get(addr, "/metrics")[1])
+        by_kind = {
+            dict(labels)["kind"]: value
+            for (name, labels), value in found.items()
+            if name == "mqbroker_connections_by_kind"
+        }
+        assert figure(found, "mqbroker_connections") == sum(by_kind.values())
+        return by_kind
+
+    assert kinds() == {"consumer": 0, "producer": 0, "client": 0, "other": 0}
+    consumer, producer, both, tool, silent = (broker.wire() for _ in range(5))
+    group = (ConsumerData(group_name="G"),)
+    for number, (wire, beat) in enumerate(
+        (
+            (consumer, HeartbeatData(client_id="c", consumers=group)),
+            (producer, HeartbeatData(client_id="p", producer_groups=("P",))),
+            (both, HeartbeatData(client_id="b", consumers=group, producer_groups=("P",))),
+        )
+    ):
+        assert wire.call(34, body=beat.encode()).code == 0, number
+    assert tool.call(26).code == 0
+    wait_until(lambda: kinds() == {"consumer": 2, "producer": 1, "client": 1, "other": 1}, "all are seen")
+    for wire in (consumer, both):
+        goodbye = {"clientID": "c", "consumerGroup": "G"}
+        assert wire.call(35, goodbye).code == 0
+    assert kinds() == {"consumer": 0, "producer": 2, "client": 2, "other": 1}
+    silent.close()
+    wait_until(lambda: kinds()["other"] == 0, "one that is closed counts no more")
+
+
+@pytest.mark.slow
 def test_a_code_of_a_clients_making_makes_no_series(start_broker: StartBroker) -> None:
     broker = start_broker("--http", "127.0.0.1:0")
     consumer, tool = broker.wire(), broker.wire()

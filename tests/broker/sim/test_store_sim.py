@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -32,19 +32,24 @@ def test_nothing_acknowledged_is_lost_and_nothing_deleted_returns(first: int) ->
             pytest.fail(f"python -m tests.broker.sim {seed} {seed + 1}: {error!r}")
 
 
-def found(**planted: object) -> int | None:
-    for seed in range(300):
+#: Plants that few seeds find, and the seed that found each last.
+LIKELY: Final = {"names of index files": 116, "a journal goes before the file has its changes": 123}
+
+
+def is_found(name: str, **planted: object) -> bool:
+    """Return whether a seed finds a plant; the one that did so last comes first."""
+    for seed in (LIKELY.get(name, 0), *range(300)):
         try:
             Simulation(seed, **planted).run()  # type: ignore[arg-type]
         except Exception:
-            return seed
-    return None
+            return True
+    return False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("forgets", SYNCS.values(), ids=SYNCS)
-def test_missing_sync_is_found_by_a_seed(forgets: Forgets) -> None:
-    assert found(forgets=forgets) is not None
+@pytest.mark.parametrize("name", SYNCS)
+def test_missing_sync_is_found_by_a_seed(name: str) -> None:
+    assert is_found(name, forgets=SYNCS[name])
 
 
 @pytest.mark.slow
@@ -54,9 +59,9 @@ def test_index_files_that_were_not_synced_are_made_again() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-def test_missing_precaution_is_found_by_a_seed(spoil: Callable[[Simulation], None]) -> None:
-    assert found(spoil=spoil) is not None
+@pytest.mark.parametrize("name", SPOILS)
+def test_missing_precaution_is_found_by_a_seed(name: str) -> None:
+    assert is_found(name, spoil=SPOILS[name])
 
 
 # Scripted ----------------------------------------------------------------------------------------

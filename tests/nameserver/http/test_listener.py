@@ -182,7 +182,7 @@ def test_stop_answers_a_blocking_query(tmp_path: Any) -> None:
             await ns.register("b", "T")
             _, route = await ns.get("/v1/topics/T/route")
             query = asyncio.create_task(ns.get(f"/v1/topics/T/route?index={route['index']}&wait=50s"))
-            await until(lambda: len(ns.web_server.reads._waits) == 1)
+            await until(lambda: len(ns.web_server.reads.waits) == 1)
             await ns.web_server.close()
             status, same = await query
             assert (status, same["index"]) == (200, route["index"])

@@ -210,6 +210,31 @@ def test_parameters_that_are_wrong_are_named(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_server_ends_in_the_instant_in_which_the_time_of_a_query_is_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            loop, reads = asyncio.get_running_loop(), ns.web_server.reads
+            asked = asyncio.create_task(ns.get("/v1/topics?index=1&wait=0.3s"))
+            await until(lambda: bool(reads.waits))
+            over = next(iter(reads.waits)).when()
+            assert over is not None
+            ended = loop.create_future()
+
+            def end() -> None:
+                try:
+                    reads.end()
+                except RuntimeError as error:
+                    ended.set_exception(error)
+                else:
+                    ended.set_result(None)
+
+            loop.call_at(over + 1e-9, end)
+            await ended
+            assert (await asked)[0] == 200
+
+    asyncio.run(main())
+
+
 def test_watchers_are_bounded_and_a_place_is_free_once_one_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

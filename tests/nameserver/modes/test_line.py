@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from routekeeper.nameserver.modes.line import ROUNDS_YIELDED_MAX, SLICE_S, UNCHECKED_S, Line
+from routekeeper.nameserver.modes.line import SLICE_S, UNCHECKED_S, Line
 from routekeeper.remoting.steps import Steps
 
 
@@ -15,8 +15,7 @@ class Loop:
         self.now = 0.0
         self.soon: list[Callable[[], None]] = []
         self.done: list[str] = []
-        self.busy = False
-        self.line = Line(clock=lambda: self.now, call_soon=self.soon.append, yields_to=lambda: self.busy)
+        self.line = Line(clock=lambda: self.now, call_soon=self.soon.append)
 
     def work(self, name: str, took_s: float) -> Steps[str]:
         self.now += took_s
@@ -58,27 +57,3 @@ def test_a_round_that_has_come_gives_a_whole_slice_again() -> None:
         if loop.soon:
             loop.come_round()
     assert not len(loop.line)
-
-
-def test_work_waits_while_something_else_is_to_end_first_but_not_for_ever() -> None:
-    loop = Loop()
-    loop.line.run(loop.work("first", SLICE_S), print)
-    loop.line.run(loop.work("second", SLICE_S), print)
-    loop.busy = True
-    for _ in range(ROUNDS_YIELDED_MAX):
-        loop.come_round()
-        assert loop.done == ["first"]
-    loop.come_round()
-    assert loop.done == ["first", "second"]
-
-
-def test_work_goes_on_in_the_round_after_that_has_ended() -> None:
-    loop = Loop()
-    loop.line.run(loop.work("first", SLICE_S), print)
-    for name in "second", "third":
-        loop.line.run(loop.work(name, SLICE_S), print)
-    loop.busy = True
-    loop.come_round()
-    loop.busy = False
-    loop.come_round()
-    assert loop.done == ["first", "second"]

@@ -21,9 +21,8 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
 from routekeeper.remoting.codes import RequestCode, ResponseCode
-from routekeeper.remoting.registration import RegisterBody, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.steps import Steps
+from tests.registrations import body_of, fields_of
 
 _T = TypeVar("_T")
 
@@ -67,25 +66,10 @@ def registration(
     zone: str = "",
     lease_ms: int = 120_000,
 ) -> Request:
-    body = RegisterBody(
-        data_version=DataVersion(counter=counter),
-        topic_configs=tuple(TopicConfig(topic_name=f"t{number}") for number in range(topics)),
-    )
-    ext = {
-        "brokerName": name,
-        "brokerAddr": f"{broker}:1",
-        "clusterName": "c",
-        "brokerId": str(broker_id),
-        "haServerAddr": "h:1",
-        "enableActingMaster": "true",
-        "__ZONE_NAME": zone,
-        "heartbeatTimeoutMillis": str(lease_ms),
-    }
-    return Request(
-        code=RequestCode.REGISTER_BROKER,
-        ext_fields=ext,
-        body=encode_register_body(body, compressed=False, version=479),
-    )
+    body = body_of((f"t{number}" for number in range(topics)), counter=counter)
+    more = {"enableActingMaster": "true", "__ZONE_NAME": zone, "heartbeatTimeoutMillis": str(lease_ms)}
+    fields = fields_of(body, name, f"{broker}:1", cluster="c", broker_id=broker_id, **more)
+    return Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields, body=body)
 
 
 def register(server: Independent, request: Request, over: int = 1) -> Answer:

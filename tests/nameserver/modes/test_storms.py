@@ -26,10 +26,9 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.remoting.codes import RequestCode, ResponseCode
-from routekeeper.remoting.registration import RegisterBody, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig
 from tests.nameserver.modes.test_independent import Recorder
 from tests.nameserver.replicated.group import group_of, run
+from tests.registrations import body_of, fields_of
 
 TOPICS = 40_000
 """Of one registration that takes many slices of work on any machine."""
@@ -37,23 +36,9 @@ TOPICS = 40_000
 
 def registration(number: int, topics: int, *, first: int = 0) -> Request:
     names = (f"orders-{first + at:07d}" for at in range(topics))
-    body = RegisterBody(
-        data_version=DataVersion(timestamp=1, counter=1),
-        topic_configs=tuple(TopicConfig(topic_name=name) for name in names),
-    )
-    return Request(
-        code=RequestCode.REGISTER_BROKER,
-        ext_fields={
-            "brokerName": f"b{number}",
-            "brokerAddr": f"10.0.0.{number}:10911",
-            "clusterName": "c",
-            "brokerId": "0",
-            "haServerAddr": "h:1",
-            "compressed": "true",
-        },
-        body=encode_register_body(body, compressed=True, version=401),
-        version=401,
-    )
+    body = body_of(names, compressed=True, version=401)
+    fields = fields_of(body, f"b{number}", f"10.0.0.{number}:10911", compressed="true")
+    return Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields, body=body, version=401)
 
 
 class Answers:

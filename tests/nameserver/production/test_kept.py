@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from routekeeper.nameserver.production.addresses import addresses_in, url_of, wrong_address
 from routekeeper.nameserver.production.kept import (
     ASKING_MAX,
     BYTES_MAX,
@@ -15,6 +14,7 @@ from routekeeper.nameserver.production.kept import (
     KeptAnswers,
     QuestionLimit,
 )
+from routekeeper.remoting.address_server import addresses_in, url_of, wrong_address
 from routekeeper.remoting.route import TopicRouteData
 
 ROUTE = TopicRouteData()

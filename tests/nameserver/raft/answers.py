@@ -35,7 +35,7 @@ def follower_of(w: Any) -> Engine:
 
 def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **changes: Any) -> Append:
     """Return the leader's next message, with entries of its own term."""
-    log = follower._log
+    log = follower.shared.log
     values: dict[str, Any] = {
         "term": follower.term,
         "seq": 10**6,
@@ -58,9 +58,9 @@ def from_voter(leader: Engine, **changes: Any) -> AppendReply:
         "term": leader.term,
         "seq": 10**6,
         "state": MATCH,
-        "index": leader._log.last_index,
+        "index": leader.shared.log.last_index,
         "learner": False,
         "clock": 0.0,
-        "echo": leader._clock(),
+        "echo": leader.shared.clock(),
     }
     return AppendReply(**(values | changes))

@@ -15,6 +15,7 @@ import uvloop
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.types import RaftConfig
 from tests.ports import free_ports
+from tests.waiting import until
 
 SECRET = b"a secret of a length that will do"
 
@@ -39,12 +40,6 @@ class Machine:
 
     def restored(self, image: bytes | bytearray) -> bytes:
         return bytes(image)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the test has no event to wait for
-            await asyncio.sleep(0.002)
 
 
 def in_seconds(seconds: float) -> float:

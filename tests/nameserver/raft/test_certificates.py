@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -27,13 +28,6 @@ CERTS = Path(__file__).with_name("certs")
 WITHIN_S = 40.0
 DAY_S = 86_400
 GAUGE = re.compile(r"^mqnamesrv_raft_certificate_left_seconds (\S+)$", re.MULTILINE)
-
-
-def until(condition: object, what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @dataclass
@@ -144,14 +138,16 @@ def test_a_certificate_that_ends_soon_is_said_and_a_new_one_is_taken_without_a_r
     files.issue(days=10)
     with member(tmp_path, files.flags) as running:
         assert 9 * DAY_S < running.left_s() <= 10 * DAY_S
-        until(lambda: "raft certificate ends soon" in running.log.read_text(), "a warning at the start")
+        wait_until(lambda: "raft certificate ends soon" in running.log.read_text(), "a warning at the start")
         assert str(tmp_path / "member.pem") in running.log.read_text()
         files.issue(days=200)
-        until(lambda: running.left_s() > 100 * DAY_S, "the new certificate counts")
+        wait_until(lambda: running.left_s() > 100 * DAY_S, "the new certificate counts")
         assert files.served_until(running.raft) > time.time() + 100 * DAY_S
         assert "raft certificate read again" in running.log.read_text()
         (tmp_path / "member.pem").write_text("no certificate")
-        until(lambda: "raft certificate not taken" in running.log.read_text(), "a warning about the file")
+        wait_until(
+            lambda: "raft certificate not taken" in running.log.read_text(), "a warning about the file"
+        )
         assert running.left_s() > 100 * DAY_S
 
 

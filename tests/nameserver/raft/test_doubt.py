@@ -12,7 +12,8 @@ from routekeeper.nameserver.raft.consensus.log import OP_COMMIT
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.storage.journal import HEADER_SIZE, Journal
 from routekeeper.nameserver.raft.types import RaftStartError, Role
-from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
+from tests.nameserver.raft.cluster import Cluster, cluster_of, run
+from tests.waiting import until
 
 
 def cut_power(cluster: Cluster, name: str) -> None:

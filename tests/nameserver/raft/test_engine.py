@@ -23,7 +23,7 @@ def test_a_member_that_is_in_contact_again_says_so(world: Make, name: str) -> No
     assert engine._seen[:1] == (False,)
     told: list[bool] = []
     w[name].changed = lambda: told.append(engine.in_contact())
-    now = engine._clock()
+    now = engine.shared.clock()
     if name == "a":
         engine.receive("b:1", encode(from_voter(engine, echo=now)))
     else:

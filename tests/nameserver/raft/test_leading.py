@@ -24,7 +24,7 @@ def _unanswered(w: Any) -> tuple[Engine, int]:
     index = w.submit("a")
     w.run(0.02)
     leader = w.engine("a")
-    assert leader._log.durable_index == index > leader.commit_index
+    assert leader.shared.log.durable_index == index > leader.commit_index
     return leader, index
 
 
@@ -48,11 +48,11 @@ def test_an_answer_that_is_no_match_of_a_voter_commits_nothing(world: Make, chan
 
 def test_whoever_is_no_member_or_has_not_greeted_commits_nothing(world: Make) -> None:
     leader, index = _unanswered(settled(world))
-    greeting = leader._effects.greeted.pop("b:1")
+    greeting = leader.shared.effects.greeted.pop("b:1")
     with pytest.raises(MessageError, match="before a greeting"):
         leader.receive("b:1", encode(from_voter(leader)))
-    leader._effects.links.add("z:1")
-    leader._effects.greeted["z:1"] = greeting
+    leader.shared.effects.links.add("z:1")
+    leader.shared.effects.greeted["z:1"] = greeting
     leader.receive("z:1", encode(from_voter(leader)))
     assert leader.commit_index < index
 
@@ -83,7 +83,7 @@ def test_an_answer_that_ends_the_transfer_of_an_image_has_the_rest_sent(world: M
     leader, index = _unanswered(w)
     progress = leader.leading.progress["b:1"]
     progress.transfer, progress.next = (
-        Transfer(index - 1, leader.term, 10, b"", moved_at=leader._clock()),
+        Transfer(index - 1, leader.term, 10, b"", moved_at=leader.shared.clock()),
         index,
     )
     w.log.clear()

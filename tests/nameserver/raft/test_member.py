@@ -15,7 +15,8 @@ from routekeeper.nameserver.disk.files import DISK
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.journal import Journal
 from routekeeper.nameserver.raft.types import Durability, RaftConfig, RaftStartError, Role, StopMember
-from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run, until
+from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run
+from tests.waiting import until
 
 
 @pytest.mark.slow

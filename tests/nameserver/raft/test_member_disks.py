@@ -21,7 +21,8 @@ from routekeeper.nameserver.disk.files import File, Files
 from routekeeper.nameserver.raft.node import member as node_member
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader
-from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
+from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
+from tests.waiting import until
 
 #: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
 _ALONE = """

@@ -22,7 +22,8 @@ from routekeeper.nameserver.raft.node import recovery
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.journal import Journal, Replay
 from routekeeper.nameserver.raft.types import RaftStartError
-from tests.nameserver.raft.cluster import Machine, cluster_of, in_seconds, run, until
+from tests.nameserver.raft.cluster import Machine, cluster_of, in_seconds, run
+from tests.waiting import until
 
 
 def test_d21_a_large_message_leaves_whole_without_another_send(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from routekeeper.nameserver.raft.types import (
     RaftStartError,
     Role,
 )
-from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
+from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
 from tests.ports import free_ports
+from tests.waiting import until
 
 
 @pytest.mark.slow

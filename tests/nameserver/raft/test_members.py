@@ -197,7 +197,7 @@ def test_d36_a_configuration_comes_back_from_a_snapshot(world: Make) -> None:
         assert w[name].disk.images
         w.crash(w[name])
     w.start()
-    assert all(w.engine(name)._log.base_index > 20 for name in "abcd")
+    assert all(w.engine(name).shared.log.base_index > 20 for name in "abcd")
     assert {w.engine(name).voters for name in "abcd"} == {("a:1", "b:1", "c:1", "d:1")}
     w.crash(w["a"])
     w.crash(w["b"])
@@ -238,7 +238,7 @@ def test_a_configuration_that_is_truncated_gives_way_to_the_former_one(world: Ma
     w.submit()
     w.heal()
     w.settle()
-    assert old._log.term_at(index) == old.term
+    assert old.shared.log.term_at(index) == old.term
     assert {w.engine(n).members for n in "abc"} == {("a:1", "b:1", "c:1")}
     w.crash(w["a"])
     w.start("a")
@@ -466,16 +466,16 @@ def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_not
     w.submit()
     w.settle()
     follower = w.engine("b")
-    last = follower._log.last_index
+    last = follower.shared.log.last_index
     state = list(w["b"].machine.applied)
     entry = (follower.term, CONFIGURATION + b"\x93\x09\x90\x90")
-    log = follower._log
+    log = follower.shared.log
     message = Append(
         follower.term, 10**6, 0, last, log.term_at(last), [entry], last + 1, True, 0.0, None, None
     )
     follower.receive(leader.name, encode(message))
     assert "configuration of format 9" in w["b"].stopped
-    assert follower._log.last_index == last
+    assert follower.shared.log.last_index == last
     w.crash(w["b"])
     w.start("b")
     w.settle()

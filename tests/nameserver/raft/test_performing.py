@@ -8,8 +8,9 @@ import pytest
 
 from routekeeper.nameserver.raft.node import member as node_member
 from routekeeper.nameserver.raft.node.member import HELD_MAX, RaftMember
-from tests.nameserver.raft.cluster import cluster_of, run, until
+from tests.nameserver.raft.cluster import cluster_of, run
 from tests.nameserver.raft.test_member_disks import Still
+from tests.waiting import until
 
 
 @pytest.mark.slow

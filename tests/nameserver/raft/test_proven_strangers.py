@@ -19,7 +19,8 @@ from routekeeper.nameserver.raft.links.auth import NONCE_SIZE, Credentials, Hand
 from routekeeper.nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.storage.identity import State
-from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
+from tests.nameserver.raft.cluster import Cluster, cluster_of, run
+from tests.waiting import until
 
 
 class Stranger:

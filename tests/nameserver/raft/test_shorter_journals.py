@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
+from tests.nameserver.raft.cluster import Cluster, cluster_of, run
+from tests.waiting import until
 
 DURABILITIES = pytest.mark.parametrize("durability", ["journal", "fsync"])
 MARK = b"\xd7RKJ"

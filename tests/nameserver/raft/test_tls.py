@@ -21,6 +21,7 @@ from routekeeper.nameserver.raft.links.transport import APPLICATION, RAFT, STRAN
 from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 from tests.ports import free_ports
+from tests.waiting import until
 
 CERTS = Path(__file__).with_name("certs")
 SECRET = b"a secret of some length"
@@ -180,12 +181,6 @@ def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.LESSER_DIALS_AFTER_S", 600.0)
 
 
-async def _until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the test has no event to wait for
-            await asyncio.sleep(0.002)
-
-
 def _run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(30):
@@ -243,14 +238,14 @@ def test_members_with_certificates_of_their_addresses_talk(
     async def scenario() -> None:
         tls = _contexts(certificate, me=f"{host}:1")
         async with _Pair(tls, tls, host=host, secrets=(secret, secret)).up() as pair:
-            await _until(lambda: pair.linked)
+            await until(lambda: pair.linked)
             large = os.urandom(FRAME_MAX - 100)
             for here, there in ((0, 1), (1, 0)):
                 for i in range(20):
                     kind = RAFT if i % 2 else APPLICATION
                     assert pair.transports[here].send(pair.names[there], kind, b"%d" % i)
                 assert pair.transports[here].send(pair.names[there], RAFT, large)
-            await _until(lambda: all(len(owner.order) == 21 for owner in pair.owners))
+            await until(lambda: all(len(owner.order) == 21 for owner in pair.owners))
             for owner in pair.owners:
                 assert owner.order == [*(b"%d" % i for i in range(20)), large]
 
@@ -313,7 +308,7 @@ def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
     async def scenario() -> None:
         with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with _Pair(_forged(accept), _forged(dial)).up() as pair:
-                await _until(lambda: len(caplog.records) >= 2)
+                await until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.5)  # several more attempts, of which nothing new can be said
                 assert not any(owner.linked for owner in pair.owners)
                 # Before the end: closing in the middle of an attempt is said as what it is.
@@ -334,7 +329,7 @@ def test_a_member_without_tls_is_told_that_the_other_has_it(
         pair = _Pair(None, tls) if who == "acceptor" else _Pair(tls, None)
         with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with pair.up():
-                await _until(lambda: len(caplog.records) >= 2)
+                await until(lambda: len(caplog.records) >= 2)
         text = caplog.text
         if who == "acceptor":
             expected = ("it speaks TLS, which this member is not set up for", "it ended the TLS handshake")
@@ -353,7 +348,7 @@ def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCa
         secrets = (SECRET, b"another secret, as long")
         with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with _Pair(contexts, contexts, secrets=secrets).up() as pair:
-                await _until(lambda: len(caplog.records) >= 2)
+                await until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.3)
                 assert not any(owner.linked for owner in pair.owners)
                 said = [record.getMessage() for record in caplog.records]  # closing says something else
@@ -380,7 +375,7 @@ def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
     async def scenario() -> None:
         tls = _contexts("member")
         async with _Pair(tls, tls).up() as pair:
-            await _until(lambda: pair.linked)
+            await until(lambda: pair.linked)
             host, _, port = pair.names[0].rpartition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(attack)
@@ -388,7 +383,7 @@ def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
                 await asyncio.wait_for(reader.read(), 20.0)  # an alert at most, then the end
             writer.close()
             assert pair.transports[1].send(pair.names[0], RAFT, b"still here")
-            await _until(lambda: pair.owners[0].order == [b"still here"])
+            await until(lambda: pair.owners[0].order == [b"still here"])
             assert pair.linked
 
     _run(scenario)
@@ -421,7 +416,7 @@ def test_members_find_each_other_again_while_strangers_begin_handshakes() -> Non
         hello = recorded.pending()
         loop = asyncio.get_running_loop()
         async with _Pair(tls, tls).up() as pair:
-            await _until(lambda: pair.linked)
+            await until(lambda: pair.linked)
             host, port = pair.names[0].rsplit(":", 1)
             held: list[socket.socket] = []
             answered = 0
@@ -445,8 +440,8 @@ def test_members_find_each_other_again_while_strangers_begin_handshakes() -> Non
             try:
                 for _ in range(3):
                     pair.transports[0].drop(pair.names[1])
-                    await _until(lambda: not pair.linked)
-                    await _until(lambda: pair.linked)
+                    await until(lambda: not pair.linked)
+                    await until(lambda: pair.linked)
                 await flooding
                 assert answered <= allowed()
                 assert answered < len(held)

@@ -35,6 +35,7 @@ from routekeeper.nameserver.raft.links.transport import (
 )
 from routekeeper.nameserver.raft.types import RaftStartError
 from tests.ports import free_ports
+from tests.waiting import until
 
 SECRET = b"a secret of some length"
 FRAME_MAX = 100_000
@@ -171,12 +172,6 @@ class _Owner:
         self.order.append(data)
 
 
-async def _until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the test has no event to wait for
-            await asyncio.sleep(0.002)
-
-
 @contextlib.asynccontextmanager
 async def _transport(
     me: str = "a:1", *, secret: bytes | None = SECRET
@@ -245,7 +240,7 @@ def test_messages_of_a_proven_peer_arrive_in_order() -> None:
         async with _transport() as (_, owner, port):
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             frames = b""
             for i in range(50):
                 body = peer.sealed(RAFT if i % 2 else APPLICATION, b"%d" % i * 200)
@@ -254,10 +249,10 @@ def test_messages_of_a_proven_peer_arrive_in_order() -> None:
                 peer.writer.write(frames[at : at + 7])
                 if at % 700 == 0:
                     await peer.writer.drain()
-            await _until(lambda: len(owner.order) == 50)
+            await until(lambda: len(owner.order) == 50)
             assert owner.order == [b"%d" % i * 200 for i in range(50)]
             peer.writer.close()
-            await _until(lambda: owner.linked["b:1"] == 0)
+            await until(lambda: owner.linked["b:1"] == 0)
 
     _run(scenario)
 
@@ -287,7 +282,7 @@ def test_a_stranger_s_bytes_close_its_connection_and_nothing_else(
                 assert await stranger.closed(4.5)
             assert len([r for r in caplog.records if "raft link closed" in r.getMessage()]) == 1
             good.frame(good.sealed(RAFT, b"still here"))
-            await _until(lambda: owner.messages == [("b:1", b"still here")])
+            await until(lambda: owner.messages == [("b:1", b"still here")])
             assert owner.linked == {"b:1": 1}
             good.writer.close()
 
@@ -326,7 +321,7 @@ def test_strangers_leave_the_log_lines_about_members_alone(
                 for times in (1, 2):
                     peer = await _Raw.connect(port)
                     await peer.prove()
-                    await _until(lambda: owner.linked.get("b:1") == 1)
+                    await until(lambda: owner.linked.get("b:1") == 1)
                     peer.frame(b"not sealed, and long enough to be a frame")
                     assert await peer.closed()
                     lines = [r.getMessage() for r in caplog.records if "raft link closed" in r.getMessage()]
@@ -388,10 +383,10 @@ def test_a_flood_of_strangers_is_bounded_and_does_not_keep_a_member_out() -> Non
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
             strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX * 3)]
-            await _until(lambda: len(transport._accepted()) <= UNPROVEN_MAX)
+            await until(lambda: len(transport._accepted()) <= UNPROVEN_MAX)
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             assert len(transport._accepted()) <= UNPROVEN_MAX
             for raw in (*strangers, peer):
                 raw.writer.close()
@@ -407,7 +402,7 @@ def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
         async with _transport() as (_, owner, port):
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             good = peer.sealed(RAFT, b"good")
             match how:
                 case "wrong mac":
@@ -448,14 +443,14 @@ def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
             owner.raft_message = keep  # type: ignore[method-assign]
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             for text in (b"first", b"second"):
                 peer.frame(peer.sealed(RAFT, text))
-                await _until(lambda text=text: owner.messages[-1:] == [("b:1", text)])  # type: ignore[misc]
+                await until(lambda text=text: owner.messages[-1:] == [("b:1", text)])  # type: ignore[misc]
             assert owner.linked == {"b:1": 1}
             assert [bytes(view) for view in held] == [b"first", b"second"]
             peer.writer.close()
-            await _until(lambda: owner.linked["b:1"] == 0)
+            await until(lambda: owner.linked["b:1"] == 0)
 
     _run(scenario)
 
@@ -471,7 +466,7 @@ def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
             recorded = [former.sealed(RAFT, b"first"), former.sealed(RAFT, b"second")]
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1 and not former.reader.at_eof())
+            await until(lambda: owner.linked.get("b:1") == 1 and not former.reader.at_eof())
             match how:
                 case "of another session":
                     peer.frame(recorded[0])
@@ -514,7 +509,7 @@ def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
         async with _transport() as (transport, owner, port):
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             link = transport._links["b:1"]
             for _ in range(200):
                 peer.frame(peer.sealed(PING, os.urandom(FRAME_MAX // 2)))
@@ -538,7 +533,7 @@ def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(secr
         async with _transport(secret=SECRET) as (_, owner, port):
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX + 10)]
             for stranger in strangers:
                 handshake = Handshake(
@@ -554,7 +549,7 @@ def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(secr
             for stranger in strangers:
                 assert await stranger.closed()
             peer.frame(peer.sealed(RAFT, b"still here"))
-            await _until(lambda: owner.messages == [("b:1", b"still here")])
+            await until(lambda: owner.messages == [("b:1", b"still here")])
             assert owner.linked == {"b:1": 1}
             peer.writer.close()
 
@@ -575,9 +570,9 @@ def test_recorded_frames_of_a_real_session_open_nothing_later() -> None:
             peer.frame = record  # type: ignore[method-assign]
             await peer.prove()
             peer.frame(peer.sealed(RAFT, b"once"))
-            await _until(lambda: len(owner.messages) == 1)
+            await until(lambda: len(owner.messages) == 1)
             peer.writer.close()
-            await _until(lambda: owner.linked["b:1"] == 0)
+            await until(lambda: owner.linked["b:1"] == 0)
             again = await _Raw.connect(port)
             for frame in recorded:
                 again.frame(frame)
@@ -605,14 +600,14 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
         await transports[1].listen("127.0.0.1:0")
         for transport in transports:
             await transport.go()
-        await _until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(names[0]) == 1)
+        await until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(names[0]) == 1)
         assert transports[0].send("z:1", RAFT, b"down")
         assert transports[1].send(names[0], APPLICATION, b"up")
-        await _until(lambda: owners[1].order == [b"down"] and owners[0].order == [b"up"])
+        await until(lambda: owners[1].order == [b"down"] and owners[0].order == [b"up"])
         transports[0].drop("z:1")
-        await _until(lambda: owners[1].linked[names[0]] == 0)
+        await until(lambda: owners[1].linked[names[0]] == 0)
         assert not transports[0].send("z:1", RAFT, b"lost")
-        await _until(lambda: owners[0].linked["z:1"] == 1 and owners[1].linked[names[0]] == 1)
+        await until(lambda: owners[0].linked["z:1"] == 1 and owners[1].linked[names[0]] == 1)
         for transport in transports:
             await transport.close()
         assert owners[0].linked["z:1"] == 0
@@ -646,12 +641,12 @@ def test_a_second_connection_of_a_member_replaces_the_first() -> None:
         async with _transport() as (_, owner, port):
             first = await _Raw.connect(port)
             await first.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             second = await _Raw.connect(port)
             await second.prove()
             assert await first.closed()
             second.frame(second.sealed(RAFT, b"new"))
-            await _until(lambda: owner.messages == [("b:1", b"new")])
+            await until(lambda: owner.messages == [("b:1", b"new")])
             assert owner.linked == {"b:1": 1}
             second.writer.close()
 
@@ -663,7 +658,7 @@ def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
         async with _transport() as (transport, owner, port):
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             payload = bytes(90_000)
             sent = 0
             while transport.send("b:1", APPLICATION, payload):
@@ -673,7 +668,7 @@ def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
             while transport.send("b:1", RAFT, payload):
                 sent += len(payload)
                 assert sent < 128 * 1024 * 1024
-            await _until(lambda: owner.linked["b:1"] == 0)  # the link goes instead
+            await until(lambda: owner.linked["b:1"] == 0)  # the link goes instead
             peer.writer.close()
 
     _run(scenario)
@@ -737,7 +732,7 @@ def test_without_a_secret_loopback_members_still_name_themselves() -> None:
             peer = await _Raw.connect(port)
             await peer.prove(secret=None)
             peer.frame(peer.sealed(RAFT, b"plain"))
-            await _until(lambda: owner.messages == [("b:1", b"plain")])
+            await until(lambda: owner.messages == [("b:1", b"plain")])
             peer.writer.close()
 
     _run(scenario)
@@ -769,7 +764,7 @@ def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
             peer = await _Raw.connect(port)
             with contextlib.closing(peer.writer):
                 await peer.prove()
-                await _until(lambda: owner.linked.get("b:1") == 1)
+                await until(lambda: owner.linked.get("b:1") == 1)
                 transport.frame_size_max = 16_000_000
                 payload = os.urandom(12_000_000)  # above what the sockets hold
                 assert transport.send("b:1", APPLICATION, payload)
@@ -801,10 +796,10 @@ def test_d24_the_first_message_after_a_silence_arrives(
             two.use_credentials(Credentials(me="z:1", members=members, cluster="c1", secret=SECRET))
             await one.go()
             await two.go()
-            await _until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(name) == 1)
+            await until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(name) == 1)
             await asyncio.sleep(2 * SILENT_CHECKS_MAX * check_s)  # neither has anything to say
             assert one.send("z:1", RAFT, b"a vote is asked for")
-            await _until(lambda: owners[1].order == [b"a vote is asked for"])
+            await until(lambda: owners[1].order == [b"a vote is asked for"])
 
     _run_for(scenario, patience_s)
 
@@ -890,7 +885,7 @@ def test_a_message_above_the_limit_is_refused_at_its_sender_and_the_link_stays()
         async with _transport() as (transport, owner, port):
             peer = await _Raw.connect(port)
             await peer.prove()
-            await _until(lambda: owner.linked.get("b:1") == 1)
+            await until(lambda: owner.linked.get("b:1") == 1)
             for kind in (RAFT, APPLICATION):
                 assert not transport.send("b:1", kind, bytes(FRAME_MAX))
             assert transport.send("b:1", APPLICATION, b"short")
@@ -921,11 +916,11 @@ def test_strangers_do_not_push_out_what_this_member_dials() -> None:
         bound = await transport.listen("127.0.0.1:0")
         await transport.go()
         try:
-            await _until(lambda: len(transport._open) == 1)
+            await until(lambda: len(transport._open) == 1)
             (dialled,) = transport._open
             port = int(bound.rpartition(":")[2])
             strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX * 2)]
-            await _until(lambda: 0 < len(transport._accepted()) <= UNPROVEN_MAX)
+            await until(lambda: 0 < len(transport._accepted()) <= UNPROVEN_MAX)
             assert not dialled.ended.done()
             assert not dialled._closed
             for raw in strangers:
@@ -941,7 +936,7 @@ def test_one_host_of_strangers_holds_few_places() -> None:
         async with _transport() as (transport, _, port):
             first = await _from("127.0.0.3", port)
             flood = [await _from("127.0.0.2", port) for _ in range(UNPROVEN_MAX + 10)]
-            await _until(lambda: len(transport._accepted()) == UNPROVEN_PER_ADDRESS + 1)
+            await until(lambda: len(transport._accepted()) == UNPROVEN_PER_ADDRESS + 1)
             assert "127.0.0.3" in {link.host for link in transport._accepted()}
             for raw in (first, *flood):
                 raw.writer.close()
@@ -959,7 +954,7 @@ def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.Mo
             flood = [await _from(host, port) for host in hosts for _ in range(of_each)]
             too_many = len(flood) - UNPROVEN_MAX
             assert too_many > 0
-            await _until(lambda: sum(raw.reader.at_eof() for raw in flood) == too_many)
+            await until(lambda: sum(raw.reader.at_eof() for raw in flood) == too_many)
             assert len(transport._accepted()) == UNPROVEN_MAX
             assert {link.host for link in transport._accepted()} == set(hosts)
             for raw in flood:
@@ -1000,10 +995,10 @@ def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> 
         holding = asyncio.ensure_future(hold())
         try:
             for _ in range(2):
-                await _until(lambda: all(1 in owner.linked.values() for owner in owners))
-                await _until(lambda: all(len(one._accepted()) > UNPROVEN_MAX // 2 for one in members))
+                await until(lambda: all(1 in owner.linked.values() for owner in owners))
+                await until(lambda: all(len(one._accepted()) > UNPROVEN_MAX // 2 for one in members))
                 members[0].drop(names[1])
-                await _until(lambda: 0 in owners[0].linked.values())
+                await until(lambda: 0 in owners[0].linked.values())
         finally:
             holding.cancel()
             await asyncio.wait([holding])

@@ -108,13 +108,13 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
     sent: list[str] = []
     deadline = engine.shared.library.election_deadline
     w.block(("a", "b"))  # what the leader says comes late
-    send = engine._effects.send
+    send = engine.shared.effects.send
 
     def noted(peer: str, m: Message) -> bool:
         sent.append(type(m).__name__)
         return bool(send(peer, m))
 
-    engine._effects.send = noted
+    engine.shared.effects.send = noted
     w.run(deadline - follower.offset - w.now + PERIOD / 10)
     assert w.now + follower.offset > deadline
     assert "PreVote" not in sent
@@ -137,13 +137,13 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
         return bool(send(peer, data))
 
     voter.send = noted
-    w.now += TIMEOUT_S + 0.02  # nothing runs for so long; then the question comes first
-    engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
+    w.clock.skip(TIMEOUT_S + 0.02)  # nothing runs for so long; then the question comes first
+    engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
     assert sent == []
     # Without a gap the same silence would have been the leader's.
     engine.shared.watch.listening_until = -1.0
     engine.shared.heard -= TIMEOUT_S
-    engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
+    engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
     assert sent == ["b:1"]
     assert leader.engine.leads
 
@@ -154,7 +154,7 @@ def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world:
     engine = leader.engine
     for _ in range(LISTEN_MAX + 2):
         w.run(0.5)
-        w.now += 5 * TIMEOUT_S
+        w.clock.skip(5 * TIMEOUT_S)
         engine.step()
         assert engine.leads
     for name in ("b", "c"):
@@ -190,7 +190,7 @@ def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) ->
     written: list[int] = []
     leader.write = lambda position, ops: written.append(position)
     assert w.submit() is not None
-    w.now += 5.0
+    w.clock.skip(5.0)
     leader.engine.step()  # the timer is due before the thread's word is read
     assert leader.engine.leads
     assert leader.engine.status()["storage_stalls"] == 0
@@ -209,7 +209,7 @@ def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> N
         w[name].paused_until = w.now + 60.0
     looks = 0
     while leader.engine.leads:
-        w.now += 2 * TIMEOUT_S
+        w.clock.skip(2 * TIMEOUT_S)
         leader.engine.step()
         looks += 1
         assert looks < 10
@@ -226,7 +226,7 @@ def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
         w[name].paused_until = w.now + 60.0
     looks = 0
     while follower.engine.leader is not None:
-        w.now += 2 * TIMEOUT_S
+        w.clock.skip(2 * TIMEOUT_S)
         follower.engine.step()
         looks += 1
         assert looks < 16
@@ -290,10 +290,12 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         for engine in engines:  # neither asks on its own while the links end
             engine.shared.library.election_deadline = math.inf
             engine.shared.rng.uniform = lambda least, most: 9.0
-        assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._effects.links for name in ("b", "c")))
+        assert w.run(
+            1.0, lambda w=w: not any("a:1" in w.engine(name).shared.effects.links for name in ("b", "c"))
+        )
         for engine, name in zip(engines, ("b", "c"), strict=True):
             del engine.shared.rng.uniform
-            soon = engine._clock() + PERIOD / 5
+            soon = engine.shared.clock() + PERIOD / 5
             engine.shared.library.election_deadline = engine.shared.last_look_at = soon
             w[name].arm()
         before = sum(engine.elections.count for engine in engines)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from routekeeper.nameserver.raft.consensus.log import OP_ENTRY, REGULAR, Op
 from routekeeper.nameserver.raft.storage.end import JournalEnd
 from routekeeper.nameserver.raft.storage.journal import Journal
 from routekeeper.nameserver.raft.storage.writer import Writer
+from tests.waiting import wait_until
 
 LONG_S = 20.0
 
@@ -68,17 +68,10 @@ def running(tmp_path: Path) -> Iterator[Running]:
     running.disk.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_everything_is_told_in_order_and_is_in_the_journal(running: Running, tmp_path: Path) -> None:
     for _ in range(200):
         running.write()
-    until(lambda: running.told[-1:] == [200])
+    wait_until(lambda: running.told[-1:] == [200], "all is told")
     assert running.told == sorted(set(running.told))
     reader = Journal(tmp_path, sync=False)
     replay, _ = reader.recover()
@@ -93,7 +86,7 @@ def test_what_waits_while_the_disk_stands_still_goes_together(running: Running) 
     for _ in range(10):
         running.write()
     running.disk.moves.set()
-    until(lambda: running.told[-1:] == [11])
+    wait_until(lambda: running.told[-1:] == [11], "all is told")
     assert running.told == [1, 11]
 
 
@@ -102,7 +95,7 @@ def test_who_asks_too_early_is_told_in_the_end(running: Running) -> None:
     position = running.write(silent=True)
     assert running.writer.ask() == 0
     running.disk.moves.set()
-    until(lambda: running.told == [position])
+    wait_until(lambda: running.told == [position], "its end is told")
 
 
 def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) -> None:
@@ -117,21 +110,21 @@ def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) ->
     assert running.disk.began.acquire(timeout=LONG_S)
     loud = running.write()  # this member leads no more
     running.disk.moves.set()
-    until(lambda: running.told[-1:] == [loud])
+    wait_until(lambda: running.told[-1:] == [loud], "the loud one is told")
 
 
 def test_a_failed_sync_ends_the_thread_and_says_so(running: Running) -> None:
     running.disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
     running.write()
-    until(lambda: running.failures == ["journal: Input/output error"])
+    wait_until(lambda: running.failures == ["journal: Input/output error"], "the failure is told")
     assert running.told == []
 
 
 def test_room_is_made_while_nothing_is_to_be_written(tmp_path: Path) -> None:
     running = Running(tmp_path, room=False)  # wants room, until the thread has made it
-    until(lambda: not running.disk.wants_room)
+    wait_until(lambda: not running.disk.wants_room, "room is made")
     running.write()
-    until(lambda: running.told == [1])
+    wait_until(lambda: running.told == [1], "the first is told")
     running.writer.close()
     running.disk.close()
 
@@ -151,7 +144,7 @@ def test_the_end_of_the_journal_is_recorded_before_a_write_is_acknowledged(tmp_p
     writer = Writer(journal, done=acknowledged, failed=lambda error: None)
     for position in range(1, 4):
         writer.write(position, [(OP_ENTRY, position + 1, 1, REGULAR + b"x")])
-        until(partial(lambda wanted: len(recorded) == wanted, position))
+        wait_until(partial(lambda wanted: len(recorded) == wanted, position), "it is recorded")
     writer.close()
     journal.close()
     assert recorded == [True] * 3

@@ -25,9 +25,10 @@ from routekeeper.nameserver.types import (
     Request,
 )
 from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig
+from routekeeper.remoting.route import DataVersion
 from tests.ports import free_addresses
+from tests.registrations import body_of, fields_of
+from tests.waiting import until
 
 ADDR = "10.0.0.1:10911"
 BROKER = BrokerKey(ClusterName("C"), BrokerAddr(ADDR))
@@ -44,20 +45,8 @@ def register(
     queues: int = 16,
     **extra: str,
 ) -> Request:
-    body = encode_register_body(
-        RegisterBody(
-            data_version=DataVersion(counter=counter),
-            topic_configs=tuple(
-                TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
-                for topic in topics
-            ),
-            filter_servers=(),
-            mapping_infos={},
-        ),
-        compressed=False,
-        version=479,
-    )
-    fields = _identity(addr, broker_id) | {"haServerAddr": "", "bodyCrc32": str(body_crc32(body))} | extra
+    body = body_of(topics, counter=counter, queues=queues)
+    fields = fields_of(body, "broker-a", addr, broker_id=broker_id, **extra)
     return Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields, body=body)
 
 
@@ -169,14 +158,6 @@ class Group:
 
     async def everywhere(self, request: Request, origin: ConnectionId = ONE) -> list[Answer]:
         return list(await asyncio.gather(*(ask(member, request, origin) for member in self.running)))
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + CONDITION_S
-    while not condition():
-        assert loop.time() < deadline, f"not within {CONDITION_S} s: {what}"
-        await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,8 @@ from routekeeper.nameserver.commands import Batch, Proposal, PutKv, encode_batch
 from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, Freshness
 from routekeeper.nameserver.replicated import ANSWER_MARGIN_S, Replicated
 from routekeeper.remoting.codes import ResponseCode
-from tests.nameserver.replicated.group import ONE, TWO, ask, codes, group_of, put_kv, register, run, until
+from tests.nameserver.replicated.group import ONE, TWO, ask, codes, group_of, put_kv, register, run
+from tests.waiting import until
 
 
 def hand_over_in_vain(leader: Replicated) -> bool:

@@ -11,9 +11,9 @@ from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.remoting.codes import ResponseCode
-from routekeeper.remoting.steps import Steps
-from tests.nameserver.modes.test_storms import registration, rounds_until
-from tests.nameserver.replicated.group import group_of, run, until
+from tests.nameserver.modes.test_storms import registration
+from tests.nameserver.replicated.group import group_of, run
+from tests.waiting import until
 
 STRANGER, BROKER, OTHER = ConnectionId(1), ConnectionId(2), ConnectionId(3)
 
@@ -65,32 +65,5 @@ def test_end_of_a_connection_comes_behind_its_registrations(tmp_path: Path) -> N
             view = member.view(Freshness.STALE)
             await until(lambda: [name for name, _ in view.names()] == ["b3"], "the others are gone")
             assert not member.carries_broker(STRANGER)
-
-    run(main)
-
-
-@pytest.mark.slow
-def test_half_applied_entry_goes_before_the_work_of_the_line(tmp_path: Path) -> None:
-    """Reads wait for an entry once it takes longer than the contact lasts."""
-    steps_within: list[bool] = []
-
-    async def main() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            member = group.at(0)
-
-            def work() -> Steps[bool]:
-                while not sent.answered:
-                    steps_within.append(member.member.within_entry)
-                    yield
-                return True
-
-            sent = Registrations(member)
-            sent.send(registration(1, 40_000), over=BROKER)
-            await rounds_until(lambda: member.member.within_entry)
-            member.surroundings.line.run(work(), lambda _: None)
-            before = len(steps_within)
-            assert all(steps_within)
-            await until(lambda: bool(sent.answered), "the entry is applied")
-            assert not any(steps_within[before:])
 
     run(main)

@@ -13,7 +13,8 @@ from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.settings.files import load_settings_file
 from routekeeper.nameserver.types import Request
 from routekeeper.remoting.codes import RequestCode, ResponseCode
-from tests.nameserver.replicated.group import ONE, ask, codes, group_of, put_kv, register, run, until
+from tests.nameserver.replicated.group import ONE, ask, codes, group_of, put_kv, register, run
+from tests.waiting import until
 
 
 @pytest.mark.slow

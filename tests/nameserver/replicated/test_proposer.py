@@ -28,7 +28,8 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, Request
 from routekeeper.remoting.steps import finish
-from tests.nameserver.replicated.group import ONE, RecordedEffects, register, run, until
+from tests.nameserver.replicated.group import ONE, RecordedEffects, register, run
+from tests.waiting import until
 
 HERE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
 TERM = 3

@@ -39,8 +39,8 @@ from tests.nameserver.replicated.group import (
     put_kv,
     register,
     run,
-    until,
 )
+from tests.waiting import until
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ from tests.nameserver.replicated.group import (
     route,
     run,
     timed,
-    until,
 )
+from tests.waiting import until
 
 ALONE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
 

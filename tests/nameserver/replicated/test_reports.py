@@ -27,8 +27,8 @@ from tests.nameserver.replicated.group import (
     run,
     timed,
     unregister,
-    until,
 )
+from tests.waiting import until
 
 
 def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Path) -> None:

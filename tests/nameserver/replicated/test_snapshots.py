@@ -19,12 +19,11 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.ranking import load_settings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
-
-from .group import until
+from tests.registrations import registration
+from tests.waiting import until
 
 TOKEN = "a-token-of-enough-length-for-this"
 
@@ -40,27 +39,8 @@ class Alone:
         self.client = BlockingClient()  # one connection: the broker's, whose end would be its end
 
     async def register(self, topic: str, *, queues: int, counter: int) -> None:
-        body = encode_register_body(
-            RegisterBody(
-                data_version=DataVersion(counter=counter),
-                topic_configs=(
-                    TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues),
-                ),
-                filter_servers=(),
-                mapping_infos={},
-            ),
-            compressed=False,
-            version=479,
-        )
-        fields = {
-            "brokerName": "b",
-            "brokerAddr": "127.0.0.1:10911",
-            "clusterName": "C",
-            "brokerId": "0",
-            "haServerAddr": "",
-            "bodyCrc32": str(body_crc32(body)),
-        }
-        answer = await self.invoke(RemotingCommand.request(103, fields, body=body))
+        request = registration("b", "127.0.0.1:10911", (topic,), queues=queues, counter=counter)
+        answer = await self.invoke(request)
         assert answer.code == 0, answer.remark
 
     async def queues(self, topic: str) -> int:

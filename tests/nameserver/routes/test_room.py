@@ -41,8 +41,7 @@ from routekeeper.nameserver.types import (
 )
 from routekeeper.nameserver.verdicts import Applied, NoChange, Rejected, Verdict
 from routekeeper.remoting.route import DataVersion
-from tests.faults.brokers import registration
-from tests.registrations import as_it_came
+from tests.registrations import as_it_came, registration
 from tests.tables import check_table
 
 C = ClusterName("c")

@@ -13,13 +13,12 @@ from routekeeper.remoting.acl.access import EXCEPTION
 from routekeeper.remoting.acl.rules import NAMESRV_KINDS, Kind
 from routekeeper.remoting.acl.signing import Keys
 from routekeeper.remoting.audit_log import LINES_PER_HOST
-from routekeeper.remoting.codes import VERSION, HeaderCodec
+from routekeeper.remoting.codes import HeaderCodec
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.fields import RegisterBrokerFields
-from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
-from routekeeper.remoting.route import DataVersion, TopicConfig, decode_route
+from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.aio import RemotingClient
 from tests.nameserver.http.test_server_http import Running, running
+from tests.registrations import registration
 
 READER = Keys(access_key="readers", secret_key="secret-of-readers")
 ADMIN = Keys(access_key="admins-of-all", secret_key="secret-of-admins")
@@ -108,8 +107,9 @@ def test_fast_path_answers_signed_route_queries_alone(
 ) -> None:
     async def main() -> None:
         async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns, RemotingClient() as broker:
-            assert is_refused(await broker.invoke(ns.wire, registration("T")))
-            assert (await broker.invoke(ns.wire, ADMIN.signed(registration("T")))).code == 0
+            unsigned = registration("b", "10.0.0.1:10911", ("T",))
+            assert is_refused(await broker.invoke(ns.wire, unsigned))
+            assert (await broker.invoke(ns.wire, ADMIN.signed(unsigned))).code == 0
             plain = RemotingCommand(code=105, ext_fields={"topic": "T"}, codec=codec)
             forged = Keys(access_key="readers", secret_key="another").signed(plain)
             for _ in range(3):
@@ -126,23 +126,6 @@ def test_fast_path_answers_signed_route_queries_alone(
             assert is_refused(await ask(ns, plain, READER))
 
     asyncio.run(main())
-
-
-def registration(*topics: str) -> RemotingCommand:
-    """Return the request by which a broker registers, unsigned."""
-    content = RegisterBody(
-        data_version=DataVersion(timestamp=1, counter=1),
-        topic_configs=tuple(TopicConfig(topic_name=topic) for topic in topics),
-    )
-    body = encode_register_body(content, compressed=False, version=VERSION)
-    fields = RegisterBrokerFields(
-        broker_name="b",
-        broker_addr="10.0.0.1:10911",
-        cluster_name="C",
-        broker_id=0,
-        body_crc32=body_crc32(body),
-    )
-    return RemotingCommand.request(103, fields.to_ext(), body)
 
 
 def test_unsigned_reads_are_let_in_from_white_addresses(tmp_path: Path, acl_file: Path) -> None:

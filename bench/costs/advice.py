@@ -1,0 +1,340 @@
+"""Arithmetic of an installation: published unit costs times its numbers, and answers that are wrong (pure).
+
+Every product is made of the rounded numbers that are printed, so that a reader gets the same totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from routekeeper.bench.costs.fit import lookups_after_changes, told_of_the_mixture
+from routekeeper.bench.costs.units import (
+    QUANTITIES,
+    QUANTITY_WORDS,
+    STANDING,
+    WORDS,
+    Costs,
+    Design,
+    Quantity,
+    Unit,
+)
+
+MINUTES_A_DAY: Final = 1440
+DAYS_A_YEAR: Final = 365
+MONTHS_A_YEAR: Final = 12
+SERVERS: Final = 3
+#: RocketMQ's pollNameServerInterval, and the lease of a broker.
+POLL_S: Final = 30.0
+LEASE_S: Final = 120.0
+#: Time in s from one server's restart until a new client has right routes, with RocketMQ's own timers.
+#: Source: docs/why-not-zookeeper.md, predicted there from runs with shorter timers, and measured once.
+RESTART_S: Final[dict[Design, float]] = {"independent": 20.0, "raft": 0.9, "zookeeper": 2.1}
+#: The way in which a design's clients at rest learn of changes.
+CLIENTS: Final[dict[Design, Unit]] = {
+    "independent": "polling",
+    "raft": "polling",
+    "zookeeper": "watching",
+}
+DESIGN_WORDS: Final[dict[Design, str]] = {
+    "independent": "independent",
+    "raft": "raft",
+    "zookeeper": "ZooKeeper",
+}
+
+
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of an installation. Each broker has each topic, each client uses one topic."""
+
+    brokers: int
+    topics: int
+    clients: int
+    changes_a_day: float
+    restarts_a_month: float
+    rtt_ms: float
+    partition_minutes_a_year: float
+    partition_lasts_s: float
+
+
+class Product(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the arithmetic: ``unit_cost`` times ``number``, and times ``minutes`` if that is not 0.
+
+    Attributes:
+        beyond: The numbers up to which the cost was measured, if this one is larger.
+    """
+
+    name: str
+    unit_cost: float
+    per: str
+    number: float
+    minutes: int
+    product: float
+    beyond: str = ""
+    assumes: str = ""
+
+    def text(self, unit: str) -> str:
+        times = f" x {self.minutes:,} minutes" if self.minutes else ""
+        beyond = f" (beyond what was measured: {self.beyond})" if self.beyond else ""
+        cost = f"{self.name}: {self.unit_cost:.4g} {self.per} x {_number(self.number)}{times}"
+        return f"{cost} = {self.product:,.3f} {unit}{beyond}"
+
+
+class Total(msgspec.Struct, frozen=True, kw_only=True):
+    """Products of one quantity, and their sum.
+
+    Attributes:
+        nothing: Units whose cost could not be told from the residuals, so that it counts as nothing.
+    """
+
+    name: str
+    unit: str
+    products: list[Product]
+    nothing: list[str]
+    total: float
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole arithmetic.
+
+    Attributes:
+        costs, answers: By design; costs by quantity, answers in minutes a year.
+        decides: For the cost in CPU and for the answers, the line in which designs differ most.
+        mixture: Words on the mixture that was predicted.
+        beyond: Inputs that are larger than anything that was measured.
+    """
+
+    made: str
+    assumptions: list[str]
+    mixture: list[str]
+    beyond: list[str]
+    costs: dict[Design, dict[Quantity, Total]]
+    answers: dict[Design, Total]
+    decides: dict[str, str]
+
+
+def advise(costs: Costs, of: Installation) -> Advice:
+    """Return the arithmetic of an installation for each design whose costs were measured."""
+    by_design = {
+        design: {
+            quantity: _total(
+                QUANTITY_WORDS[quantity][0],
+                f"{QUANTITY_WORDS[quantity][2]}{'' if quantity == STANDING else ' a day'}",
+                _products(costs, design, of, quantity),
+            )
+            for quantity in QUANTITIES
+            if quantity in found.alone
+        }
+        for design, found in costs.designs.items()
+    }
+    answers = {design: _answers(design, of) for design in costs.designs}
+    beyond = dict.fromkeys(
+        f"{product.name}: {_number(product.number)}, measured {product.beyond}"
+        for totals in by_design.values()
+        for total in totals.values()
+        for product in total.products
+        if product.beyond
+    )
+    return Advice(
+        made=_made(costs),
+        assumptions=_assumptions(of, costs.brokers_in_an_answer),
+        mixture=told_of_the_mixture(costs),
+        beyond=list(beyond),
+        costs=by_design,
+        answers=answers,
+        decides={
+            "cost": _decides({design: totals["cpu_s"] for design, totals in by_design.items()}),
+            "answers": _decides(answers),
+        },
+    )
+
+
+def _total(name: str, unit: str, products: Iterable[Product]) -> Total:
+    found = list(products)
+    kept = [product for product in found if product.unit_cost]
+    return Total(
+        name=name,
+        unit=unit,
+        products=kept,
+        nothing=[product.name for product in found if not product.unit_cost],
+        total=round(sum(product.product for product in kept), 3),
+    )
+
+
+def _made(costs: Costs) -> str:
+    trial = "; made with short timers to try the program, so these figures say nothing" if costs.quick else ""
+    return f"unit costs of {costs.date}, {costs.machine.cpu}, {costs.machine.cores} cores{trial}"
+
+
+def _assumptions(of: Installation, in_an_answer: int) -> list[str]:
+    return [
+        "three servers, RocketMQ's own timers: registrations and polls every 30 s, leases of 120 s",
+        "costs are those of servers on one machine: the way between servers is in the answers only",
+        f"a client and a lookup cost as with {in_an_answer} brokers in each answer",
+        "each broker has each topic; each client uses one topic, and clients are spread evenly over topics",
+        "clients of independent and raft poll every 30 s; clients of ZooKeeper watch, and read a route again "
+        "after a change",
+        "a restart is that of one server; an independent one comes back empty and is told of a third of all "
+        "registrations that the three hold",
+        f"a partition lasts {_number(of.partition_lasts_s)} s (--partition-lasts-s); minutes are those of a "
+        "client that is hit: it uses the changed topic, asks the restarted server, is on the smaller side",
+    ]
+
+
+def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity) -> Iterator[Product]:
+    """Yield the lines of one design and quantity; a part whose cost was not counted is left out."""
+    found = costs.designs[design]
+    _, scale, unit = QUANTITY_WORDS[quantity]
+    held = quantity == STANDING
+    minutes = 0 if held else MINUTES_A_DAY
+    per = f"{unit} each" if held else f"{unit} a minute"
+    alone = found.resident_alone_bytes if held else found.alone[quantity]
+    yield _product("the servers alone", alone / scale, per, 1, minutes)
+    clients = CLIENTS[design]
+    answers_beyond = ""
+    if of.clients and of.brokers > costs.brokers_in_an_answer:
+        answers_beyond = f"with up to {costs.brokers_in_an_answer} brokers in an answer"
+    changes_max = costs.changes_a_minute_max * MINUTES_A_DAY
+    numbers: list[tuple[Unit, float, str]] = [
+        ("broker", of.brokers, ""),
+        ("topic", of.brokers * of.topics, ""),
+        (clients, of.clients, answers_beyond),
+    ]
+    for name, number, beyond in numbers:
+        if (slope := found.slopes[name].get(quantity)) is not None:
+            beyond = _beyond(number, slope.sizes) or beyond
+            yield _product(WORDS[name], slope.cost / scale, per, number, minutes, beyond=beyond)
+    if held:
+        return
+    per = f"{unit} each"
+    lookups = lookups_after_changes(
+        changes=of.changes_a_day, watching=of.clients if clients == "watching" else 0, topics=of.topics
+    )
+    restarted = of.restarts_a_month * MONTHS_A_YEAR / DAYS_A_YEAR * of.brokers * of.topics / SERVERS
+    events: list[tuple[Unit, float]] = [
+        ("change", of.changes_a_day),
+        ("lookup", lookups),
+        ("registration", restarted if design == "independent" else 0.0),
+    ]
+    for name, number in events:
+        if (slope := found.slopes[name].get(quantity)) is not None and (number or name == "change"):
+            beyond = f"up to {_number(changes_max)}" if of.changes_a_day > changes_max else ""
+            yield _product(WORDS[name], slope.cost / scale, per, number, 0, beyond=beyond)
+
+
+def _product(
+    name: str, unit_cost: float, per: str, number: float, minutes: int, *, beyond: str = ""
+) -> Product:
+    """Return a line whose product is that of the numbers as they are printed."""
+    rounded, times = float(f"{unit_cost:.4g}"), float(_number(number).replace(",", ""))
+    return Product(
+        name=name,
+        unit_cost=rounded,
+        per=per,
+        number=times,
+        minutes=minutes,
+        product=round(rounded * times * (minutes or 1), 3),
+        beyond=beyond,
+    )
+
+
+def _number(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
+
+
+def _beyond(number: float, sizes: Sequence[float]) -> str:
+    return f"up to {_number(max(sizes))}" if number > max(sizes) else ""
+
+
+def _answers(design: Design, of: Installation) -> Total:
+    """Return the minutes a year in which a client that a fault hits has a wrong answer, or none."""
+    rtt_s = of.rtt_ms / 1000
+    changes = of.changes_a_day * DAYS_A_YEAR
+    if CLIENTS[design] == "watching":
+        late_s, late = 2 * rtt_s, "a watching client knows of a change after two round trips"
+    elif design == "raft":
+        late_s, late = POLL_S / 2 + rtt_s, "a polling client knows of a change half a period late, on average"
+    else:
+        late_s, late = POLL_S / 2, "a polling client knows of a change half a period late, on average"
+    restarts = of.restarts_a_month * MONTHS_A_YEAR
+    if design == "independent":
+        share = min(1.0, LEASE_S / of.partition_lasts_s)
+        cut = "each side lists brokers of the other until their leases of 120 s run out"
+    else:
+        share, cut = 1.0, "the smaller side has old answers, or none, until the partition ends"
+    return _total(
+        "wrong or missing answers",
+        "minutes a year",
+        [
+            _minutes("old after a change", late_s, changes, late),
+            _minutes(
+                "missing after a restart",
+                RESTART_S[design],
+                restarts,
+                "an empty server waits for the brokers' next registrations"
+                if design == "independent"
+                else "a server that restarts has its table from its disk and from the others",
+            ),
+            _minutes("wrong or missing in a partition", 60 * share, of.partition_minutes_a_year, cut),
+        ],
+    )
+
+
+def _minutes(name: str, seconds: float, number: float, assumes: str) -> Product:
+    rounded, times = float(f"{seconds / 60:.4g}"), float(_number(number).replace(",", ""))
+    return Product(
+        name=name,
+        unit_cost=rounded,
+        per="minutes",
+        number=times,
+        minutes=0,
+        product=round(rounded * times, 3),
+        assumes=assumes,
+    )
+
+
+def _decides(totals: Mapping[Design, Total]) -> str:
+    """Return a sentence that names the line in which the designs differ most, and its assumption."""
+    by_name: dict[str, dict[Design, Product]] = {}
+    for design, total in totals.items():
+        for product in total.products:
+            by_name.setdefault(product.name, {})[design] = product
+    spreads = {
+        name: max(found[design].product if design in found else 0.0 for design in totals)
+        - min(found[design].product if design in found else 0.0 for design in totals)
+        for name, found in by_name.items()
+    }
+    name = max(spreads, key=lambda each: spreads[each])
+    found = by_name[name]
+    shown = ", ".join(
+        f"{DESIGN_WORDS[design]} {found[design].product if design in found else 0.0:,.3f}"
+        for design in totals
+    )
+    assumptions = dict.fromkeys(product.assumes for product in found.values() if product.assumes)
+    because = f" ({'; '.join(assumptions)})" if assumptions else ""
+    return f"{name}: {shown} {next(iter(totals.values())).unit}{because}"
+
+
+def lines(advice: Advice) -> Iterator[str]:
+    """Yield the text of the arithmetic."""
+    yield f"From {advice.made}."
+    for assumption in advice.assumptions:
+        yield f"- assumed: {assumption}"
+    for told in advice.mixture:
+        yield f"- {told}"
+    for beyond in advice.beyond:
+        yield f"- beyond what was measured: {beyond}"
+    for design, totals in advice.costs.items():
+        yield ""
+        yield DESIGN_WORDS[design]
+        for total in [*totals.values(), advice.answers[design]]:
+            yield f"  {total.name}"
+            for product in total.products:
+                yield f"    {product.text(total.unit)}"
+            if total.nothing:
+                yield f"    no cost above the residuals: {', '.join(total.nothing)}"
+            yield f"    total = {total.total:,.3f} {total.unit}"
+    yield ""
+    yield f"CPU is decided by: {advice.decides['cost']}"
+    yield f"Answers are decided by: {advice.decides['answers']}"

@@ -1,0 +1,179 @@
+"""Servers whose cost is measured, and the readings; between two readings no program reads the servers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from routekeeper.bench.arms.servers import fetch, four_letters
+from routekeeper.bench.costs.units import Design
+from routekeeper.bench.group import class_histogram, cpu_s, live_bytes
+from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
+from routekeeper.bench.micro.raft.systems import RouteKeeper, System, ZooKeeper
+from routekeeper.bench.micro.raft.timers import SERIES
+from routekeeper.bench.micro.storm.servers import Independent, factory_of
+
+#: More pairs than are measured; our bound ``tablePairsMax`` need not be raised.
+PAIRS_MAX: Final = 100_000
+_CHUNK: Final = 1 << 16
+_JOURNAL_WRITES: Final = re.compile(r"^mqnamesrv_raft_fsync_seconds_count ([0-9.e+]+)$", re.M)
+_SYNCS: Final = re.compile(r"^zk_cnt_fsynctime\t([0-9.]+)$", re.M)
+
+
+class CostsZooKeeper(ZooKeeper):
+    """ZooKeeper with local sessions for clients, which is what its manual advises for many of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, SERIES["defaults"])
+        for config in folder.glob("*/zoo.cfg"):
+            with config.open("a") as file:
+                file.write(
+                    "localSessionsEnabled=true\nlocalSessionsUpgradingEnabled=true\n"
+                    "4lw.commands.whitelist=srvr,mntr\n"
+                )
+
+
+def servers_of(design: Design, folder: Path) -> System:
+    """Return three servers of a design, not yet started."""
+    if design == "zookeeper":
+        return CostsZooKeeper(folder)
+    return factory_of(design, tree=None, python="")(folder, PAIRS_MAX)
+
+
+def watch_addresses(system: System) -> list[str]:
+    """Return ``host:port`` of each server at which clients watch."""
+    return system.http if isinstance(system, Independent | RouteKeeper) else system.clients
+
+
+def written_end(path: Path, beyond: int) -> int:
+    """Return the offset behind a file's last non-zero byte; the search begins at an earlier offset.
+
+    ZooKeeper makes its log 64 MiB long at once, so its length says nothing.
+    """
+    end = beyond
+    with path.open("rb") as file:
+        file.seek(beyond)
+        at = beyond
+        while chunk := file.read(_CHUNK):
+            filled = chunk.rstrip(b"\0")
+            if not filled:
+                break
+            end = at + len(filled)
+            at += len(chunk)
+    return end
+
+
+class Disk:
+    """Bytes that servers have written to their files, and their syncs.
+
+    Bytes are the growth of files, each as far as it is filled; a file that was deleted counts as it was seen
+    last, one that is written in place only once.
+    """
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._ends: list[dict[Path, int]] = [{} for _ in system.clients]
+
+    def read(self) -> list[tuple[int, int]] | None:
+        """Return bytes and syncs of each server so far; None where they cannot be read."""
+        syncs = [self._syncs(index) for index in range(len(self._ends))]
+        found = []
+        for ends, index, count in zip(self._ends, range(len(self._ends)), syncs, strict=True):
+            if count is None:
+                return None
+            for path in (self._system.folder / str(index) / "data").rglob("*"):
+                with contextlib.suppress(OSError):  # the file was deleted meanwhile
+                    if path.is_file():
+                        ends[path] = written_end(path, ends.get(path, 0))
+            found.append((sum(ends.values()), count))
+        return found
+
+    def _syncs(self, index: int) -> int | None:
+        """Return the syncs of a server so far, by its own count; independent nameservers make none."""
+        system = self._system
+        if isinstance(system, ZooKeeper):
+            count = _SYNCS.search(four_letters(system.clients[index], b"mntr"))
+        elif isinstance(system, RouteKeeper):
+            count = _JOURNAL_WRITES.search(fetch(f"http://{system.http[index]}/metrics")[1].decode())
+        else:
+            return 0
+        return None if count is None else int(float(count[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The servers' use of resources up to an instant."""
+
+    t: float
+    cpu_s: list[float]
+    disk: list[tuple[int, int]] | None
+    connections: dict[Connection, int] | None
+    machine_s: float
+
+
+def kernel_payloads() -> dict[Connection, int] | None:
+    """Return the payload of each connection by the kernel's count; None without iproute2's ``ss``."""
+    if shutil.which("ss") is None:
+        return None
+    lines = subprocess.run(["ss", "-tinpOH"], capture_output=True, text=True, check=False).stdout
+    return payloads(lines.splitlines())
+
+
+def busy_s() -> float:
+    """Return the seconds for which all processors together have worked since the machine's start."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
+def read_before(system: System, disk: Disk) -> Reading:
+    """Read everything; CPU comes last, so that the other readings are not in it."""
+    written, connections = disk.read(), kernel_payloads()
+    return Reading(
+        disk=written,
+        connections=connections,
+        machine_s=busy_s(),
+        cpu_s=[cpu_s(pid) for pid in system.pids],
+        t=time.monotonic(),
+    )
+
+
+def read_after(system: System, disk: Disk) -> Reading:
+    """Read everything; CPU comes first."""
+    t, used, machine = time.monotonic(), [cpu_s(pid) for pid in system.pids], busy_s()
+    connections = kernel_payloads()
+    return Reading(t=t, cpu_s=used, machine_s=machine, connections=connections, disk=disk.read())
+
+
+def members_bytes(system: System, before: Reading, after: Reading) -> list[int] | None:
+    """Return the bytes that each server sent to and received from the others between two readings."""
+    if not system.peers:
+        return [0] * len(system.clients)
+    if before.connections is None or after.connections is None:
+        return None
+    found = moved(
+        before.connections,
+        after.connections,
+        pids=system.pids,
+        member_ports={addr.rpartition(":")[2] for addr in system.peers},
+        client_ports=(),
+    )
+    return found["members"]
+
+
+def memory_bytes(system: System, *, heaps: bool) -> tuple[list[int], list[int]]:
+    """Return each server's memory and its resident memory; with ``heaps`` a JVM's heap after a collection."""
+    resident = [psutil.Process(pid).memory_info().rss for pid in system.pids]
+    if not heaps or not isinstance(system, ZooKeeper) or shutil.which("jcmd") is None:
+        return resident, resident
+    try:
+        return [live_bytes(class_histogram(pid)) for pid in system.pids], resident
+    except (subprocess.SubprocessError, ValueError):
+        return resident, resident

@@ -1,0 +1,226 @@
+"""Plan of a run of ``mqbench costs``: sizes, windows and the time that they take (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from routekeeper.bench.costs.fit import ALONE, HELD_OUT
+from routekeeper.bench.costs.units import Design
+
+#: RocketMQ's registerNameServerPeriod and pollNameServerInterval; a window at rest is a multiple of it.
+PERIOD_S: Final = 30.0
+#: Topics of each broker in the series of brokers. A registration of one topic would count as an increment.
+TOPICS_OF_A_BROKER: Final = 2
+#: Pause in s between a step and its window, in which servers clear away what the step left.
+SETTLE_S: Final = 4.0
+#: Start and end of a design's servers, and the load that has a JVM compile what it runs often.
+LIFE_S: Final[dict[Design, float]] = {"independent": 6.0, "raft": 7.0, "zookeeper": 13.0}
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """Brokers that are there throughout a series, and topics of each."""
+
+    brokers: int
+    topics: int
+
+
+class Mixture(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture that is predicted from the slopes; rates are events a second."""
+
+    brokers: int
+    topics: int
+    polling: int
+    watching: int
+    changes: float
+    newcomers: float
+    lookups: float
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and windows of one run.
+
+    Attributes:
+        period_s: Period of heartbeats and polls.
+        alone_s, rest_s, rest_many_s: Windows at rest: of the servers alone, of few and of many units.
+        rate_s: Window in which events happen.
+        warm_s: Load before the first window of a life; a JVM compiles what it runs often, in its time.
+        reads_heaps: Whether a JVM collects its garbage after each window, and its heap is read.
+        lives: Series by life of the servers; a life begins with fresh servers.
+        base: Of the series of clients and events.
+        topic_brokers: Brokers of the series of topics.
+        brokers, topics, polling, watching: Sizes; topics of each broker.
+        changes, newcomers, lookups: Events a second.
+        mixtures: Each has the brokers of the base, because an answer costs more with more brokers in it.
+    """
+
+    period_s: float
+    alone_s: float
+    rest_s: float
+    rest_many_s: float
+    rate_s: float
+    settle_s: float
+    warm_s: dict[Design, float]
+    reads_heaps: bool
+    lives: dict[str, list[str]]
+    base: Base
+    topic_brokers: int
+    brokers: list[int]
+    topics: list[int]
+    polling: list[int]
+    watching: list[int]
+    changes: list[float]
+    newcomers: list[float]
+    lookups: list[float]
+    mixtures: list[Mixture]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One window: the numbers of brokers, topics and clients before it, and the events in it."""
+
+    series: str
+    seconds: float
+    brokers: int = 0
+    topics: int = 0
+    polling: int = 0
+    watching: int = 0
+    changes: float = 0.0
+    newcomers: float = 0.0
+    lookups: float = 0.0
+    comes_back: bool = False
+    """Every broker leaves and comes back in it, which ends the window."""
+
+
+FULL: Final = Plan(
+    period_s=PERIOD_S,
+    alone_s=2 * PERIOD_S,
+    rest_s=2 * PERIOD_S,
+    rest_many_s=PERIOD_S,
+    rate_s=12.0,
+    settle_s=SETTLE_S,
+    warm_s={"independent": 4.0, "raft": 4.0, "zookeeper": 20.0},
+    reads_heaps=True,
+    lives={
+        "brokers": [ALONE, "broker"],
+        "topics": ["topic", "registration"],
+        "polling": ["polling"],
+        "watching": ["watching"],
+        "events": ["change", "newcomer", "lookup"],
+        "mixtures": [*HELD_OUT],
+    },
+    base=Base(brokers=12, topics=100),
+    topic_brokers=10,
+    brokers=[50, 100, 200, 300],
+    topics=[100, 250, 500, 1000],
+    polling=[200, 400, 700, 1000],
+    watching=[200, 400, 700, 1000],
+    changes=[0.5, 1.0, 2.0, 4.0],
+    newcomers=[2.0, 4.0, 8.0, 16.0],
+    lookups=[10.0, 20.0, 40.0, 80.0],
+    mixtures=[
+        Mixture(brokers=12, topics=500, polling=20, watching=20, changes=1.0, newcomers=2.0, lookups=10.0),
+        Mixture(brokers=12, topics=200, polling=400, watching=100, changes=0.5, newcomers=8.0, lookups=40.0),
+    ],
+)
+#: A plan for trials and tests of the program; its figures mean nothing.
+QUICK: Final = Plan(
+    period_s=0.2,
+    alone_s=0.2,
+    rest_s=0.2,
+    rest_many_s=0.2,
+    rate_s=0.2,
+    settle_s=0.02,
+    warm_s={"independent": 0.2, "raft": 0.2, "zookeeper": 0.2},
+    reads_heaps=False,
+    lives={
+        "all": [
+            *(ALONE, "broker", "topic", "registration", "polling", "watching"),
+            *("change", "newcomer", "lookup", *HELD_OUT),
+        ]
+    },
+    base=Base(brokers=4, topics=10),
+    topic_brokers=3,
+    brokers=[4, 8, 12, 16],
+    topics=[10, 20, 30, 40],
+    polling=[5, 10, 15, 20],
+    watching=[5, 10, 15, 20],
+    changes=[10.0, 20.0, 30.0, 40.0],
+    newcomers=[10.0, 20.0, 30.0, 40.0],
+    lookups=[10.0, 20.0, 30.0, 40.0],
+    mixtures=[
+        Mixture(brokers=4, topics=12, polling=4, watching=4, changes=10.0, newcomers=10.0, lookups=10.0),
+        Mixture(brokers=4, topics=20, polling=15, watching=5, changes=10.0, newcomers=20.0, lookups=20.0),
+    ],
+)
+
+
+def steps(plan: Plan, life: str) -> list[Step]:
+    """Return the windows of a life, in order."""
+    return [step for series in plan.lives[life] for step in _steps(plan, series)]
+
+
+def _steps(plan: Plan, series: str) -> list[Step]:
+    base = plan.base
+
+    def beside(**numbers: float) -> Step:
+        """Return a step of a series with the base."""
+        seconds = plan.rest_many_s if series in ("polling", "watching") else plan.rate_s
+        return msgspec.convert(
+            {"series": series, "seconds": seconds, "brokers": base.brokers, "topics": base.topics} | numbers,
+            Step,
+        )
+
+    match series:
+        case "alone":
+            return [Step(series=series, seconds=plan.alone_s)]
+        case "broker":
+            return [
+                Step(series=series, seconds=plan.rest_s, brokers=count, topics=TOPICS_OF_A_BROKER)
+                for count in plan.brokers
+            ]
+        case "topic":
+            return [
+                Step(series=series, seconds=plan.rest_many_s, brokers=plan.topic_brokers, topics=count)
+                for count in plan.topics
+            ]
+        case "registration":
+            return [
+                Step(series=series, seconds=0.0, brokers=plan.topic_brokers, topics=count, comes_back=True)
+                for count in plan.topics
+            ]
+        case "polling":
+            return [beside(polling=count) for count in plan.polling]
+        case "watching":
+            return [beside(watching=count) for count in plan.watching]
+        case "change":
+            return [beside(changes=rate) for rate in plan.changes]
+        case "newcomer":
+            return [beside(newcomers=rate) for rate in plan.newcomers]
+        case "lookup":
+            return [beside(lookups=rate) for rate in plan.lookups]
+    mixture = plan.mixtures[HELD_OUT.index(series)]
+    return [
+        Step(
+            series=series,
+            seconds=plan.rest_s,
+            brokers=mixture.brokers,
+            topics=mixture.topics,
+            polling=mixture.polling,
+            watching=mixture.watching,
+            changes=mixture.changes,
+            newcomers=mixture.newcomers,
+            lookups=mixture.lookups,
+        )
+    ]
+
+
+def minutes(plan: Plan, designs: Sequence[Design]) -> float:
+    """Return the expected time of all lives."""
+    windows = sum(
+        plan.settle_s + (1.0 if step.comes_back else step.seconds)
+        for life in plan.lives
+        for step in steps(plan, life)
+    )
+    return sum(windows + len(plan.lives) * (plan.warm_s[one] + LIFE_S[one]) for one in designs) / 60.0

@@ -1,0 +1,658 @@
+"""The process that plays all brokers and clients while costs are measured; its own cost is no server's.
+
+Reads a :class:`Plan` and then one :class:`Command` a line as JSON from standard input, and answers each with
+one line. Ends with its input. Brokers repeat their registrations, clients poll or watch, all at phases that
+are spread evenly over the period, so that each window of whole periods holds the same requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Final, cast
+
+import msgspec
+import uvloop
+from kazoo.protocol.serialization import GetChildren, SetData
+
+from routekeeper.bench.arms.layout import child_index, master_path, topic_child, topic_path
+from routekeeper.bench.storm.frames import (
+    QUEUES,
+    Topics,
+    make_topics,
+    query_frame,
+    register_frame,
+    topic_name,
+)
+from routekeeper.bench.storm.sessions import (
+    MULTIS_IN_FLIGHT,
+    PING_S,
+    Session,
+    encode_nodes,
+    nodes_of,
+    slices,
+)
+from routekeeper.bench.wires.client import Client, Kind
+from routekeeper.bench.wires.remoting_wire import RemotingAnswers
+from routekeeper.bench.wires.watchers import HttpWatcher
+from routekeeper.bench.wires.wire import Answer
+from routekeeper.remoting.route import DataVersion
+
+ANSWER_S: Final = 30.0
+CONNECT_S: Final = 10.0
+#: Tries of a registration in all, and the pause after one that failed.
+REGISTER_TRIES: Final = 5
+AGAIN_S: Final = 1.0
+#: Connections that are made, and brokers that register, at the same time.
+AT_ONCE: Final = 20
+#: Connections over which lookups go that belong to no client at rest.
+LOOKUP_LINES: Final = 12
+_CREATED_MS: Final = 1_700_000_000_000
+_GOLDEN: Final = 0.6180339887498949
+
+
+class Failed(Exception):
+    """A server refused or did not answer, so that the window says nothing."""
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """The servers that the players ask.
+
+    Attributes:
+        servers: ``host:port`` for brokers and clients.
+        watched: ``host:port`` where clients watch.
+        period_s: Of registrations and polls.
+    """
+
+    kind: Kind
+    servers: list[str]
+    watched: list[str]
+    period_s: float
+
+
+class Command(msgspec.Struct, kw_only=True):
+    """One command: it calls the method of :class:`Players` of its name."""
+
+    do: str
+    brokers: int = 0
+    topics: int = 0
+    polling: int = 0
+    watching: int = 0
+    seconds: float = 0.0
+    changes: float = 0.0
+    newcomers: float = 0.0
+    lookups: float = 0.0
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """Events since :meth:`Players.begin`, and bytes by server."""
+
+    registrations: int = 0
+    changes: int = 0
+    newcomers: int = 0
+    lookups: int = 0
+    bytes: list[int] = []
+
+
+class Counting:
+    """A transport that counts the bytes which it sends."""
+
+    def __init__(self, transport: asyncio.Transport, count: Callable[[int], None]) -> None:
+        self._transport = transport
+        self._count = count
+
+    def write(self, data: bytes) -> None:
+        self._count(len(data))
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Line(Client[Any]):
+    """One connection with one server; requests are asked one after the other or many at a time."""
+
+    def __init__(self, players: Players, server: int, wire: Any) -> None:
+        super().__init__(wire, self._answer, self._end)
+        self.server = server
+        self.over = False
+        self._players = players
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self.turn = asyncio.Lock()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        counting = Counting(cast(asyncio.Transport, transport), self._count)
+        super().connection_made(cast(asyncio.BaseTransport, counting))
+
+    def data_received(self, data: bytes) -> None:
+        self._count(len(data))
+        super().data_received(data)
+
+    def _count(self, size: int) -> None:
+        self._players.counts.bytes[self.server] += size
+
+    def _answer(self, client: Client[Any], answer: Answer) -> None:
+        waiting = self._waiting.pop(answer.tag, None)
+        if waiting is None:  # a ping's answer, or a watched topic's
+            if answer.error is not None:
+                self._players.fail(f"server {self.server}: {answer.error}")
+        elif not waiting.done():
+            waiting.set_result(answer)
+
+    def _end(self, client: Client[Any], reason: str) -> None:
+        if not self.over:
+            self._players.fail(f"server {self.server}: {reason}")
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(Failed(reason))
+                waiting.exception()
+        self._waiting.clear()
+
+    def asked(self) -> asyncio.Future[Answer]:
+        """Return the future of the answer to the last request that ``wire`` made."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[self.wire.tag] = future
+        return future
+
+    async def ask(self, *pieces: bytes) -> bytes:
+        """Send a request in pieces; return the body of its answer.
+
+        Raises:
+            Failed: If the server refused, or did not answer in time.
+        """
+        future = self.asked()
+        for piece in pieces:
+            self.send(piece)
+        return await self.answer(future)
+
+    async def answer(self, future: asyncio.Future[Answer]) -> bytes:
+        try:
+            answer = await asyncio.wait_for(future, ANSWER_S)
+        except TimeoutError:
+            raise Failed(f"server {self.server} did not answer within {ANSWER_S:g} s") from None
+        if answer.error is not None:
+            raise Failed(f"server {self.server}: {answer.error}")
+        return answer.body
+
+    def leave(self) -> None:
+        self.over = True
+        self.abort()
+
+
+class Routes(ABC):
+    """Requests of one protocol: a broker's, and a client's."""
+
+    def __init__(self, players: Players) -> None:
+        self.players = players
+
+    @abstractmethod
+    def wire(self) -> Any: ...
+
+    @abstractmethod
+    def lanes(self, key: int) -> list[int]:
+        """Return the servers to which a broker connects."""
+
+    @abstractmethod
+    async def register(self, broker: Broker) -> None: ...
+
+    @abstractmethod
+    async def change(self, broker: Broker, topic: int, queues: int) -> None: ...
+
+    @abstractmethod
+    async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None: ...
+
+    @abstractmethod
+    async def leave(self, line: Line) -> None: ...
+
+    async def keep(self, line: Line) -> None:  # noqa: B027  (nameservers need nothing)
+        """Keep a connection of a client that asks nothing alive."""
+
+    @abstractmethod
+    def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
+        """Return a broker's period and the action of each period."""
+
+
+class Remoting(Routes):
+    """Nameservers: a broker registers with each, a client asks one."""
+
+    def __init__(self, players: Players) -> None:
+        super().__init__(players)
+        self._tables: dict[int, Topics] = {}
+        self._queries: dict[int, bytes] = {}
+        self._changes: dict[tuple[int, int], Topics] = {}
+
+    def wire(self) -> Any:
+        return RemotingAnswers()
+
+    def lanes(self, key: int) -> list[int]:
+        return list(range(len(self.players.plan.servers)))
+
+    def _frame(self, broker: Broker, topics: Topics) -> tuple[bytes, ...]:
+        version = DataVersion(timestamp=_CREATED_MS + broker.key, counter=broker.version)
+        return register_frame(broker.key, topics, version)
+
+    async def register(self, broker: Broker) -> None:
+        if broker.topics not in self._tables:
+            names = [topic_name(number) for number in range(broker.topics)]
+            self._tables[broker.topics] = make_topics(names, compressed=False)
+        broker.frame = self._frame(broker, self._tables[broker.topics])
+        await self._tell(broker, broker.frame)
+        await self._tell(broker, broker.frame)  # our servers decode the first repeat, and know later ones
+
+    async def _tell(self, broker: Broker, frame: tuple[bytes, ...]) -> None:
+        await asyncio.gather(*(self._tell_one(line, frame) for line in broker.lines))
+
+    async def _tell_one(self, line: Line, frame: tuple[bytes, ...]) -> None:
+        async with line.turn:
+            await line.ask(*frame)
+
+    async def change(self, broker: Broker, topic: int, queues: int) -> None:
+        """Register one topic, as a broker does whose topic changes; later repeats name the new version."""
+        broker.version += 1
+        key = topic, queues
+        if key not in self._changes:
+            self._changes[key] = make_topics([topic_name(topic)], compressed=False, queues=queues)
+        broker.frame = self._frame(broker, self._tables[broker.topics])
+        await self._tell(broker, self._frame(broker, self._changes[key]))
+
+    async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None:
+        if topic not in self._queries:
+            self._queries[topic] = query_frame(topic_name(topic))
+        async with line.turn:
+            body = await line.ask(self._queries[topic])
+        if b'"brokerName"' not in body:
+            raise Failed(f"{topic_name(topic)}: an answer without brokers")
+
+    async def leave(self, line: Line) -> None:
+        line.leave()
+
+    def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
+        return self.players.plan.period_s, lambda: self._tell(broker, broker.frame)
+
+
+class Jute(Routes):
+    """ZooKeeper: a broker holds one session and its ephemeral nodes, a client one session."""
+
+    def wire(self) -> Any:
+        return Session()
+
+    def lanes(self, key: int) -> list[int]:
+        return [key % len(self.players.plan.servers)]
+
+    async def register(self, broker: Broker) -> None:
+        """Make the nodes that are not there yet: the last one is the broker's own."""
+        (line,) = broker.lines
+        names = [topic_name(number) for number in range(broker.topics)]
+        new = nodes_of(broker.key, names)[broker.made : None if broker.made == 0 else -1]
+        nodes = iter(slices(new))
+        await asyncio.gather(*(self._make(line, nodes) for _ in range(MULTIS_IN_FLIGHT)))
+        broker.made = broker.topics
+
+    async def _make(self, line: Line, nodes: Iterator[list[tuple[str, bytes]]]) -> None:
+        for part in nodes:
+            await line.ask(line.wire.create_all(encode_nodes(part, ephemeral=True)))
+
+    async def change(self, broker: Broker, topic: int, queues: int) -> None:
+        (line,) = broker.lines
+        path = f"{topic_path(topic_name(topic))}/{topic_child(broker.key)}"
+        await line.ask(line.wire.request(SetData(path, b"%d" % queues, -1)))
+
+    async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None:
+        """Read a route as the comparison's clients do: the children, then queues and address of each."""
+        parent = topic_path(topic_name(topic))
+        body = await line.ask(line.wire.request(GetChildren(parent, watch)))
+        asked = []
+        for name in GetChildren.deserialize(body, 0):
+            index = child_index(name)
+            if index is None:
+                raise Failed(f"{parent}: a child {name}")
+            for path in (f"{parent}/{name}", master_path(index)):
+                line.send(line.wire.get(path, watch=watch))
+                asked.append(line.asked())
+        if not asked:
+            raise Failed(f"{parent}: no broker")
+        for future in asked:
+            await line.answer(future)
+
+    async def leave(self, line: Line) -> None:
+        line.over = True
+        await line.ask(line.wire.close())
+        line.abort()
+
+    async def keep(self, line: Line) -> None:
+        line.send(line.wire.ping())
+
+    def ping_s(self) -> float:
+        return PING_S * min(1.0, self.players.plan.period_s / 30.0)
+
+    def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
+        return self.ping_s(), lambda: self.keep(broker.lines[0])
+
+
+class Broker:
+    """One broker and its connections."""
+
+    def __init__(self, key: int, topics: int) -> None:
+        self.key = key
+        self.topics = topics
+        self.version = 1
+        self.made = 0
+        self.frame: tuple[bytes, ...] = ()
+        self.lines: list[Line] = []
+        self.task: asyncio.Task[None] | None = None
+
+
+class TopicWatcher(HttpWatcher):
+    """Blocking queries for one topic's route; the first one is shorter, so that clients come in turn."""
+
+    def __init__(self, *, topic: str, host: str, period_s: float, first_s: float) -> None:
+        super().__init__(key=0, host=host)
+        self._path = f"/v1/topics/{topic}/route?consistency=stale"
+        self._waits = itertools.chain([first_s], itertools.repeat(period_s))
+
+    def _ask(self, beyond: str) -> bytes:
+        index, mark, _ = beyond.partition("&wait=")
+        return super()._ask(f"{index}{mark}{next(self._waits):.1f}s" if beyond else "")
+
+
+class SessionWatcher(Session):
+    """A session whose owner is called when a watch fires."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fired: Callable[[], None] = lambda: None
+
+    def event(self) -> None:
+        self.fired()
+
+
+class Players:
+    """All brokers and clients.
+
+    Attributes:
+        counts: Since :meth:`begin`.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.counts = Counts(bytes=[0] * len(plan.servers))
+        self._routes: Routes = Remoting(self) if plan.kind == "remoting" else Jute(self)
+        self._brokers: list[Broker] = []
+        self._polling: list[Line] = []
+        self._watching: list[Line] = []
+        self._asking: list[Line] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._topics = 0
+        self._changed = 0
+        self._raised: set[tuple[int, int]] = set()
+        self._looked = 0
+        self._failure: str | None = None
+        """Reason why the first request failed that did."""
+
+    def fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+
+    # -- commands ------------------------------------------------------------------------------------
+
+    async def clear(self, command: Command) -> None:
+        """Have all brokers and clients leave."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
+        lines = [*self._polling, *self._watching, *self._asking]
+        await self._leave(lines)
+        await self._leave_brokers()
+        self._polling, self._watching, self._asking = [], [], []
+
+    async def bring(self, command: Command) -> None:
+        """Reach the numbers of a step: add brokers and clients, or have all brokers come anew."""
+        if command.topics < self._topics or command.brokers < len(self._brokers):
+            await self._leave_brokers()
+        self._topics = command.topics
+        for broker in self._brokers:
+            if broker.topics < self._topics:
+                broker.topics = self._topics
+                broker.version += 1
+                await self._register(broker)
+        await self._add_brokers(command.brokers)
+        new = range(len(self._polling), command.polling)
+        self._polling += await self._connect([(key, self._routes.wire()) for key in new])
+        for key in new:
+            self._every(self.plan.period_s, key, lambda key=key: self._poll(key))  # type: ignore[misc]
+            self._keep(key, self._polling[key])
+        await self._watch(range(len(self._watching), command.watching))
+        if command.lookups or command.changes or command.newcomers:
+            missing = range(len(self._asking), LOOKUP_LINES)
+            lines = await self._connect([(key, self._routes.wire()) for key in missing])
+            for key, line in zip(missing, lines, strict=True):
+                self._keep(key, line)
+            self._asking += lines
+
+    async def begin(self, command: Command) -> None:
+        """Begin to count."""
+        self.counts = Counts(bytes=[0] * len(self.plan.servers))
+
+    async def count(self, command: Command) -> None:
+        """Answer with the counts."""
+
+    async def run(self, command: Command) -> None:
+        """Cause events for a time, evenly spread; return when all are answered."""
+        ends = asyncio.create_task(asyncio.sleep(command.seconds))
+        await asyncio.gather(
+            self._at(command.changes, command.seconds, self._change),
+            self._at(command.newcomers, command.seconds, self._newcomer),
+            self._at(command.lookups, command.seconds, self._lookup),
+        )
+        await ends
+
+    async def come_back(self, command: Command) -> None:
+        """Have every broker leave and come back at once."""
+        count = len(self._brokers)
+        await self._leave_brokers()
+        await self._add_brokers(count)
+        self.counts.registrations += count * self._topics
+
+    # -- brokers ---------------------------------------------------------------------------------------
+
+    async def _add_brokers(self, count: int) -> None:
+        for first in range(len(self._brokers), count, AT_ONCE):
+            new = [Broker(key, self._topics) for key in range(first, min(count, first + AT_ONCE))]
+            await asyncio.gather(*map(self._list, new))
+            self._brokers += new
+
+    async def _list(self, broker: Broker) -> None:
+        broker.lines = [
+            await self._dial(self._routes.wire(), server, self.plan.servers[server])
+            for server in self._routes.lanes(broker.key)
+        ]
+        await self._register(broker)
+        period_s, act = self._routes.periodic(broker)
+        broker.task = asyncio.create_task(self._repeat(period_s, broker.key, act))
+
+    async def _register(self, broker: Broker) -> None:
+        """Register a broker, as often as it takes: a real one tries again, too."""
+        for tries_left in reversed(range(REGISTER_TRIES)):
+            try:
+                await self._routes.register(broker)
+                return
+            except Failed:
+                if not tries_left:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
+    async def _leave_brokers(self) -> None:
+        for broker in self._brokers:
+            assert broker.task is not None, "a listed broker repeats itself"
+            broker.task.cancel()
+        await self._leave([line for broker in self._brokers for line in broker.lines])
+        self._brokers = []
+        self._raised = set()
+
+    async def _change(self) -> None:
+        turn = self._changed
+        self._changed += 1
+        broker = self._brokers[turn % len(self._brokers)]
+        topic = turn * 7 % self._topics
+        self._raised ^= {(broker.key, topic)}  # so that each change of a topic really changes it
+        queues = QUEUES + ((broker.key, topic) in self._raised)
+        await self._routes.change(broker, topic, queues)
+        self.counts.changes += 1
+
+    # -- clients ---------------------------------------------------------------------------------------
+
+    async def _poll(self, key: int) -> None:
+        await self._routes.look_up(self._polling[key], key % self._topics)
+
+    async def _lookup(self) -> None:
+        turn = self._looked
+        self._looked += 1
+        await self._routes.look_up(self._asking[turn % len(self._asking)], turn % self._topics)
+        self.counts.lookups += 1
+
+    async def _newcomer(self) -> None:
+        server = self.counts.newcomers % len(self.plan.servers)
+        line = await self._dial(self._routes.wire(), server, self.plan.servers[server])
+        await self._routes.look_up(line, self.counts.newcomers % self._topics)
+        await self._routes.leave(line)
+        self.counts.newcomers += 1
+
+    async def _watch(self, new: range) -> None:
+        if self.plan.kind == "remoting":
+            period_s = self.plan.period_s
+            wires = [
+                TopicWatcher(
+                    topic=topic_name(key % self._topics),
+                    host=self.plan.watched[key % len(self.plan.watched)],
+                    period_s=period_s,
+                    first_s=max(0.1, key * _GOLDEN % 1.0 * period_s),
+                )
+                for key in new
+            ]
+            lines = await self._connect(list(zip(new, wires, strict=True)), self.plan.watched)
+            for line in lines:
+                line.send(line.wire.watch())
+        else:
+            sessions = [SessionWatcher() for _ in new]
+            lines = await self._connect(list(zip(new, sessions, strict=True)))
+            for key, line, session in zip(new, lines, sessions, strict=True):
+                await self._read_watched(line, key)
+                session.fired = self._reader(line, key)
+                self._keep(key, line)
+        self._watching += lines
+
+    async def _read_watched(self, line: Line, key: int) -> None:
+        await self._routes.look_up(line, key % self._topics, watch=True)
+
+    def _reader(self, line: Line, key: int) -> Callable[[], None]:
+        """Return the function that reads a route again, once for all watches that fire at a time."""
+        reading = False
+
+        async def read() -> None:
+            nonlocal reading
+            reading = False
+            await self._guarded(self._read_watched(line, key))
+
+        def fired() -> None:
+            nonlocal reading
+            if not reading:
+                reading = True
+                self._tasks.append(asyncio.create_task(read()))
+
+        return fired
+
+    # -- parts of it -----------------------------------------------------------------------------------
+
+    async def _dial(self, wire: Any, server: int, addr: str) -> Line:
+        host, _, port = addr.rpartition(":")
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_connection(lambda: Line(self, server, wire), host, int(port))
+        _, line = await asyncio.wait_for(connecting, CONNECT_S)
+        await asyncio.wait_for(line.ready, CONNECT_S)
+        return line
+
+    async def _connect(self, wires: list[tuple[int, Any]], addresses: list[str] | None = None) -> list[Line]:
+        """Connect clients, each with the server whose turn it is."""
+        addresses = addresses or self.plan.servers
+        lines: list[Line] = []
+        for first in range(0, len(wires), AT_ONCE):
+            lines += await asyncio.gather(
+                *(
+                    self._dial(wire, key % len(addresses), addresses[key % len(addresses)])
+                    for key, wire in wires[first : first + AT_ONCE]
+                )
+            )
+        return lines
+
+    async def _leave(self, lines: list[Line]) -> None:
+        for line in lines:
+            line.over = True
+        for first in range(0, len(lines), AT_ONCE):
+            part = lines[first : first + AT_ONCE]
+            if self.plan.kind == "remoting":
+                for line in part:
+                    line.leave()
+            else:
+                await asyncio.gather(*map(self._routes.leave, part))
+
+    def _keep(self, key: int, line: Line) -> None:
+        if isinstance(self._routes, Jute):
+            self._every(self._routes.ping_s(), key, lambda: self._routes.keep(line))
+
+    def _every(self, period_s: float, key: int, act: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._repeat(period_s, key, act)))
+
+    async def _repeat(self, period_s: float, key: int, act: Callable[[], Awaitable[None]]) -> None:
+        """Call an action once in each period, at a random phase."""
+        due = time.monotonic() + (key * _GOLDEN % 1.0) * period_s
+        while True:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await self._guarded(act())
+            due += period_s
+
+    async def _at(self, rate: float, seconds: float, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start an action at a rate per second, evenly spread; return when all calls have ended."""
+        began = time.monotonic()
+        started = []
+        for turn in range(round(rate * seconds)):
+            await asyncio.sleep(max(0.0, began + (turn + 0.5) / rate - time.monotonic()))
+            started.append(asyncio.create_task(self._guarded(act())))
+        await asyncio.gather(*started)
+
+    async def _guarded(self, action: Awaitable[None]) -> None:
+        try:
+            await action
+        except (Failed, OSError, TimeoutError) as error:
+            self.fail(f"{type(error).__name__}: {error}")
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
+            command = msgspec.json.decode(line, type=Command)
+            await self._guarded(getattr(self, command.do)(command))
+            found: dict[str, Any] = {"counts": msgspec.to_builtins(self.counts)}
+            if self._failure is not None:
+                found["failure"] = f"{command.do}: {self._failure}"
+            sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+            sys.stdout.buffer.flush()
+
+
+async def _main(plan: Plan) -> None:
+    await Players(plan).serve()
+    os._exit(0)  # connections are not closed one by one
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    uvloop.run(_main(msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)))

@@ -1,0 +1,368 @@
+"""A run of ``mqbench costs``: lives of servers, windows in them, rows, and the result made of the rows."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from routekeeper.bench.costs import players
+from routekeeper.bench.costs.fit import HELD_OUT, NotEnough, counts_of, design_costs, held_out
+from routekeeper.bench.costs.measured import (
+    Disk,
+    members_bytes,
+    memory_bytes,
+    read_after,
+    read_before,
+    servers_of,
+    watch_addresses,
+)
+from routekeeper.bench.costs.plan import FULL, QUICK, Plan, Step, minutes, steps
+from routekeeper.bench.costs.units import Costs, Design, DesignCosts, Row, Unit
+from routekeeper.bench.group import Missing, Unhealthy, cpu_s
+from routekeeper.bench.machine import commit, this_machine, versions
+from routekeeper.bench.micro.raft.systems import System
+from routekeeper.bench.plan import PlanError
+from routekeeper.bench.processes import allow_connections
+from routekeeper.bench.storm.blocking import make_nodes
+from routekeeper.bench.storm.frames import topic_name
+from routekeeper.bench.storm.life import Child
+from routekeeper.bench.storm.sessions import lasting_nodes
+
+RUN: Final = "run.json"
+ROWS: Final = "rows.jsonl"
+RESULT: Final = "costs.json"
+TRIES: Final = 3
+"""Times that a life is tried in all."""
+_NUMBERS: Final = (
+    *("brokers", "pairs", "polling", "watching"),
+    *("registrations", "changes", "newcomers", "lookups"),
+)
+
+
+class Failure(Exception):
+    """Servers or players failed; finished lives are kept."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it was begun."""
+
+    command: list[str]
+    date: str
+    commit: str
+    quick: bool
+    designs: list[Design]
+    plan: Plan
+
+
+def begin(folder: Path, run: Run) -> None:
+    folder.mkdir(parents=True)
+    (folder / RUN).write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+
+
+def load(folder: Path) -> Run:
+    """Return the run that was begun in a folder.
+
+    Raises:
+        PlanError: If there is none.
+    """
+    try:
+        return msgspec.json.decode((folder / RUN).read_bytes(), type=Run)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise PlanError(f"--resume {folder}: no run of costs was begun there: {error}") from None
+
+
+def complete_rows(folder: Path, run: Run) -> list[Row]:
+    """Return the rows of lives all of whose windows were measured."""
+    path = folder / ROWS
+    found: dict[tuple[Design, str], list[Row]] = {}
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            row = msgspec.json.decode(line, type=Row)
+        except msgspec.MsgspecError:
+            continue  # cut by an interrupt; its life is not complete
+        found.setdefault((row.design, row.life), []).append(row)
+    return [
+        row for (_, life), rows in found.items() if len(rows) == len(steps(run.plan, life)) for row in rows
+    ]
+
+
+def announce(run: Run, *, done: int = 0) -> None:
+    """Print the plan and the time that it takes."""
+    plan = run.plan
+    lives = len(plan.lives) * len(run.designs)
+    total = minutes(plan, run.designs)
+    print(
+        f"mqbench: {', '.join(run.designs)}, three servers each; {lives - done} of {lives} lives, "
+        f"about {total * (lives - done) / lives:.0f} minutes",
+        file=sys.stderr,
+    )
+    for life in plan.lives:
+        for step in steps(plan, life):
+            numbers = msgspec.to_builtins(step)
+            shown = " ".join(
+                f"{key}={value:g}"
+                for key, value in numbers.items()
+                if key not in ("series", "seconds", "comes_back") and value
+            )
+            print(f"  {life}: {step.series}: {step.seconds:g} s {shown}".rstrip(), file=sys.stderr)
+
+
+def make_rows(folder: Path, run: Run) -> list[Row]:
+    """Make the rows that are missing; a life that was interrupted is made anew.
+
+    Raises:
+        Unhealthy: If servers or players failed.
+    """
+    allow_connections()
+    rows = complete_rows(folder, run)
+    done = {(row.design, row.life) for row in rows}
+    announce(run, done=len(done))
+    with (folder / ROWS).open("wb") as file:
+        for row in rows:
+            _write(file, row)
+        for life in run.plan.lives:
+            for design in run.designs:
+                if (design, life) in done:
+                    continue
+                for row in _complete_life(run.plan, design, life):
+                    rows.append(row)
+                    _write(file, row)
+    return rows
+
+
+def _complete_life(plan: Plan, design: Design, life: str) -> list[Row]:
+    """Return the rows of a life; repeat it if servers or players fail: a busy machine may delay an answer.
+
+    Raises:
+        Unhealthy: If that is so each time.
+    """
+    for tries_left in reversed(range(TRIES)):
+        rows: list[Row] = []
+        try:
+            for row in life_rows(plan, design, life):
+                rows.append(row)
+                _show(row)
+        except Unhealthy as error:
+            if not tries_left:
+                raise
+            print(f"mqbench: made anew: {error}", file=sys.stderr)
+        else:
+            break
+    return rows
+
+
+def _write(file: BinaryIO, row: Row) -> None:
+    file.write(msgspec.json.encode(row) + b"\n")
+    file.flush()
+
+
+def _show(row: Row) -> None:
+    numbers = {key: getattr(row, key) for key in _NUMBERS}
+    shown = " ".join(f"{key}={value}" for key, value in numbers.items() if value)
+    used = f"CPU {row.use('cpu_s'):.3f} s a minute, others {row.others_cores:.2f} cores"
+    print(f"  {row.design}, {row.series}: {shown} {used}", file=sys.stderr, flush=True)
+
+
+def life_rows(plan: Plan, design: Design, life: str) -> Iterator[Row]:
+    """Start a design's servers, yield a row for each window, end the servers."""
+    with tempfile.TemporaryDirectory(prefix="mqbench-costs-") as name, contextlib.ExitStack() as stack:
+        system = servers_of(design, Path(name) / "servers")
+        stack.callback(system.stop)
+        system.start()
+        own = players.Plan(
+            kind=system.kind,
+            servers=system.clients,
+            watched=watch_addresses(system),
+            period_s=plan.period_s,
+        )
+        windows = Windows(plan, design, life, system, stack.enter_context(Child(players.__name__, own)))
+        windows.warm()
+        for step in steps(plan, life):
+            yield windows.row(step)
+
+
+class Windows:
+    """The windows of one life: the numbers of each are reached, then its use is measured."""
+
+    def __init__(self, plan: Plan, design: Design, life: str, system: System, child: Child) -> None:
+        self._plan = plan
+        self._design = design
+        self._life = life
+        self._system = system
+        self._child = child
+        self._disk = Disk(system)
+        self._series = ""
+        self._lasting: set[str] = set()
+
+    def _bring(self, **numbers: Any) -> None:
+        """Reach these numbers; ZooKeeper's lasting nodes, which installations have, come first."""
+        if self._system.kind == "jute":
+            names = [topic_name(number) for number in range(numbers["topics"])]
+            new = [
+                node
+                for node in lasting_nodes(range(numbers["brokers"]), names)
+                if node[0] not in self._lasting
+            ]
+            make_nodes(self._system.clients[0], new)
+            self._lasting.update(path for path, _ in new)
+        self._do("bring", **numbers)
+
+    def warm(self) -> None:
+        """Cause all kinds of events for a while: a JVM compiles the code that it runs often."""
+        plan = self._plan
+        self._bring(brokers=plan.base.brokers, topics=plan.base.topics, changes=1.0)
+        self._do(
+            "run",
+            seconds=plan.warm_s[self._design],
+            changes=max(plan.changes),
+            newcomers=max(plan.newcomers),
+            lookups=max(plan.lookups),
+        )
+        self._do("clear")
+
+    def row(self, step: Step) -> Row:
+        """Reach the numbers of a step, and measure its window."""
+        if step.series != self._series:
+            self._do("clear")
+            self._series = step.series
+        own = {
+            key: getattr(step, key)
+            for key in ("brokers", "topics", "polling", "watching", "changes", "newcomers", "lookups")
+        }
+        self._bring(**own)
+        time.sleep(self._plan.settle_s)
+        before = read_before(self._system, self._disk)
+        self._do("begin")
+        child_s = cpu_s(self._child.pid)
+        if step.comes_back:
+            self._do("come_back")
+        else:
+            self._do("run", seconds=step.seconds, **own)
+        generator_s = cpu_s(self._child.pid) - child_s
+        after = read_after(self._system, self._disk)
+        counts = self._do("count")
+        seconds = after.t - before.t
+        used = [late - early for early, late in zip(before.cpu_s, after.cpu_s, strict=True)]
+        machine_s = after.machine_s - before.machine_s
+        disk = _between(before.disk, after.disk)
+        memory, resident = memory_bytes(self._system, heaps=self._plan.reads_heaps)
+        return Row(
+            design=self._design,
+            life=self._life,
+            series=step.series,
+            seconds=seconds,
+            brokers=step.brokers,
+            pairs=step.brokers * step.topics,
+            topics=step.topics,
+            polling=step.polling,
+            watching=step.watching,
+            registrations=counts.registrations,
+            changes=counts.changes,
+            newcomers=counts.newcomers,
+            lookups=counts.lookups,
+            cpu_s=used,
+            members_bytes=members_bytes(self._system, before, after),
+            clients_bytes=counts.bytes,
+            disk_bytes=None if disk is None else [size for size, _ in disk],
+            syncs=None if disk is None else [count for _, count in disk],
+            memory_bytes=memory,
+            resident_bytes=resident,
+            others_cores=max(0.0, machine_s - sum(used) - generator_s) / seconds,
+            generator_cores=generator_s / seconds,
+        )
+
+    def _do(self, word: str, **numbers: Any) -> players.Counts:
+        found = self._child.ask(msgspec.json.encode(players.Command(do=word, **numbers)))
+        if "failure" in found:
+            tails = "\n".join(map(self._system.log_tail, range(len(self._system.clients))))
+            raise Unhealthy(f"{self._design}, {self._life}: {found['failure']}\n{tails}")
+        return msgspec.convert(found["counts"], players.Counts)
+
+
+def _between(
+    before: list[tuple[int, int]] | None, after: list[tuple[int, int]] | None
+) -> list[tuple[int, int]] | None:
+    if before is None or after is None:
+        return None
+    return [(late[0] - early[0], late[1] - early[1]) for early, late in zip(before, after, strict=True)]
+
+
+def result(run: Run, rows: Sequence[Row]) -> Costs:
+    """Return the result of all rows.
+
+    Raises:
+        NotEnough: If rows are missing.
+    """
+    designs: dict[Design, DesignCosts] = {}
+    counts: list[dict[Unit, float]] = []
+    for design in run.designs:
+        found = design_costs(design, rows)
+        mixtures = [row for name in HELD_OUT for row in rows if (row.design, row.series) == (design, name)]
+        if len(mixtures) < len(run.plan.mixtures):
+            raise NotEnough(f"{design}: {len(mixtures)} of {len(run.plan.mixtures)} mixtures were measured")
+        counts = [counts_of(row) for row in mixtures]
+        designs[design] = msgspec.structs.replace(found, held_out=[held_out(found, row) for row in mixtures])
+    return Costs(
+        date=run.date,
+        commit=run.commit,
+        command=run.command,
+        quick=run.quick,
+        machine=this_machine(),
+        versions=versions(),
+        held_out_counts=counts,
+        changes_a_minute_max=max(row.count("change") for row in rows if row.series == "change"),
+        brokers_in_an_answer=run.plan.base.brokers,
+        designs=designs,
+    )
+
+
+def measure(
+    command: Sequence[str],
+    *,
+    out: Path,
+    resume: Path | None,
+    designs: Sequence[Design],
+    quick: bool,
+) -> Path:
+    """Measure unit costs; return the path of the result.
+
+    Raises:
+        PlanError: If what is asked for cannot be.
+        Failure: If servers or players failed.
+    """
+    if resume is not None:
+        folder, run = resume, load(resume)
+    else:
+        now = datetime.datetime.now(datetime.UTC)
+        folder = out / f"costs-{now:%Y%m%d-%H%M%S}"
+        run = Run(
+            command=list(command),
+            date=f"{now:%Y-%m-%d %H:%M} UTC",
+            commit=commit(),
+            quick=quick,
+            designs=list(designs),
+            plan=QUICK if quick else FULL,
+        )
+        begin(folder, run)
+    try:
+        rows = make_rows(folder, run)
+    except (KeyboardInterrupt, Unhealthy, Missing, OSError) as error:
+        print(f"mqbench: go on with: mqbench costs --resume {folder}", file=sys.stderr)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise Failure(str(error)) from error
+    path = folder / RESULT
+    try:
+        found = result(run, rows)
+    except NotEnough as error:
+        raise Failure(f"{folder / ROWS}: {error}") from error
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    return path

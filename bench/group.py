@@ -1,0 +1,141 @@
+"""Servers of one design, as load programs see them, and resources that they have used."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import psutil
+
+from routekeeper.bench.wires.client import Kind
+
+_CPUCLOCK_SCHED: Final = 2
+_MB: Final = 1e6
+_JCMD_S: Final = 60.0
+
+
+class Missing(Exception):
+    """A design's programs are not installed."""
+
+
+class Unhealthy(Exception):
+    """A group of servers is not in the state in which it has to be measured."""
+
+
+class Group(Protocol):
+    """Servers of one design, started and ended together.
+
+    Attributes:
+        kind: The protocol that clients speak.
+        jvm: Whether each server is a Java process.
+    """
+
+    name: str
+    kind: Kind
+    jvm: bool
+
+    @property
+    def clients(self) -> list[str]:
+        """Return ``host:port`` for clients, by index."""
+        ...
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the processes that run, by index."""
+        ...
+
+    @property
+    def watched(self) -> list[str]:
+        """Return ``host:port`` where clients watch for changes, by index."""
+        ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def version(self) -> str: ...
+
+    def leader(self) -> int | None:
+        """Return the index of the server that leads; None if nobody does."""
+        ...
+
+    def epoch(self) -> int | None:
+        """Return the number of the newest term or epoch; None of servers that elect nobody, or do not answer.
+
+        Each leader begins a new one, so the difference of two says how often leaders changed.
+        """
+        ...
+
+    def kill_and_restart(self) -> None:
+        """Kill all servers and start them again on their folders; return without waiting for them."""
+        ...
+
+    def log_tail(self, index: int) -> str: ...
+
+
+def cpu_s(pid: int) -> float:
+    """Return user and system time of all threads of a process so far, in seconds, to the nanosecond.
+
+    Source: clock_getcpuclockid(3), as glibc computes the id; Linux only. /proc counts in ticks of 10 ms.
+    """
+    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+
+
+def log_tails(group: Group) -> str:
+    return "\n".join(group.log_tail(index) for index in range(len(group.clients)))
+
+
+def largest_memory_mb(group: Group) -> list[float]:
+    """Return the peak memory of each server's process so far, by the kernel's count (VmHWM)."""
+    found = []
+    for pid in group.pids:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+        found.append(kilobytes * 1024 / _MB)
+    return found
+
+
+def usages(group: Group) -> list[dict[str, Any] | None]:
+    """Return the CPU of each server's process so far, and its memory now; None of one that has just ended."""
+    found: list[dict[str, Any] | None] = []
+    for pid in group.pids:
+        try:
+            process = psutil.Process(pid)
+            used = {"pid": pid, "cpu_s": cpu_s(pid), "memory_mb": process.memory_info().rss / _MB}
+            found.append(used)
+        except (psutil.Error, OSError):
+            found.append(None)
+    return found
+
+
+def heap_kept(group: Group) -> dict[str, float]:
+    """Return the MB that a JVM's heap keeps after a collection, the most of all; nothing of our designs."""
+    if not group.jvm or shutil.which("jcmd") is None:
+        return {}
+    try:
+        kept = [live_bytes(class_histogram(pid)) for pid in group.pids]
+    except (subprocess.SubprocessError, ValueError):
+        return {}  # the row then has no figure
+    return {"heap_kept_mb": max(kept) / _MB}
+
+
+def class_histogram(pid: int) -> str:
+    """Collect garbage in a JVM and return its objects by class."""
+    command = ["jcmd", str(pid), "GC.class_histogram"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_JCMD_S).stdout
+
+
+def live_bytes(histogram: str) -> int:
+    """Return the sum at the end of a JVM's class histogram, which is taken after a full collection (pure).
+
+    Raises:
+        ValueError: If there is none.
+    """
+    found = re.search(r"^Total +\d+ +(\d+) *$", histogram, re.M)
+    if found is None:
+        raise ValueError(f"no total in a class histogram of {len(histogram)} characters")
+    return int(found[1])

@@ -1,0 +1,165 @@
+"""The clients of one design, in one process: ``python -m routekeeper.bench.play.clients CONFIG``.
+
+Each client asks for the route of a topic in fixed intervals, over connections of its own, and goes to the
+next server by itself. Beside that it keeps a route as clients of its design do: read again each period, or
+when a watch says so. Each answer and each change of a kept route is one line on stdout. A line on stdin
+names the topic to ask for from then on; the process ends when stdin does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from routekeeper.bench.arms.interface import Arm, ArmConfig, ClientSession, Side, looked_at
+from routekeeper.bench.arms.remoting import LastAsked, RemotingArm
+from routekeeper.bench.chance import stream
+from routekeeper.bench.events import Operation, View
+from routekeeper.bench.play.heard import ClientsConfig, Heard
+from routekeeper.remoting.output import set_up_logging
+
+READY: Final = "clients ready"
+_NS: Final = 1_000_000_000
+
+
+def arm_of(config: ArmConfig) -> Arm:
+    """Return the users' side of a design, with threads."""
+    if config.kind == "zookeeper":
+        from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this design only
+
+        return ZooKeeperArm(config)
+    return RemotingArm(config)
+
+
+class Teller:
+    """Writes lines to stdout, each one whole."""
+
+    def __init__(self) -> None:
+        self._writing = threading.Lock()
+
+    def tell(self, heard: Heard) -> None:
+        line = msgspec.json.encode(heard) + b"\n"
+        with self._writing:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+
+
+class Asker(threading.Thread):
+    """One client: asks when it is due, and keeps a route.
+
+    Attributes:
+        topic: Asked for from the next question on.
+    """
+
+    def __init__(self, number: int, arm: Arm, side: Side, config: ClientsConfig, teller: Teller) -> None:
+        super().__init__(name=side.name, daemon=True)
+        self.topic = config.topic
+        self._number = number
+        self._arm = arm
+        self._side = side
+        self._config = config
+        self._teller = teller
+        self._session: ClientSession = arm.client(side, number)
+        self._shown: tuple[str, list[int] | None] | None = None
+        self._kept = arm.producer_client(
+            side, number, seed=stream(config.seed, f"client {number}").getrandbits(63), hooks=(LastAsked(),)
+        )
+        self._kept.core.directory.routes.use(self.topic)
+        self._kept.core.directory.watchers.append(self.look)
+
+    def run(self) -> None:
+        """Ask without an end."""
+        every_ns = round(self._config.every_s * _NS)
+        # Clients begin one after the other, so that their questions do not coincide.
+        due_ns = time.monotonic_ns() + every_ns * self._number // len(self._config.arm.sides)
+        threading.Thread(target=self._keep, daemon=True).start()
+        while True:
+            time.sleep(max(0, due_ns - time.monotonic_ns()) / _NS)
+            self._teller.tell(Heard(operation=self._ask(due_ns)))
+            due_ns = max(due_ns + every_ns, time.monotonic_ns())
+
+    def _keep(self) -> None:
+        """Read the route that is kept, and once each period from then on, at an instant of its own."""
+        phase = stream(self._config.seed, f"phase of client {self._number}").random()
+        time.sleep(phase * self._config.arm.refresh_ms / 1000)
+        self._kept.run(self._kept.core.directory.refresh_quietly(self.topic))
+        self._kept.start()
+
+    def use(self, topic: str) -> None:
+        """Ask for another topic from now on, as a program does that begins to use it."""
+        self.topic = topic
+        self._kept.core.directory.routes.use(topic)
+        self._kept.run(self._kept.core.directory.refresh_quietly(topic))
+
+    def _ask(self, due_ns: int) -> Operation:
+        topic = self.topic
+        sent_ns = time.monotonic_ns()
+        found = self._session.look_up(topic)
+        return Operation(
+            op="lookup",
+            user=self._number,
+            target=found.target,
+            due_ns=due_ns,
+            sent_ns=sent_ns,
+            done_ns=time.monotonic_ns(),
+            outcome=found.outcome,
+            code=found.code,
+            remark=found.remark,
+            topic=topic,
+            brokers=found.brokers,
+            attempts=found.attempts,
+            client_side=self._side.name,
+        )
+
+    def look(self) -> None:
+        """Write a line about the kept route if it has changed."""
+        now_ns = time.monotonic_ns()
+        topic = self.topic
+        route = self._kept.core.directory.routes.route(topic)
+        brokers = None if route is None else looked_at(route, target=None).brokers
+        if (topic, brokers) == self._shown:
+            return
+        known = self._shown is not None and self._shown[0] == topic
+        self._shown = topic, brokers
+        view = View(
+            observer="client",
+            index=self._number,
+            topic=topic,
+            state="absent" if brokers is None else "routed",
+            brokers=brokers,
+            unseen_ns=now_ns if known else None,
+            seen_ns=now_ns,
+        )
+        self._teller.tell(Heard(view=view))
+
+
+def serve(config: ClientsConfig) -> None:
+    """Ask until stdin ends."""
+    arm, teller = arm_of(config.arm), Teller()
+    askers = [Asker(number, arm, side, config, teller) for number, side in enumerate(config.arm.sides)]
+    for asker in askers:
+        asker.start()
+    print(READY, flush=True)
+    for line in sys.stdin:
+        for asker in askers:
+            threading.Thread(target=asker.use, args=(line.strip(),), daemon=True).start()
+    os._exit(0)  # threads wait for answers that nobody needs any more
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.play.clients", description=__doc__)
+    parser.add_argument("config", type=Path, help="JSON file written by mqbench")
+    config = msgspec.json.decode(parser.parse_args().config.read_bytes(), type=ClientsConfig)
+    set_up_logging(level="ERROR")
+    serve(config)
+
+
+if __name__ == "__main__":
+    main()

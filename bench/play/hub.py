@@ -1,0 +1,108 @@
+"""Tells pages of changes and ticks: bounded in number, and in what waits for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from routekeeper.bench.play.model import Change, State, Tick
+from routekeeper.bench.play.picture import ChangeLog
+
+WATCHERS_MAX: Final = 16
+#: Messages that may wait for a page; one that reads more slowly is closed.
+WAITING_MAX: Final = 2_000
+
+
+class Full(Exception):
+    """The largest number of pages watches already."""
+
+
+class Watcher:
+    """One page that watches; ``next`` returns what it is sent, None when it is closed."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._closed = False
+
+    def put(self, message: bytes) -> None:
+        """Add a message; close the watcher if too many wait."""
+        if self._closed:
+            return
+        if self._waiting.qsize() >= WAITING_MAX:
+            self.close()
+            return
+        self._waiting.put_nowait(message)
+
+    def close(self) -> None:
+        """End the watcher after the waiting messages, or at once if they are too many."""
+        if not self._closed:
+            self._closed = True
+            self._waiting.put_nowait(None)
+
+    async def next(self) -> bytes | None:
+        return await self._waiting.get()
+
+
+class Hub:
+    """All pages that watch."""
+
+    def __init__(self, log: ChangeLog) -> None:
+        self._log = log
+        self._watchers: set[Watcher] = set()
+        self._ended = False
+
+    def join(self, state: State, last: str | None) -> Watcher:
+        """Return a new watcher, which begins with the picture, or with the changes after ``last``.
+
+        Args:
+            last: ``SESSION-ID`` of the last change that the page has; None if it has none.
+
+        Raises:
+            Full: If too many pages watch.
+        """
+        if len(self._watchers) >= WATCHERS_MAX:
+            raise Full(f"{WATCHERS_MAX} pages watch already")
+        watcher = Watcher()
+        session, _, number = (last or "").rpartition("-")
+        missed = None
+        if session == state.session and number.isascii() and number.isdigit() and len(number) < 16:
+            missed = self._log.after(int(number))
+        if missed is None or len(missed) >= WAITING_MAX:
+            watcher.put(message("state", state, identity=f"{state.session}-{state.id}"))
+        else:
+            for change in missed:
+                watcher.put(self._encoded(change))
+        if self._ended:
+            watcher.close()
+        self._watchers.add(watcher)
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    def _encoded(self, change: Change) -> bytes:
+        return message("change", change, identity=f"{self._log.now.session}-{change.id}")
+
+    def change(self, change: Change) -> None:
+        encoded = self._encoded(change)
+        for watcher in self._watchers:
+            watcher.put(encoded)
+
+    def tick(self, tick: Tick) -> None:
+        encoded = message("tick", tick)
+        for watcher in self._watchers:
+            watcher.put(encoded)
+
+    def end(self) -> None:
+        """Close every watcher, and refuse later ones."""
+        self._ended = True
+        for watcher in self._watchers:
+            watcher.close()
+
+
+def message(kind: str, body: msgspec.Struct, *, identity: str = "") -> bytes:
+    """Return one server-sent event."""
+    line = f"id: {identity}\n" if identity else ""
+    return f"{line}event: {kind}\ndata: ".encode() + msgspec.json.encode(body) + b"\n\n"

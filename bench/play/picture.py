@@ -1,0 +1,122 @@
+"""The picture, and how a change alters it; the log of changes, which is bounded (pure).
+
+The page does the same with the same changes: so a picture of any instant of the log can be had again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from routekeeper.bench.play.model import (
+    Broker,
+    Change,
+    Client,
+    Counters,
+    Design,
+    Link,
+    Log,
+    Server,
+    State,
+)
+
+#: Changes that the log keeps; earlier ones are in the picture before the first of them.
+KEPT_MAX: Final = 20_000
+
+T = TypeVar("T", Server, Broker, Client)
+
+
+def apply(state: State, change: Change) -> None:
+    """Alter a picture as a change says."""
+    state.id, state.at_ms = change.id, change.at_ms
+    if change.designs is not None:
+        state.designs = [copied(design) for design in change.designs]
+    if change.divisor is not None:
+        state.divisor = change.divisor
+    if change.mark is not None:
+        state.mark = change.mark
+        for each in state.designs:
+            each.counters = Counters(since_ms=change.mark.at_ms)
+    design = next((each for each in state.designs if each.name == change.design), None)
+    if design is None:
+        return
+    if change.phase is not None:
+        design.phase, design.reason = change.phase, change.reason
+    if change.server is not None:
+        design.servers = replaced(design.servers, change.server)
+    if change.broker is not None:
+        design.brokers = replaced(design.brokers, change.broker)
+    if change.client is not None:
+        design.clients = replaced(design.clients, change.client)
+    if change.counters is not None:
+        design.counters = msgspec.structs.replace(change.counters)
+    if change.topics is not None:
+        design.topics = list(change.topics)
+    if change.links is not None:
+        design.links = with_links(design.links, change.links)
+
+
+def replaced(things: Sequence[T], thing: T) -> list[T]:
+    """Return the list with the present state of one element, in the order of names."""
+    found = [each for each in things if each.name != thing.name]
+    found.append(thing)
+    return sorted(found, key=lambda each: each.name)
+
+
+def with_links(links: Sequence[Link], changed: Sequence[Link]) -> list[Link]:
+    """Return the list with the present state of some links."""
+    found = {(link.dialler, link.acceptor): link for link in [*links, *changed]}
+    return [found[ends] for ends in sorted(found)]
+
+
+def copied(design: Design) -> Design:
+    """Return a design that can be altered by itself; the values in its lists are never altered."""
+    return msgspec.structs.replace(
+        design,
+        servers=list(design.servers),
+        brokers=list(design.brokers),
+        clients=list(design.clients),
+        links=list(design.links),
+        topics=list(design.topics),
+        counters=msgspec.structs.replace(design.counters),
+    )
+
+
+def copied_state(state: State) -> State:
+    """Return a picture that can be altered by itself."""
+    return msgspec.structs.replace(state, designs=[copied(design) for design in state.designs])
+
+
+class ChangeLog:
+    """The changes since the begin of a session, as far as they are kept.
+
+    Attributes:
+        now: The present picture.
+    """
+
+    def __init__(self, begin: State, *, kept_max: int = KEPT_MAX) -> None:
+        self.now = copied_state(begin)
+        self._base = copied_state(begin)
+        self._kept: deque[Change] = deque()
+        self._kept_max = kept_max
+        self._whole = True
+
+    def add(self, change: Change) -> None:
+        """Add a change; with too many, the oldest one is merged into the base."""
+        apply(self.now, change)
+        self._kept.append(change)
+        if len(self._kept) > self._kept_max:
+            apply(self._base, self._kept.popleft())
+            self._whole = False
+
+    def after(self, last: int) -> list[Change] | None:
+        """Return the changes behind an id; None if not all of them are kept, or there was no such id."""
+        if not self._base.id <= last <= self.now.id:
+            return None
+        return [change for change in self._kept if change.id > last]
+
+    def log(self) -> Log:
+        return Log(base=copied_state(self._base), changes=list(self._kept), whole=self._whole)

@@ -1,0 +1,420 @@
+"""The playground: all designs, the log of changes, orders, saving; on one event loop.
+
+Threads of the stages hand over what they see by :class:`_Seen`; everything here runs on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from routekeeper.bench.play.heard import Heard
+from routekeeper.bench.play.hub import Hub
+from routekeeper.bench.play.model import (
+    Change,
+    Design,
+    DesignName,
+    Done,
+    Mark,
+    Order,
+    Outcome,
+    Saved,
+    State,
+    Tick,
+    Usage,
+)
+from routekeeper.bench.play.orders import CLIENTS, DIVISORS, FAULTS, in_words, named, problem_of
+from routekeeper.bench.play.picture import ChangeLog
+from routekeeper.bench.play.scene import Happened, Look, Reading, Scene
+from routekeeper.bench.play.stage import Stage, plan_of
+from routekeeper.bench.processes import ArmLost, ClusterError
+from routekeeper.bench.schedule import SessionPlan
+
+TICK_EVERY_S: Final = 0.5
+#: Orders that are carried out at a time; more are refused.
+ORDERS_MAX: Final = 8
+#: The file of a session's picture: its begin in the first line, a change in each of the others.
+SESSION_NAME: Final = "session.jsonl"
+#: Size of that file at which no more is written, bytes.
+SESSION_MAX: Final = 256 * 1024 * 1024
+_MS: Final = 1_000_000
+
+T = TypeVar("T")
+
+
+class BadOrder(ValueError):
+    """An order makes no sense; the message says why in one line."""
+
+
+class TooMany(Exception):
+    """As many orders are under way as may be."""
+
+
+class NotSaved(Exception):
+    """There is nothing to save, or it cannot be written; the message says why."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A design, its stage and its picture."""
+
+    name: DesignName
+    stage: Stage
+    scene: Scene | None
+    lock: asyncio.Lock
+    phase: str = "starting"
+
+
+class _Seen:
+    """Carries the observations of a stage's threads to the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, playground: Playground, name: DesignName) -> None:
+        self._loop = loop
+        self._playground = playground
+        self._name = name
+        self.running: _Running | None = None
+
+    def _post(self, take: Callable[[_Running, Scene], Iterable[Happened]]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._take, take)
+        except RuntimeError:
+            pass  # the loop has ended, and with it all pages
+
+    def _take(self, take: Callable[[_Running, Scene], Iterable[Happened]]) -> None:
+        running = self.running
+        if running is not None and running.scene is not None and self._playground.is_shown(running):
+            self._playground.happened(running, take(running, running.scene))
+
+    def looked(self, look: Look) -> None:
+        self._post(lambda running, scene: scene.look(look))
+
+    def read(self, server: str, reading: Reading) -> None:
+        self._post(lambda running, scene: scene.read(server, reading))
+
+    def heard(self, heard: Heard) -> None:
+        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
+            if heard.operation is not None:
+                scene.answered(heard.operation)
+            return scene.kept(heard.view) if heard.view is not None else ()
+
+        self._post(take)
+
+    def used(self, usage: Usage) -> None:
+        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
+            scene.usage = usage
+            return ()
+
+        self._post(take)
+
+    def made(self, topic: str, broker: str, begun_ns: int, acked_ns: int) -> None:
+        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
+            return scene.made(topic, broker, begun_ns=begun_ns, acked_ns=acked_ns)
+
+        self._post(take)
+
+
+class Playground:
+    """A session: designs that run, and all that has happened to them.
+
+    Attributes:
+        hub: Tells pages of changes and ticks.
+    """
+
+    def __init__(
+        self, designs: Sequence[DesignName], *, missing: Sequence[str], divisor: float, work: Path, out: Path
+    ) -> None:
+        """Prepare a session.
+
+        Args:
+            missing: Designs that cannot be had, each with the reason.
+            work: Folder for everything that processes write; exists.
+            out: Folder below which sessions are saved.
+        """
+        self._names = list(designs)
+        self._work = work
+        self._out = out
+        self._start_ns = time.monotonic_ns()
+        self._session = secrets.token_hex(8)
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        begin = State(
+            session=self._session,
+            id=0,
+            at_ms=0,
+            started_at=self._started_at,
+            divisor=divisor,
+            divisors=list(DIVISORS),
+            missing=list(missing),
+            designs=[Design(name=name) for name in designs],
+        )
+        self.log = ChangeLog(begin)
+        self.hub = Hub(self.log)
+        self._lives = 0
+        self._running: list[_Running] = []
+        self._starting: list[asyncio.Task[None]] = []
+        self._orders = 0
+        self._restarting = False
+        self._saving = asyncio.Lock()
+        self._ending = False
+        self._threads = ThreadPoolExecutor(32, thread_name_prefix="play")
+        self._file = open(work / SESSION_NAME, "wb")  # noqa: SIM115 - closed by end()
+        self._file.write(msgspec.json.encode(begin) + b"\n")
+
+    def now_ms(self) -> int:
+        return (time.monotonic_ns() - self._start_ns) // _MS
+
+    @property
+    def state(self) -> State:
+        """The present picture, at this instant."""
+        return msgspec.structs.replace(self.log.now, at_ms=self.now_ms(), designs=self._designs_now())
+
+    def _designs_now(self) -> list[Design]:
+        """Return the designs with ages and counters as they are now."""
+        scenes = {each.name: each.scene for each in self._running if each.scene is not None}
+        return [
+            msgspec.structs.replace(scenes[design.name].design, phase=design.phase, reason=design.reason)
+            if design.name in scenes
+            else design
+            for design in self.log.now.designs
+        ]
+
+    def is_shown(self, running: _Running) -> bool:
+        return running in self._running
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def change(self, change: Change) -> Change:
+        """Add a change to the log and send it to all pages; set its id and instant."""
+        numbered = msgspec.structs.replace(change, id=self.log.now.id + 1, at_ms=self.now_ms())
+        if numbered.done is not None:
+            numbered = msgspec.structs.replace(
+                numbered, done=msgspec.structs.replace(numbered.done, id=numbered.id)
+            )
+        if numbered.mark is not None:
+            numbered = msgspec.structs.replace(
+                numbered, mark=msgspec.structs.replace(numbered.mark, action=numbered.id)
+            )
+        self.log.add(numbered)
+        if not self._file.closed and self._file.tell() < SESSION_MAX:
+            self._file.write(msgspec.json.encode(numbered) + b"\n")
+        self.hub.change(numbered)
+        return numbered
+
+    def happened(self, running: _Running, things: Iterable[Happened]) -> None:
+        """Note the events that a scene reports."""
+        for each in things:
+            if each.change is not None:
+                self.change(each.change)
+            if each.fact is not None:
+                index = int(each.broker.removeprefix("broker-"))
+                running.stage.cluster.truth(index, each.fact, each.t_ns)
+
+    async def tick_always(self) -> None:
+        """Send ages and counters twice a second, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_EVERY_S)
+            if self._ending:
+                return
+            self._file.flush()
+            scenes = [each.scene for each in self._running if each.scene is not None]
+            self.hub.tick(Tick(at_ms=self.now_ms(), designs=[scene.tick() for scene in scenes]))
+
+    # -- start and end ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start every design; one that fails is shown as failed."""
+        self._lives += 1
+        loop = asyncio.get_running_loop()
+        starting: list[asyncio.Task[None]] = []
+        for name in self._names:
+            given = SessionPlan(
+                out=self._work,
+                plan=plan_of(self.log.now.divisor),
+                series=plan_of(self.log.now.divisor).series[0],
+                arm=name,
+                block=1,
+                order_in_block=self._names.index(name),
+                attempt=self._lives,
+                profile="play",
+                seed=1,
+                command=("mqbench", "play"),
+            )
+            seen = _Seen(loop, self, name)
+            running = _Running(name=name, stage=Stage(name, given, seen), scene=None, lock=asyncio.Lock())
+            seen.running = running
+            self._running.append(running)
+            starting.append(asyncio.create_task(self._start(running)))
+        self._starting = starting
+        await asyncio.gather(*starting)
+
+    async def _start(self, running: _Running) -> None:
+        stage = running.stage
+        try:
+            await self._in_thread(stage.start)
+        except (ArmLost, ClusterError, OSError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            await self._in_thread(stage.end)
+            if not self._ending and self.is_shown(running):
+                running.phase = "failed"
+                self.change(Change(id=0, at_ms=0, design=running.name, phase="failed", reason=reason))
+            return
+        if self._ending or not self.is_shown(running):
+            await self._in_thread(stage.end)
+            return
+        cluster = stage.cluster
+        running.scene = Scene(
+            running.name,
+            servers=dict(zip(cluster.started.names, cluster.servers.clients, strict=True)),
+            brokers=dict(zip([each.name for each in cluster.brokers], cluster.broker_addrs, strict=True)),
+            clients=CLIENTS,
+            learns="watch" if cluster.watches else "poll",
+            start_ns=self._start_ns,
+        )
+        running.scene.count_from(self.now_ms())
+        running.phase = "running"
+        design = running.scene.design
+        others = [each for each in self.log.now.designs if each.name != running.name]
+        places = self._names.index
+        everybody = sorted([*others, design], key=lambda each: places(each.name))
+        self.change(Change(id=0, at_ms=0, designs=everybody))
+        await self._in_thread(stage.watch)
+
+    async def end(self) -> None:
+        """End everything that was started."""
+        self._ending = True
+        self.hub.end()
+        await asyncio.gather(*(self._in_thread(each.stage.end) for each in self._running))
+        # A start that was under way may have started one more process before it noticed: it ends that, too.
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        self._file.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
+
+    # -- orders -------------------------------------------------------------------------------------------
+
+    async def order(self, order: Order) -> Done:
+        """Carry out an order in all designs that it names, at once.
+
+        Raises:
+            BadOrder: If it makes no sense.
+            TooMany: If too many are under way.
+        """
+        if (problem := problem_of(order)) is not None:
+            raise BadOrder(problem)
+        if absent := [name for name in order.designs if name not in self._names]:
+            raise BadOrder(f"designs names {absent[0]}, which is not here; here are {', '.join(self._names)}")
+        if self._orders >= ORDERS_MAX:
+            raise TooMany(f"{self._orders} orders are under way, allowed are {ORDERS_MAX}")
+        self._orders += 1
+        try:
+            if order.do == "timers":
+                return await self._restart(order)
+            return await self._carry_out(order)
+        finally:
+            self._orders -= 1
+
+    async def _carry_out(self, order: Order) -> Done:
+        begin_ms = self.now_ms()
+        wanted = [each for each in self._running if each.name in (order.designs or self._names)]
+        outcomes = await asyncio.gather(*(self._do(order, each) for each in wanted))
+        mark = None
+        struck = [each for each in outcomes if each.result != "not applied"]
+        if order.do in FAULTS and struck:
+            mark = Mark(action=0, at_ms=begin_ms, text=in_words(order))
+        return self._done(order, outcomes, mark)
+
+    def _done(self, order: Order, outcomes: Sequence[Outcome], mark: Mark | None) -> Done:
+        at_ms = self.now_ms()
+        done = Done(id=0, at_ms=at_ms, order=order, outcomes=list(outcomes))
+        change = self.change(Change(id=0, at_ms=0, done=done, mark=mark))
+        if mark is not None:
+            for each in self._running:
+                if each.scene is not None:
+                    each.scene.count_from(mark.at_ms)
+                    counters = msgspec.structs.replace(each.scene.counters)
+                    self.change(Change(id=0, at_ms=0, design=each.name, counters=counters))
+        assert change.done is not None
+        return change.done
+
+    async def _do(self, order: Order, running: _Running) -> Outcome:
+        def refused(reason: str) -> Outcome:
+            return Outcome(design=running.name, result="not applied", reason=reason)
+
+        async with running.lock:
+            if running.scene is None or running.phase != "running" or not self.is_shown(running):
+                return refused(f"{running.name} is {running.phase}")
+            design = running.scene.design
+            target, to = named(order.target, design), named(order.to, design)
+            if target is None or to is None:
+                return refused("no server runs")
+            if order.to and to == target:
+                return refused(f"{target} is both ends of the link")
+            return await self._in_thread(running.stage.carry_out, order, target, to)
+
+    async def _restart(self, order: Order) -> Done:
+        """Start all designs again with other timers."""
+        if self._restarting:
+            raise TooMany("the designs are being started again already")
+        self._restarting = True
+        try:
+            ended, self._running = self._running, []
+            designs = [Design(name=name) for name in self._names]
+            self.change(Change(id=0, at_ms=0, designs=designs, divisor=order.divisor))
+            await asyncio.gather(*(self._in_thread(each.stage.end) for each in ended))
+            if not self._ending:
+                await self.start()
+            outcomes = [
+                Outcome(
+                    design=each.name,
+                    result="applied" if each.phase == "running" else "not applied",
+                    reason="" if each.phase == "running" else "it did not start again",
+                )
+                for each in self._running
+            ]
+            return self._done(order, outcomes, None)
+        finally:
+            self._restarting = False
+
+    # -- saving -------------------------------------------------------------------------------------------
+
+    async def save(self) -> Saved:
+        """Save the session so far: run folders of the designs that run, and the picture's changes.
+
+        Raises:
+            NotSaved: If no design runs, or the folder cannot be written.
+        """
+        async with self._saving:
+            running = [each for each in self._running if each.phase == "running"]
+            if not running:
+                raise NotSaved("no design runs yet")
+            folder = self._out / time.strftime("play-%Y%m%d-%H%M%S")
+            while folder.exists():
+                await asyncio.sleep(0.1)
+                folder = self._out / time.strftime("play-%Y%m%d-%H%M%S")
+            try:
+                folder.mkdir(parents=True)
+                for each in running:
+                    await self._in_thread(each.stage.life.save, folder)
+                self._file.flush()
+                size = self._file.tell()
+                content = (self._work / SESSION_NAME).read_bytes()[:size]
+                (folder / SESSION_NAME).write_bytes(content)
+            except OSError as error:
+                raise NotSaved(f"{folder}: {error.strerror}") from error
+        path = str(folder)
+        return Saved(
+            folder=path,
+            report=f"mqbench report {path} --out {path}",
+            replay=f"mqbench play --replay {path}",
+        )

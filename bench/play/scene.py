@@ -1,0 +1,419 @@
+"""The picture of one design, made of looks, readings and answers (pure).
+
+Looks say which processes run and what the proxy lets through; readings say what each server knows; answers
+come from the clients' process. Nothing else is known here, least of all what somebody wanted to happen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from routekeeper.bench.arms.interface import broker_name
+from routekeeper.bench.events import Fact, Operation, View
+from routekeeper.bench.links import Passes
+from routekeeper.bench.play.judging import Truth
+from routekeeper.bench.play.model import (
+    Answer,
+    Broker,
+    Cached,
+    Change,
+    Client,
+    Counters,
+    Design,
+    DesignName,
+    Life,
+    Link,
+    Server,
+    TickOf,
+    TopicKnown,
+    Traffic,
+    Usage,
+    Verdict,
+)
+
+#: Answers that wait to be judged; more than this come only if no look is taken any more.
+PENDING_MAX: Final = 1_000
+_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at processes and links.
+
+    Attributes:
+        before_ns: When the look before began.
+        begin_ns, end_ns: All states are of an instant between the two.
+        lives: Of servers, brokers and ``clients``, by name, each with its process id.
+        passes: What the proxy lets through; None if it did not answer.
+    """
+
+    before_ns: int
+    begin_ns: int
+    end_ns: int
+    lives: Mapping[str, tuple[Life, int | None]]
+    passes: Sequence[Passes] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A server's own words about itself; ``answered`` is False if it said nothing."""
+
+    answered: bool
+    role: str = "unknown"
+    serves: bool = False
+    term: int | None = None
+    brokers: Sequence[str] = ()
+    topics: Sequence[TopicKnown] = ()
+    sent_ns: int = 0
+    seen_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """A change of the picture, or a fact for the record."""
+
+    change: Change | None = None
+    broker: str = ""
+    fact: Fact | None = None
+    t_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Traffic:
+    forward: int = 0
+    back: int = 0
+    told_forward: int = 0
+    told_back: int = 0
+
+
+@dataclass(slots=True)
+class _Client:
+    client: Client
+    cached: dict[str, tuple[list[str] | None, int]] = field(default_factory=dict)
+
+
+class Scene:
+    """One design as it is seen.
+
+    Attributes:
+        design: The present picture of it.
+        truth: What was true, as far as looks have shown it.
+    """
+
+    def __init__(
+        self,
+        name: DesignName,
+        *,
+        servers: Mapping[str, str],
+        brokers: Mapping[str, str],
+        clients: Sequence[str],
+        learns: Literal["poll", "watch"],
+        start_ns: int,
+    ) -> None:
+        """Begin with an empty picture.
+
+        Args:
+            servers, brokers: Names and addresses.
+            start_ns: Instants of the picture count from here.
+        """
+        self.truth = Truth()
+        self._start_ns = start_ns
+        self._learns = learns
+        self._servers = {each: Server(name=each, addr=addr, life="down") for each, addr in servers.items()}
+        self._brokers = {each: Broker(name=each, addr=addr, life="down") for each, addr in brokers.items()}
+        self._clients = {each: _Client(Client(name=each, life="down")) for each in clients}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._traffic: dict[tuple[str, str], _Traffic] = {}
+        self._pending: list[Operation] = []
+        self._verdicts: deque[tuple[int, Verdict]] = deque(maxlen=PENDING_MAX)
+        self._isolated: set[str] = set()
+        self._done_ms: dict[str, int] = {}
+        self.topics: list[str] = []
+        self.counters = Counters()
+        self.usage: Usage | None = None
+        self.name: DesignName = name
+
+    def _ms(self, t_ns: int) -> int:
+        return max(0, (t_ns - self._start_ns) // _MS)
+
+    @property
+    def design(self) -> Design:
+        return Design(
+            name=self.name,
+            phase="running",
+            servers=list(self._servers.values()),
+            brokers=list(self._brokers.values()),
+            clients=[each.client for each in self._clients.values()],
+            links=[self._links[ends] for ends in sorted(self._links)],
+            topics=list(self.topics),
+            counters=msgspec.structs.replace(self.counters),
+            usage=self.usage,
+        )
+
+    def _changed(
+        self,
+        *,
+        server: Server | None = None,
+        broker: Broker | None = None,
+        client: Client | None = None,
+        links: list[Link] | None = None,
+        topics: list[str] | None = None,
+    ) -> Happened:
+        counters = msgspec.structs.replace(self.counters) if client is not None else None
+        return Happened(
+            change=Change(
+                id=0,
+                at_ms=0,
+                design=self.name,
+                server=server,
+                broker=broker,
+                client=client,
+                links=links,
+                topics=topics,
+                counters=counters,
+            )
+        )
+
+    # -- looks --------------------------------------------------------------------------------------------
+
+    def look(self, look: Look) -> Iterator[Happened]:
+        """Note a look, and judge the answers that it makes decidable."""
+        for name, (life, pid) in look.lives.items():
+            if name in self._servers:
+                yield from self._server_lives(name, life, pid)
+            elif name in self._brokers:
+                yield from self._broker_lives(name, life, pid, look)
+            else:
+                yield from self._clients_live(life)
+        yield from self._pass(look)
+        yield from self._judge(look.begin_ns)
+        yield from self._judge_cached(look.end_ns)
+
+    def _server_lives(self, name: str, life: Life, pid: int | None) -> Iterator[Happened]:
+        before = self._servers[name]
+        if (before.life, before.pid) == (life, pid):
+            return
+        after = msgspec.structs.replace(before, life=life, pid=pid)
+        if life == "down" or pid != before.pid:  # a new process has none of the former one's state
+            after = Server(name=name, addr=before.addr, life=life, pid=pid)
+        self._servers[name] = after
+        yield self._changed(server=after)
+        yield from self._registered()
+
+    def _broker_lives(self, name: str, life: Life, pid: int | None, look: Look) -> Iterator[Happened]:
+        before = self._brokers[name]
+        if life == "starting":
+            self.truth.broker_starts(name, look.before_ns)
+        elif self.truth.broker(
+            name, gone=life in ("down", "paused"), before_ns=look.before_ns, now_ns=look.end_ns
+        ):
+            yield Happened(broker=name, fact="up" if life == "up" else "down", t_ns=look.end_ns)
+        if (before.life, before.pid) != (life, pid):
+            self._brokers[name] = msgspec.structs.replace(before, life=life, pid=pid)
+            yield self._changed(broker=self._brokers[name])
+
+    def _clients_live(self, life: Life) -> Iterator[Happened]:
+        for mine in self._clients.values():
+            if mine.client.life != life:
+                mine.client = msgspec.structs.replace(mine.client, life=life)
+                yield self._changed(client=mine.client)
+
+    def _pass(self, look: Look) -> Iterator[Happened]:
+        """Note the proxy's report on the links."""
+        changed = []
+        if look.passes is None:
+            for ends, link in self._links.items():
+                silent = msgspec.structs.replace(link, forward="unknown", back="unknown", waiting=False)
+                if silent != link:
+                    self._links[ends] = silent
+                    changed.append(silent)
+        else:
+            cut = set()
+            for each in look.passes:
+                link = Link(
+                    dialler=each.dialler,
+                    acceptor=each.acceptor,
+                    forward="open" if each.forward.open else "cut",
+                    back="open" if each.back.open else "cut",
+                    forward_ms=round(each.forward.delay_ms),
+                    back_ms=round(each.back.delay_ms),
+                    waiting=each.forward.waiting or each.back.waiting,
+                )
+                ends = each.dialler, each.acceptor
+                for direction, gate in ((ends, each.forward), (ends[::-1], each.back)):
+                    if not gate.open:
+                        cut.add(direction)
+                    self.truth.direction(
+                        direction, cut=not gate.open, before_ns=look.before_ns, now_ns=look.end_ns
+                    )
+                if self._links.get(ends) != link:
+                    self._links[ends] = link
+                    changed.append(link)
+                traffic = self._traffic.setdefault(ends, _Traffic())
+                traffic.forward, traffic.back = each.forward.bytes, each.back.bytes
+            yield from self._isolate(cut, look.end_ns)
+        if changed:
+            yield self._changed(links=changed)
+
+    def _isolate(self, cut: set[tuple[str, str]], now_ns: int) -> Iterator[Happened]:
+        """Note which brokers nobody reaches and who reach nobody."""
+        for name in self._brokers:
+            mine = [ends for ends in self._links if name in ends]
+            alone = bool(mine) and all(ends in cut and ends[::-1] in cut for ends in mine)
+            if alone != (name in self._isolated):
+                (self._isolated.add if alone else self._isolated.discard)(name)
+                yield Happened(broker=name, fact="cut" if alone else "healed", t_ns=now_ns)
+
+    # -- readings -----------------------------------------------------------------------------------------
+
+    def read(self, name: str, reading: Reading) -> Iterator[Happened]:
+        """Note a server's report on itself."""
+        before = self._servers[name]
+        if before.life == "down":
+            return  # the answer of a process that has ended since
+        if reading.answered:
+            after = msgspec.structs.replace(
+                before,
+                answers=True,
+                role=reading.role,
+                serves=reading.serves,
+                term=reading.term,
+                brokers=sorted(reading.brokers),
+                topics=sorted(reading.topics, key=lambda each: each.topic),
+                read_ms=self._ms(reading.sent_ns),
+            )
+            for known in reading.topics:
+                self.truth.lists(name, known.topic, list(known.queues), reading.seen_ns)
+        else:
+            after = msgspec.structs.replace(before, answers=False, serves=False)
+        self._servers[name] = after
+        if msgspec.structs.replace(after, read_ms=before.read_ms) != before:
+            yield self._changed(server=after)
+            yield from self._registered()
+
+    def _registered(self) -> Iterator[Happened]:
+        for name, broker in self._brokers.items():
+            listing = [each.name for each in self._servers.values() if name in each.brokers]
+            if listing != broker.registered:
+                self._brokers[name] = msgspec.structs.replace(broker, registered=listing)
+                yield self._changed(broker=self._brokers[name])
+
+    def made(self, topic: str, broker: str, *, begun_ns: int, acked_ns: int) -> Iterator[Happened]:
+        """Note that a broker has made a topic."""
+        self.truth.made(topic, broker, begun_ns=begun_ns, acked_ns=acked_ns)
+        if topic not in self.topics:
+            self.topics.append(topic)
+            yield self._changed(topics=list(self.topics))
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def answered(self, operation: Operation) -> None:
+        """Note an answer; the next look, which knows the truth up to then, judges it."""
+        if len(self._pending) < PENDING_MAX:
+            self._pending.append(operation)
+
+    def _judge(self, known_until_ns: int) -> Iterator[Happened]:
+        ready = [each for each in self._pending if each.done_ns <= known_until_ns]
+        self._pending = [each for each in self._pending if each.done_ns > known_until_ns]
+        for each in ready:
+            yield from self._judge_one(each)
+
+    def _judge_one(self, done: Operation) -> Iterator[Happened]:
+        name = done.client_side or ""
+        if name not in self._clients:
+            return
+        mine = self._clients[name]
+        server = None if done.target is None else f"nameserver-{done.target}"
+        topic = done.topic or ""
+        brokers = None
+        if done.outcome in ("ok", "absent"):
+            brokers = [broker_name(index) for index in done.brokers or []]
+        verdict, why = self.truth.judge(
+            name, server, topic, done.outcome, brokers, sent_ns=done.sent_ns, done_ns=done.done_ns
+        )
+        self._verdicts.append((self._ms(done.done_ns), verdict))
+        if self._ms(done.done_ns) >= self.counters.since_ms:
+            self._count(verdict)
+        answer = Answer(
+            verdict=verdict,
+            why=why,
+            topic=topic,
+            server=server,
+            brokers=brokers,
+            remark=done.remark or "",
+            sent_ms=self._ms(done.sent_ns),
+            done_ms=self._ms(done.done_ns),
+        )
+        before = mine.client.last
+        mine.client = msgspec.structs.replace(mine.client, last=answer, asks=server or mine.client.asks)
+        self._done_ms[name] = answer.done_ms
+        same = (
+            before is not None
+            and msgspec.structs.replace(before, sent_ms=answer.sent_ms, done_ms=answer.done_ms) == answer
+        )
+        if not same or verdict != "right":
+            yield self._changed(client=mine.client)
+
+    def kept(self, view: View) -> Iterator[Happened]:
+        """Note a client's new route."""
+        mine = self._clients.get(f"client-{view.index}")
+        if mine is None:
+            return
+        brokers = None if view.brokers is None else [broker_name(index) for index in view.brokers]
+        mine.cached[view.topic] = brokers, self._ms(view.seen_ns)
+        yield from self._keep(mine, view.seen_ns)
+
+    def _judge_cached(self, now_ns: int) -> Iterator[Happened]:
+        for mine in self._clients.values():
+            yield from self._keep(mine, now_ns)
+
+    def _keep(self, mine: _Client, now_ns: int) -> Iterator[Happened]:
+        cached = [
+            Cached(
+                topic=topic,
+                brokers=brokers,
+                since_ms=since_ms,
+                by=self._learns,
+                verdict=self.truth.judge_cached(mine.client.name, topic, brokers, now_ns),
+            )
+            for topic, (brokers, since_ms) in sorted(mine.cached.items())
+        ]
+        if cached != mine.client.cached:
+            mine.client = msgspec.structs.replace(mine.client, cached=cached)
+            yield self._changed(client=mine.client)
+
+    # -- the clock ----------------------------------------------------------------------------------------
+
+    def count_from(self, at_ms: int) -> None:
+        """Count answers from an instant on: also those that have come since, as far as they are kept."""
+        self.counters = Counters(since_ms=at_ms)
+        for done_ms, verdict in self._verdicts:
+            if done_ms >= at_ms:
+                self._count(verdict)
+
+    def _count(self, verdict: Verdict) -> None:
+        setattr(self.counters, verdict, getattr(self.counters, verdict) + 1)
+
+    def tick(self) -> TickOf:
+        """Return the figures that have grown: counters and ages."""
+        traffic = []
+        for (dialler, acceptor), mine in sorted(self._traffic.items()):
+            forward, back = mine.forward - mine.told_forward, mine.back - mine.told_back
+            mine.told_forward, mine.told_back = mine.forward, mine.back
+            if forward > 0 or back > 0:
+                traffic.append(
+                    Traffic(dialler=dialler, acceptor=acceptor, forward=max(0, forward), back=max(0, back))
+                )
+        return TickOf(
+            design=self.name,
+            read_ms={name: each.read_ms for name, each in self._servers.items() if each.read_ms is not None},
+            done_ms=dict(self._done_ms),
+            counters=msgspec.structs.replace(self.counters),
+            usage=self.usage,
+            traffic=traffic,
+        )

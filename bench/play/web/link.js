@@ -1,0 +1,121 @@
+/**
+ * The connection to the program: the present picture, the session so far, and orders.
+ *
+ * The program's stream begins with a whole picture. If it breaks off the browser comes back by itself; if the program
+ * answers with an error the page opens the stream anew. Readers learn of everything by `onChange`.
+ */
+
+import { History, applyTick } from "./picture.js";
+
+const AGAIN_MS = 1000;
+/** Ticks come twice a second; after this long without one the picture is old, and the page says so. */
+export const OLD_MS = 3000;
+
+export class Program {
+  /**
+   * @param {object} readers
+   * @param {(program: Program) => void} readers.onBegin A session began, or the page came back to it.
+   * @param {(change: object, before: object) => void} readers.onChange A change came.
+   * @param {() => void} readers.onTick Ages and counters are newer.
+   * @param {(isThere: boolean) => void} readers.onLink The program is there, or not.
+   */
+  constructor({ onBegin, onChange, onTick, onLink }) {
+    Object.assign(this, { onBegin, onChange, onTick, onLink });
+    /** The present picture, with the ages of the last tick; null before the first one. */
+    this.state = null;
+    this.history = null;
+    this.traffic = new Map();
+    this.isThere = false;
+    this.heardAt = 0;
+    this.early = null;
+    setInterval(() => this.#watch(), 500);
+  }
+
+  /** Open the stream. */
+  open() {
+    this.stream?.close();
+    this.stream = new EventSource("/v1/events");
+    this.stream.addEventListener("state", (event) => this.#begin(JSON.parse(event.data)));
+    this.stream.addEventListener("change", (event) => this.#change(JSON.parse(event.data)));
+    this.stream.addEventListener("tick", (event) => this.#tick(JSON.parse(event.data)));
+    this.stream.addEventListener("error", () => {
+      this.#there(false);
+      if (this.stream.readyState === EventSource.CLOSED) setTimeout(() => this.open(), AGAIN_MS);
+    });
+  }
+
+  /**
+   * Order something; returns the program's answer.
+   *
+   * @throws {Error} If the program refused the order, with its reason.
+   */
+  async order(order) {
+    return post("/v1/actions", order);
+  }
+
+  /** Save the session; returns the folder and the commands to use it. */
+  async save() {
+    return post("/v1/save");
+  }
+
+  async #begin(state) {
+    const isOther = this.state?.session !== state.session;
+    this.#there(true);
+    if (isOther) this.history = null;
+    this.early = [];
+    const log = await (await fetch("/v1/log", { cache: "no-store" })).json();
+    this.history = new History(log);
+    // Changes that came while the log was on its way.
+    for (const change of this.early) this.history.add(change);
+    this.early = null;
+    this.state = this.history.last;
+    this.onBegin(this);
+  }
+
+  #change(change) {
+    this.#there(true);
+    if (this.early) {
+      this.early.push(change);
+      return;
+    }
+    if (!this.history || change.id <= this.history.last.id) return;
+    const before = this.history.last;
+    this.history.add(change);
+    this.state = this.tick ? applyTick(this.history.last, this.tick) : this.history.last;
+    this.onChange(change, before);
+  }
+
+  #tick(tick) {
+    this.#there(true);
+    this.tick = tick;
+    if (!this.history || this.early) return;
+    this.state = applyTick(this.history.last, tick);
+    for (const { design, traffic } of tick.designs) this.traffic.set(design, traffic ?? []);
+    this.onTick();
+  }
+
+  #there(isThere) {
+    if (isThere) this.heardAt = performance.now();
+    if (this.isThere === isThere) return;
+    this.isThere = isThere;
+    this.onLink(isThere);
+  }
+
+  #watch() {
+    if (this.isThere && performance.now() - this.heardAt > OLD_MS) this.#there(false);
+  }
+}
+
+async function post(path, body) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: body && JSON.stringify(body),
+    });
+  } catch {
+    throw new Error("The playground does not answer. Is it still running?");
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error ?? `The playground answered with status ${response.status}.`);
+  return answer;
+}

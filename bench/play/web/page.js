@@ -1,0 +1,177 @@
+/** The page: connects the program's stream with the drawings, the strip of time, the faults and the lessons. */
+
+import { duration, icon, legend } from "/drawings/states.js";
+import { html, set, write } from "/drawings/svg.js";
+import { Faults } from "./faults.js";
+import { Program } from "./link.js";
+import { LESSONS } from "./lessons.js";
+import { Panels } from "./panels.js";
+import { Strip } from "./strip.js";
+import { Teacher } from "./teacher.js";
+import { DESIGNS, failures, named, orderText, troubles } from "./words.js";
+
+const byId = (id) => document.getElementById(id);
+/** Screen readers hear of the answers at most this often. */
+const SPOKEN_EVERY_MS = 4000;
+
+let past = null;
+let spoken = { at: 0, text: "" };
+let isDrawn = true;
+
+const program = new Program({
+  onBegin: () => {
+    strip.begin(program.history);
+    showTimers();
+    showMissing();
+    back();
+  },
+  onChange: (change, before) => {
+    strip.add(change, before);
+    if (change.divisor) showTimers();
+    teacher.onChange();
+    if (change.done) say(`${orderText(change.done.order)}. ${failures(change.done)}`);
+    draw();
+  },
+  onTick: () => {
+    teacher.onChange();
+    draw();
+  },
+  onLink: () => draw(),
+});
+const panels = new Panels(byId("designs"), (design, id, element) => faults.open(design, id, element));
+const strip = new Strip(byId("time"), (at) => {
+  past = at;
+  draw();
+});
+const faults = new Faults({ host: byId("faults"), menu: byId("menu"), order, present: () => program.state });
+const teacher = new Teacher(byId("lessons"), LESSONS, { program, order, back });
+
+/** Order something, and say why if it cannot be done. */
+async function order(wanted) {
+  try {
+    const done = await program.order(wanted);
+    const failed = failures(done);
+    notice(failed ? `${orderText(wanted)}: ${failed}` : "");
+    return done;
+  } catch (error) {
+    notice(named(error.message));
+    return null;
+  }
+}
+
+function notice(text, ...more) {
+  byId("notice").replaceChildren(text, ...more);
+  set(byId("notice"), { hidden: !text });
+}
+
+function say(text) {
+  write(byId("speaker"), text);
+}
+
+function back() {
+  past = null;
+  strip.seek(null);
+  draw();
+}
+
+/** Draw once in a frame, however much has come. */
+function draw() {
+  if (!isDrawn) return;
+  isDrawn = false;
+  requestAnimationFrame(() => {
+    isDrawn = true;
+    paint();
+  });
+}
+
+function paint() {
+  const { state, history, traffic } = program;
+  showLive(state);
+  if (!state) return;
+  const isPast = past !== null;
+  const shown = isPast ? history.at(past) : state;
+  document.body.classList.toggle("past", isPast);
+  set(byId("past"), { hidden: !isPast });
+  if (isPast) showPast(state);
+  panels.show(shown, isPast ? new Map() : traffic, isPast);
+  strip.show(state);
+  faults.show(state, isPast);
+  speakOf(state);
+}
+
+function showLive(state) {
+  const text = !program.isThere ? "The playground does not answer. This page shows the last picture and tries again."
+    : !state ? "connecting" : state.replayed ? "A saved session, played again"
+    : state.designs.some(({ phase }) => phase === "starting") ? "starting" : "live";
+  write(byId("live"), text);
+  set(byId("live"), { "data-live": program.isThere ? "yes" : "no" });
+}
+
+function showPast(state) {
+  if (!byId("past").childElementCount) {
+    const button = html("button", { type: "button" }, "Back to now");
+    button.addEventListener("click", back);
+    byId("past").append(html("strong"), button);
+  }
+  write(byId("past").firstChild, `You see the past: ${duration(state.at_ms - past)} ago. The processes go on meanwhile.`);
+}
+
+function speakOf(state) {
+  const now = performance.now();
+  if (!state.mark || now - spoken.at < SPOKEN_EVERY_MS) return;
+  const parts = state.designs.map(({ name, counters }) => `${DESIGNS[name].name}: ${troubles(counters)}`);
+  const text = `Since the fault. ${parts.join(". ")}.`;
+  if (text === spoken.text) return;
+  spoken = { at: now, text };
+  say(text);
+}
+
+function showTimers() {
+  const { divisors, divisor, replayed } = program.state;
+  const options = divisors.map((by) => html("option", { value: by, selected: by === divisor },
+    by === 1 ? "RocketMQ's own" : `${by} times faster`));
+  byId("timers").replaceChildren(...options);
+  byId("timers").disabled = replayed;
+  byId("save").disabled = replayed;
+}
+
+function showMissing() {
+  if (program.state.missing.length) notice(named(program.state.missing.join(". ")));
+}
+
+byId("timers").addEventListener("change", () => {
+  const divisor = Number(byId("timers").value);
+  order({ do: "timers", divisor }).then((done) => { if (!done) showTimers(); });
+});
+
+byId("save").addEventListener("click", async () => {
+  try {
+    const { folder, report, replay } = await program.save();
+    notice("The session is saved in ", html("code", {}, folder), ". Play it again: ", html("code", {}, replay),
+      ". Make a page of it: ", html("code", {}, report), ".");
+  } catch (error) {
+    notice(error.message);
+  }
+});
+
+byId("signs").addEventListener("click", () => {
+  const close = html("button", { type: "button", autofocus: true }, "Close");
+  close.addEventListener("click", () => byId("legend").close());
+  const chip = (css, text, word, meaning) => html("li", {}, html("span", { class: `chip ${css}`, "aria-hidden": "true" }, text),
+    html("strong", {}, word), html("span", {}, meaning));
+  byId("legend").replaceChildren(
+    html("div", { class: "title" }, html("h2", { id: "legend-title" }, "Signs and colours"), close),
+    html("h3", {}, "Answers that a client gets"), legend("answer"),
+    html("h3", {}, "Servers and brokers"), legend("server"),
+    html("h3", {}, "Squares in a server or a client: one for each broker"),
+    html("ul", { class: "legend" },
+      chip("listed", "1", "listed", "The table lists broker 1."),
+      chip("ghost", "1", "wrongly listed", "The table lists broker 1, which does not run."),
+      chip("missing", "1", "left out", "The table leaves broker 1 out, although it runs. Perhaps it cannot be reached from there."),
+      chip("absent", "1", "not listed", "The table leaves broker 1 out, and it does not run.")),
+    html("h3", {}, "Events"), legend("event"));
+  byId("legend").showModal();
+});
+
+program.open();
+byId("unloaded").remove();

@@ -1,0 +1,119 @@
+/** Panels of the designs: each has a heading, counts since the fault, and the drawing of its cluster. */
+
+import { Cluster } from "/drawings/cluster.js";
+import { icon } from "/drawings/states.js";
+import { html, set, write } from "/drawings/svg.js";
+import { knownBy, serverState, total } from "./picture.js";
+import { DESIGNS, counted, named } from "./words.js";
+
+const COUNTED = ["wrong", "stale", "refused", "none"];
+
+export class Panels {
+  /**
+   * @param {HTMLElement} host
+   * @param {(design: string, id: string, element: Element) => void} onPick Somebody picked a process or a link.
+   */
+  constructor(host, onPick) {
+    Object.assign(this, { host, onPick, panels: new Map() });
+  }
+
+  /**
+   * Show a picture.
+   *
+   * @param {object} state
+   * @param {Map<string, object[]>} traffic Design to the links that something passed; empty for the past.
+   * @param {boolean} isPast Ages are not known of the past: nothing is kept of answers that changed nothing.
+   */
+  show(state, traffic, isPast) {
+    const names = state.designs.map(({ name }) => name);
+    for (const [name, { panel }] of this.panels) {
+      if (names.includes(name)) continue;
+      panel.remove();
+      this.panels.delete(name);
+    }
+    for (const design of state.designs) this.#show(design, state, traffic.get(design.name) ?? [], isPast);
+  }
+
+  /** Return the drawing of a design. */
+  drawing(design) {
+    return this.panels.get(design).cluster;
+  }
+
+  #panel(name) {
+    if (!this.panels.has(name)) {
+      const title = html("h3", { id: `design-${name}` }, DESIGNS[name].name);
+      const phase = html("p", { class: "phase", hidden: true });
+      const counts = html("ul", { class: "counts" });
+      const usage = html("p", { class: "usage" });
+      const drawing = html("div", { class: "drawing" });
+      const panel = html("section", { class: "design", "data-design": name, "aria-labelledby": title.id },
+        title, html("p", { class: "about" }, DESIGNS[name].about), phase, counts, drawing, usage);
+      const cluster = new Cluster(drawing, {
+        label: `Cluster of ${DESIGNS[name].name}. Arrow keys move between processes, Enter opens the list of faults.`,
+        onPick: (id, element) => this.onPick(name, id, element),
+      });
+      this.host.append(panel);
+      this.panels.set(name, { panel, phase, counts, usage, cluster });
+    }
+    return this.panels.get(name);
+  }
+
+  #show(design, state, traffic, isPast) {
+    const { panel, phase, counts, usage, cluster } = this.#panel(design.name);
+    set(panel, { "data-phase": design.phase });
+    set(phase, { hidden: design.phase === "running" });
+    write(phase, design.phase === "starting" ? "It starts: three servers, three brokers and four clients."
+      : design.phase === "running" ? "" : `It does not run: ${design.reason || design.phase}.`);
+    write(usage, design.usage ? `${counted(design.usage.processes, "process", "processes")}, `
+      + `${Math.round(design.usage.memory_bytes / 1e6)} MB, ${design.usage.cpu.toFixed(2)} cores` : "");
+    showCounts(counts, design.counters, state.mark !== null);
+    cluster.show(drawn(design, state.at_ms, traffic, isPast));
+  }
+}
+
+/** Show how many answers were not right; a count of none is left out. */
+export function showCounts(host, counters, isFault) {
+  const shown = COUNTED.filter((name) => counters[name] > 0);
+  const key = JSON.stringify([isFault, total(counters) > 0, shown.map((name) => counters[name])]);
+  if (host.dataset.key === key) return;
+  host.dataset.key = key;
+  const since = isFault ? "Since the fault" : "Since the start";
+  const items = shown.map((name) => html("li", { "data-verdict": name, "data-count": counters[name], class: `s-answer-${name}` },
+    icon("answer", name), `${counters[name]} ${name === "none" ? "without an answer" : name}`));
+  if (!items.length) {
+    items.push(html("li", { "data-verdict": "right", class: "s-answer-right" }, icon("answer", "right"),
+      total(counters) ? "only right answers" : "no question yet"));
+  }
+  host.replaceChildren(html("li", { class: "since" }, `${since}:`), ...items);
+}
+
+/** Return a design as the drawing wants it. */
+function drawn(design, now, traffic, isPast) {
+  const busy = new Set(traffic.map(({ dialler, acceptor }) => `${dialler}>${acceptor}`));
+  return {
+    brokers: design.brokers.map(({ name, life }) => ({ id: name, name: named(name), state: life })),
+    servers: design.servers.map((server) => ({
+      id: server.name, name: named(server.name), state: serverState(server),
+      // A server that does not serve shows nobody its table, so an empty one means nothing.
+      lists: server.read_ms === null || (!server.serves && !server.brokers.length) ? null : server.brokers,
+      isOld: !server.answers || !server.serves,
+    })),
+    clients: design.clients.map((client) => ({
+      id: client.name, name: named(client.name), answer: client.last?.verdict ?? null,
+      age: client.last && !isPast ? Math.max(0, now - client.last.done_ms) : null,
+      lists: knownBy(client, design),
+      why: client.last?.why ? named(client.last.why) : "",
+    })),
+    links: design.links.map((link) => ({ from: link.dialler, to: link.acceptor, ...condition(link, design, busy) })),
+  };
+}
+
+function condition(link, design, busy) {
+  const [there, back] = [link.forward === "cut", link.back === "cut"];
+  if (there || back) return { state: "cut", way: there && back ? "both" : there ? "forth" : "back" };
+  if (link.forward === "unknown" || link.back === "unknown") return { state: "unknown" };
+  if (link.forward_ms || link.back_ms) return { state: "slow" };
+  const client = design.clients.find(({ name }) => name === link.dialler);
+  if (client) return { state: client.asks === link.acceptor ? "asks" : "idle" };
+  return { state: busy.has(`${link.dialler}>${link.acceptor}`) ? "talks" : "idle" };
+}

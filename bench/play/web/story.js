@@ -1,0 +1,111 @@
+/** Events and spans of time, read from the changes of a session (pure). */
+
+import { ANSWERS, SERVERS } from "/drawings/states.js";
+import { serverState } from "./picture.js";
+import { DESIGNS, failures, leaders, list, named, orderText } from "./words.js";
+
+const HEALS = new Set(["heal", "resume", "start"]);
+const QUIET = new Set(["make-topic", "timers"]);
+
+/**
+ * Return the events that a change brought: what people read in the list of events.
+ *
+ * @returns {{at: number, kind: string, text: string, design: string | null, isMinor: boolean}[]}
+ *   A minor one is in the list, and not on the strip: the strip shows it as a lane.
+ */
+export function eventsOf(before, change) {
+  const event = (kind, text, isMinor = false) => ({ at: change.at_ms, kind, text, design: change.design ?? null, isMinor });
+  if (change.done) {
+    const { order } = change.done;
+    const kind = HEALS.has(order.do) ? "heal" : QUIET.has(order.do) ? "change" : "fault";
+    const where = order.designs?.length ? list(order.designs.map((name) => DESIGNS[name].name)) : "All designs";
+    const notes = [leaders(change.done), failures(change.done)].filter(Boolean).join(". ");
+    return [event(kind, `${where}: ${orderText(order)}${notes && ` (${notes})`}`)];
+  }
+  const design = before.designs.find(({ name }) => name === change.design);
+  if (!design) return [];
+  const name = DESIGNS[change.design].name;
+  const told = (kind, text, isMinor) => event(kind, `${name}: ${text}`, isMinor);
+  if (change.phase) return [told("change", `${change.phase}${change.reason ? `, ${change.reason}` : ""}`)];
+  if (change.topics) return [told("change", `the topics are ${list(change.topics)}`, true)];
+  if (change.server) return serverEvents(design, change.server, told);
+  if (change.broker) return lifeEvents(design.brokers, change.broker, told);
+  if (change.client) return clientEvents(design, change.client, told);
+  return [];
+}
+
+function lifeEvents(all, now, told) {
+  const was = all.find(({ name }) => name === now.name);
+  return was && was.life !== now.life ? [told("change", `${named(now.name)} is ${now.life}`)] : [];
+}
+
+function serverEvents(design, now, told) {
+  const was = design.servers.find(({ name }) => name === now.name);
+  if (!was) return [];
+  const events = [];
+  const [old, state] = [serverState(was), serverState(now)];
+  if (old !== state) {
+    events.push(told(state === "leader" ? "leader" : "change",
+      state === "leader" ? `${named(now.name)} is the leader now`
+        : state === "silent" ? `${named(now.name)} does not answer` : `${named(now.name)} is ${SERVERS[state].word}`,
+      was.life === now.life && (old === "silent" || state === "silent")));
+  }
+  if (!now.answers) return events;
+  const gone = was.brokers.filter((broker) => !now.brokers.includes(broker));
+  const came = now.brokers.filter((broker) => !was.brokers.includes(broker));
+  if (gone.length) events.push(told("dropped", `${named(now.name)} lists ${list(gone.map(named))} no more`));
+  if (came.length) events.push(told("listed", `${named(now.name)} lists ${list(came.map(named))}`));
+  return events;
+}
+
+function clientEvents(design, now, told) {
+  const was = design.clients.find(({ name }) => name === now.name);
+  if (!now.last || was?.last?.verdict === now.last.verdict) return [];
+  const { verdict, why, server } = now.last;
+  const word = verdict === "none" ? "got no answer" : `got ${verdict === "uncounted" ? "an" : "a"} ${ANSWERS[verdict].word} answer`;
+  const by = server ? ` from ${named(server)}` : "";
+  return [told("change", `${named(now.name)} ${verdict === "refused" ? "was refused an answer" : word}${by}${why ? `: ${named(why)}` : ""}`, true)];
+}
+
+/** Spans of each client's state, grown change by change. */
+export class Lanes {
+  constructor(base) {
+    this.spans = new Map();
+    this.#restart(base.designs, base.at_ms);
+  }
+
+  /** Take a change. */
+  add(change) {
+    if (change.designs) this.#restart(change.designs, change.at_ms);
+    if (change.client) this.#turn(change.design, change.client, change.at_ms);
+  }
+
+  /** Return the lanes as a timeline wants them. */
+  groups() {
+    const order = Object.keys(DESIGNS);
+    const designs = [...this.spans].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
+    return designs.map(([design, clients]) => ({
+      name: DESIGNS[design].name,
+      lanes: [...clients].map(([client, spans]) => ({
+        id: `${design} ${client}`, name: named(client), family: "answer", spans,
+      })),
+    }));
+  }
+
+  #restart(designs, at) {
+    for (const design of designs) {
+      for (const client of design.clients) this.#turn(design.name, client, at);
+    }
+  }
+
+  #turn(design, client, at) {
+    if (!this.spans.has(design)) this.spans.set(design, new Map());
+    const clients = this.spans.get(design);
+    if (!clients.has(client.name)) clients.set(client.name, []);
+    const spans = clients.get(client.name);
+    const state = client.last?.verdict ?? "unknown";
+    if (spans.at(-1)?.state === state) return;
+    if (spans.length) spans.at(-1).to = at;
+    spans.push({ from: at, to: null, state });
+  }
+}

@@ -1,0 +1,136 @@
+/** The strip of time: each client's state, every event, the past, and a comparison since the fault. */
+
+import { duration, icon } from "/drawings/states.js";
+import { html, set, write } from "/drawings/svg.js";
+import { Timeline } from "/drawings/timeline.js";
+import { apply } from "./picture.js";
+import { Lanes, eventsOf } from "./story.js";
+import { DESIGNS, isTroubled, troubles } from "./words.js";
+
+const WINDOWS = [[60, "1 minute"], [180, "3 minutes"], [600, "10 minutes"], [Infinity, "everything"]];
+/** The list shows so many events; the strip has all of them. */
+const LISTED_MAX = 60;
+const DRAWN_EVERY_MS = 250;
+
+export class Strip {
+  /**
+   * @param {HTMLElement} host
+   * @param {(at: number | null) => void} onSeek Somebody chose an instant, null for now.
+   */
+  constructor(host, onSeek) {
+    Object.assign(this, { onSeek, lanes: null, events: [], window: 60, at: null, drawnAt: -Infinity, listed: null });
+    this.since = html("p", { id: "difference" });
+    const choice = html("select", { id: "window" }, ...WINDOWS.map(([s, name]) => html("option", { value: s, selected: s === 60 }, name)));
+    choice.addEventListener("change", () => {
+      this.window = Number(choice.value);
+      this.#draw();
+    });
+    const button = (id, text, act) => {
+      const made = html("button", { type: "button", id }, text);
+      made.addEventListener("click", act);
+      return made;
+    };
+    this.now = button("now", "Now", () => this.#choose(null));
+    this.strip = html("div", { class: "strip" });
+    this.list = html("ol", { class: "events", reversed: true });
+    this.fold = html("details", { id: "events" }, html("summary", {}, "Events in words"), this.list);
+    this.fold.addEventListener("toggle", () => this.#drawList());
+    host.append(
+      html("div", { class: "title" }, html("h2", { id: "time-title" }, "Time"),
+        html("div", { class: "tools" }, button("earlier", "Event before", () => this.#step(-1)),
+          button("later", "Event after", () => this.#step(1)), this.now, html("label", {}, "Show ", choice))),
+      this.since, this.strip, this.fold);
+    this.timeline = new Timeline(this.strip, {
+      label: "Instant that the drawings show. Left and right move by a second, Home to the start, End to now.",
+      onSeek: (at) => this.#choose(at),
+    });
+  }
+
+  /** Begin anew with this session. */
+  begin(history) {
+    this.lanes = new Lanes(history.base);
+    this.events = [];
+    let before = history.base;
+    for (const change of history.changes) {
+      this.add(change, before);
+      before = apply(before, change);
+    }
+    this.from = history.base.at_ms;
+    this.drawnAt = -Infinity;
+  }
+
+  /** Take a change. */
+  add(change, before) {
+    this.lanes.add(change);
+    this.events.push(...eventsOf(before, change));
+  }
+
+  /** Show everything until now. */
+  show(state) {
+    this.state = state;
+    this.#showDifference();
+    const now = performance.now();
+    if (now - this.drawnAt < DRAWN_EVERY_MS) return;
+    this.drawnAt = now;
+    this.#draw();
+  }
+
+  /** Put the head at an instant, null for now. */
+  seek(at) {
+    this.at = at;
+    this.timeline.seek(at);
+  }
+
+  #choose(at) {
+    this.seek(at);
+    this.onSeek(at);
+  }
+
+  #step(direction) {
+    const found = this.timeline.neighbour(direction);
+    if (found) this.#choose(found.at);
+    else if (direction > 0) this.#choose(null);
+  }
+
+  #draw() {
+    if (!this.state) return;
+    const to = Math.max(this.state.at_ms, this.from + 1);
+    const width = this.window * 1000;
+    // The past must not slide away below the pointer: the window stays while somebody looks at it.
+    const end = this.at === null ? to : Math.max(this.end ?? to, this.at);
+    this.end = end;
+    const from = Math.max(this.from, Number.isFinite(width) ? end - width : this.from);
+    this.timeline.show({
+      from: Math.min(from, to - 10000), to: end, now: to, groups: this.lanes.groups(), events: this.events.filter(({ isMinor }) => !isMinor),
+    });
+    this.#drawList();
+  }
+
+  #drawList() {
+    if (!this.fold.open) return;
+    const shown = this.events.slice(-LISTED_MAX);
+    const key = `${this.events.length}`;
+    if (this.listed === key) return;
+    this.listed = key;
+    this.list.replaceChildren(...shown.reverse().map((event) => {
+      const look = html("button", { type: "button" }, html("time", {}, instant(event.at)), icon("event", event.kind), event.text);
+      look.addEventListener("click", () => this.#choose(event.at));
+      return html("li", { "data-kind": event.kind }, look);
+    }));
+    set(this.list, { start: this.events.length });
+  }
+
+  #showDifference() {
+    const { mark, designs, at_ms: now } = this.state;
+    const running = designs.filter(({ phase }) => phase === "running");
+    const parts = running.map(({ name, counters }) => `${DESIGNS[name].name} ${troubles(counters)}`);
+    const text = running.some(({ counters }) => isTroubled(counters)) ? parts.join("; ") : "only right answers in every design";
+    const since = mark ? `Since the fault ${duration(now - mark.at_ms)} ago` : "Since the start";
+    write(this.since, running.length ? `${since}: ${text}.` : "");
+  }
+}
+
+function instant(ms) {
+  const s = Math.floor(ms / 1000);
+  return `${Math.floor(s / 60)}:${String(s % 60).padStart(2, "0")}.${Math.floor((ms % 1000) / 100)}`;
+}

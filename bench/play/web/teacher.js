@@ -1,0 +1,217 @@
+/** The engine of the lessons: asks, lets it happen, and tells what was seen. */
+
+import { duration, icon, sign } from "/drawings/states.js";
+import { html, set } from "/drawings/svg.js";
+import { starts } from "./faults.js";
+import { Observed } from "./observed.js";
+import { isWhole } from "./picture.js";
+import { DESIGNS, troubles } from "./words.js";
+
+/** Seconds in which everything must be whole again before a lesson: so many, and so many more divided as timers are. */
+const REPAIR_LIMIT = [60, 120];
+
+/** Return whether all that a picture of a design shows was read after an instant. */
+function isYounger(design, ms) {
+  return design.clients.every(({ last }) => last?.done_ms > ms)
+    && design.servers.every(({ life, answers, read_ms: read }) => life !== "up" || !answers || read > ms);
+}
+
+export class Teacher {
+  /**
+   * @param {HTMLElement} host
+   * @param {object[]} lessons
+   * @param {object} parts
+   * @param {import("./link.js").Program} parts.program
+   * @param {(order: object) => Promise<object | null>} parts.order
+   * @param {() => void} parts.back Leaves the past.
+   */
+  constructor(host, lessons, { program, order, back }) {
+    Object.assign(this, { host, lessons, program, order, back, lesson: null, wake: () => {} });
+    /** Counts the lessons that were begun: an older one that is still under way sees that it is over. */
+    this.turn = 0;
+    this.done = new Set();
+    this.desk = html("div", { id: "desk", hidden: true });
+    this.choices = html("ol", { class: "lessons" }, ...lessons.map((lesson) => {
+      const button = html("button", { type: "button", "data-lesson": lesson.id }, lesson.title);
+      button.addEventListener("click", () => this.ask(lesson));
+      return html("li", {}, button);
+    }));
+    host.append(html("h2", { id: "lessons-title" }, "Lessons"), this.choices, this.desk);
+  }
+
+  /** Take note of a new picture: steps that wait look at it. */
+  onChange() {
+    this.wake();
+    if (this.table) this.#showTable();
+  }
+
+  /** Ask a lesson's question. */
+  ask(lesson) {
+    this.turn += 1;
+    this.wake();
+    this.lesson = lesson;
+    const go = html("button", { type: "button", class: "main", id: "go", disabled: true }, "Let it happen");
+    const pick = html("fieldset", { class: "choices" }, html("legend", {}, lesson.question),
+      ...[...lesson.choices, { id: "unsure", text: "I do not know yet." }].map(({ id, text }) =>
+        html("label", {}, html("input", { type: "radio", name: "choice", value: id }), html("span", {}, text))));
+    pick.addEventListener("change", () => { go.disabled = this.#isOff(); });
+    go.addEventListener("click", () => this.#play(lesson, pick.querySelector(":checked").value));
+    this.#phase("ask", html("p", {}, lesson.story), pick, html("div", { class: "row" }, go, this.#closer()));
+    for (const button of this.choices.querySelectorAll("button")) {
+      set(button, { "aria-current": button.dataset.lesson === lesson.id ? "true" : null });
+    }
+  }
+
+  #isOff() {
+    return !this.program.state || this.program.state.replayed;
+  }
+
+  #phase(phase, ...parts) {
+    const number = this.lessons.indexOf(this.lesson) + 1;
+    const title = html("h3", { id: "desk-title", tabindex: -1 }, `Lesson ${number} of ${this.lessons.length}: ${this.lesson.title}`);
+    this.table = null;
+    set(this.desk, { hidden: false, "data-phase": phase, "data-lesson": this.lesson.id, "data-happened": null });
+    this.desk.replaceChildren(title, ...parts);
+    title.focus();
+  }
+
+  #closer() {
+    const button = html("button", { type: "button" }, "Close the lesson");
+    button.addEventListener("click", () => {
+      this.turn += 1;
+      this.wake();
+      set(this.desk, { hidden: true, "data-phase": null });
+      const item = this.choices.querySelector("[aria-current]");
+      set(item, { "aria-current": null });
+      item.focus();
+    });
+    return button;
+  }
+
+  async #play(lesson, choice) {
+    this.turn += 1;
+    const { turn } = this;
+    const isOver = () => turn !== this.turn;
+    this.back();
+    const steps = [{ tell: "First, everything that is broken is repaired." }, ...lesson.steps];
+    const items = steps.map(({ tell }) => html("li", { "data-step": "later" }, tell));
+    const table = html("table", { class: "now" });
+    this.#phase("watch", html("ol", { class: "steps", "aria-live": "polite" }, ...items), table, html("div", { class: "row" }, this.#closer()));
+    this.table = table;
+    this.#showTable();
+    const acts = new Map();
+    let isWithin = true;
+    for (const [number, step] of steps.entries()) {
+      set(items[number], { "data-step": "now", "aria-current": "step" });
+      const result = number === 0 ? await this.#repair(isOver) : await this.#step(step, acts, isOver);
+      if (isOver()) return;
+      set(items[number], { "data-step": result === "late" ? "late" : "done", "aria-current": null });
+      if (result === "late") {
+        isWithin = false;
+        items[number].append(" This took longer than the lesson waits.");
+      }
+      if (result === "failed" || (result === "late" && number === 0)) {
+        this.#fail(result === "failed" ? "The playground could not do this step." : "The repair took too long. Start what is down, heal the links, and try again.");
+        return;
+      }
+    }
+    this.#tell(lesson, choice, new Observed(this.program.history, acts, this.#running()), isWithin);
+  }
+
+  #running() {
+    return this.program.state.designs.filter(({ phase }) => phase === "running").map(({ name }) => name);
+  }
+
+  /** Heal and start what needs it, and wait until every design is whole. */
+  async #repair(isOver) {
+    const { state } = this.program;
+    if (!this.#hold(isWhole)) {
+      if (!await this.order({ do: "heal" })) return "failed";
+      for (const order of starts(state)) await this.order(order);
+    }
+    return this.#wait(isWhole, REPAIR_LIMIT, isOver);
+  }
+
+  async #step({ id, order, until, limit, wait }, acts, isOver) {
+    if (order) {
+      const wanted = typeof order === "function" ? order(this.program.state) : order;
+      const done = await this.order({ designs: this.#running(), ...wanted });
+      if (!done) return "failed";
+      acts.set(id, done);
+      // Measures begin with the order, so its change must have come.
+      return this.#wait(() => this.program.history.last.id >= done.id, [10, 0], isOver);
+    }
+    // The picture may be older than the last order: every client must have asked since, and every server been read.
+    const since = Math.max(...[...acts.values()].map(({ at_ms: at }) => at));
+    if (until) return this.#wait((design) => isYounger(design, since) && until(design, acts), limit, isOver);
+    await this.#wait(() => false, wait, isOver);
+    return "done";
+  }
+
+  /** Return whether a test holds in every design that runs. */
+  #hold(test) {
+    const { state } = this.program;
+    return this.program.isThere && state.designs.every((design) => design.phase !== "running" || test(design));
+  }
+
+  /** Wait until the test holds in every design; returns "done", or "late" after the limit. */
+  async #wait(test, [fixed, divided], isOver) {
+    const end = performance.now() + 1000 * (fixed + divided / this.program.state.divisor);
+    while (!isOver() && performance.now() < end) {
+      if (this.#hold(test)) return "done";
+      let timer;
+      await new Promise((resolve) => {
+        this.wake = resolve;
+        timer = setTimeout(resolve, Math.max(0, end - performance.now()));
+      });
+      clearTimeout(timer);
+    }
+    return "late";
+  }
+
+  #fail(text) {
+    this.#phase("failed", html("p", {}, text), html("div", { class: "row" }, this.#again("Try again"), this.#closer()));
+  }
+
+  #again(text, lesson = this.lesson) {
+    const button = html("button", { type: "button" }, text);
+    button.addEventListener("click", () => this.ask(lesson));
+    return button;
+  }
+
+  #tell(lesson, choice, observed, isWithin) {
+    const measures = lesson.measure(observed);
+    // A measure that has not ended decides nothing.
+    const happened = isWithin ? lesson.happened(measures) : null;
+    const textOf = (id) => lesson.choices.find((one) => one.id === id)?.text;
+    const expected = choice === "unsure" ? "You made no guess." : choice === happened ? "You expected this." : `You expected: ${textOf(choice)}`;
+    const next = this.lessons[this.lessons.indexOf(lesson) + 1];
+    this.done.add(lesson.id);
+    const item = this.choices.querySelector(`[data-lesson="${lesson.id}"]`);
+    set(item, { "data-done": "yes" });
+    if (!item.querySelector(".seen")) item.append(html("span", { class: "seen" }, " (seen)"));
+    const go = next ? this.#again(`Next: ${next.title}`, next) : null;
+    if (go) go.className = "main";
+    this.#phase("seen",
+      html("p", { class: "outcome" }, html("strong", {}, happened ? textOf(happened)
+        : isWithin ? "Something else happened than the choices say."
+        : "Not everything happened in the time that this lesson waits, so it decides nothing."), ` ${expected}`),
+      html("h4", {}, "Seen just now"), html("p", { id: "sentences" }, lesson.seen(measures).join(" ")),
+      html("h4", {}, "What the documents say"), html("p", { id: "claim" }, lesson.claim),
+      html("p", {}, html("a", { href: lesson.link.href, target: "_blank" }, `${lesson.link.text} (new tab)`)),
+      html("div", { class: "row" }, ...(go ? [go] : []), this.#again("Once more"), this.#closer()));
+    set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no" });
+  }
+
+  #showTable() {
+    const { state } = this.program;
+    const rows = state.designs.map((design) => html("tr", {}, html("th", { scope: "row" }, DESIGNS[design.name].name),
+      html("td", {}, ...design.clients.map(({ last }) => {
+        const verdict = last?.verdict ?? "unknown";
+        const span = html("span", { role: "img", "aria-label": sign("answer", verdict).word }, icon("answer", verdict));
+        return span;
+      })), html("td", {}, troubles(design.counters))));
+    this.table.replaceChildren(html("caption", {}, state.mark ? `Clients now, and their answers since ${duration(state.at_ms - state.mark.at_ms)} ago` : "Clients now"),
+      html("tbody", {}, ...rows));
+  }
+}

@@ -1,0 +1,74 @@
+/** Words for what the program reports. */
+
+export const DESIGNS = {
+  independent: {
+    name: "Independent",
+    about: "The servers do not know each other. Every broker reports to each of them. This is RocketMQ's design.",
+  },
+  raft: {
+    name: "Raft",
+    about: "The servers share one table. A leader puts the changes in order, and a majority must store each of them.",
+  },
+  zookeeper: {
+    name: "ZooKeeper",
+    about: "A separate system keeps the table. RocketMQ's predecessor did it this way.",
+  },
+};
+
+/** Return names of processes as the page shows them: "nameserver-1" is "server 1". */
+export function named(text) {
+  return text.replace(/\bnameserver-(\d+)/g, "server $1").replace(/\b(broker|client)-(\d+)/g, "$1 $2");
+}
+
+/** Return an order in words: "kill server 1", "cut server 0 and server 1, one way". */
+export function orderText({ do: verb, target, to, oneway, delay_ms: delay, topic, divisor }) {
+  const aim = target === "leader" ? "the leader" : named(target ?? "");
+  switch (verb) {
+    case "cut": return `cut ${aim} off from ${to ? named(to) : "all others"}${oneway ? ", one way" : ""}`;
+    case "slow": return delay ? `slow links of ${aim}${to ? ` to ${named(to)}` : ""} by ${delay} ms${oneway ? ", one way" : ""}`
+      : `end the delay of ${aim}`;
+    case "part": return `part ${aim}, client 0 and broker 0 from all others`;
+    case "heal": return "heal all links, and let paused processes go on";
+    case "resume": return `let ${aim} go on`;
+    case "restart-empty": return `restart ${aim} empty`;
+    case "stop": return `stop ${aim} kindly`;
+    case "make-topic": return `make topic ${topic}`;
+    case "timers": return divisor === 1 ? "start again with RocketMQ's own timers" : `start again with timers divided by ${divisor}`;
+    default: return `${verb} ${aim}`;
+  }
+}
+
+/** Return the processes that "the leader" stood for, design by design; empty for any other target. */
+export function leaders({ order, outcomes }) {
+  if (order.target !== "leader") return "";
+  return list(outcomes.filter(({ target }) => target).map(({ design, target }) => `${named(target)} of ${DESIGNS[design].name}`));
+}
+
+/** Return the outcomes that were no success, in words; empty if all succeeded. */
+export function failures({ outcomes }) {
+  return outcomes.filter(({ result }) => result !== "applied")
+    .map(({ design, result, reason }) => `${DESIGNS[design].name}: ${result}${reason ? `, ${named(reason)}` : ""}`).join(". ");
+}
+
+/** Return counted things: "1 wrong answer", "3 wrong answers". */
+export function counted(n, one, many = `${one}s`) {
+  return `${n} ${n === 1 ? one : many}`;
+}
+
+/** Return things as a list in a sentence: "a", "a and b", "a, b and c". */
+export function list(things) {
+  return things.length < 2 ? things.join("") : `${things.slice(0, -1).join(", ")} and ${things.at(-1)}`;
+}
+
+const COUNTED = { wrong: "wrong", stale: "stale", refused: "refused", none: "without an answer" };
+
+/** Return whether any answer was not right. */
+export function isTroubled(counters) {
+  return Object.keys(COUNTED).some((name) => counters[name] > 0);
+}
+
+/** Return the answers that were not right: "2 wrong, 1 refused"; "only right answers" if there were none. */
+export function troubles(counters) {
+  const parts = Object.keys(COUNTED).filter((name) => counters[name] > 0).map((name) => `${counters[name]} ${COUNTED[name]}`);
+  return parts.length ? parts.join(", ") : "only right answers";
+}

@@ -1,0 +1,49 @@
+"""The small table of unit costs that were published last, for the page (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from routekeeper.bench.costs.advice import DESIGN_WORDS
+from routekeeper.bench.costs.fit import told_of_the_mixture
+from routekeeper.bench.costs.published import PUBLISHED, load_costs
+from routekeeper.bench.costs.units import AT_REST, WORDS, Costs, Design, Quantity, Unit
+
+#: Quantities that the table has, each with its scale and unit.
+COLUMNS: Final[dict[Quantity, tuple[float, str]]] = {
+    "cpu_s": (1e-3, "ms CPU"),
+    "network_bytes": (1e3, "kB network"),
+    "memory_bytes": (1e3, "kB memory"),
+}
+
+
+def unit_costs(path: Path = PUBLISHED) -> Mapping[str, Any] | None:
+    """Return date and machine, names of designs, and a row for each unit; None if there is no such file."""
+    if not path.is_file():
+        return None
+    costs = load_costs(path)
+    return {
+        "made": f"Published {costs.date}, {costs.machine.cpu}, {costs.machine.cores} cores: not of this run.",
+        "mixture": told_of_the_mixture(costs),
+        "designs": [DESIGN_WORDS[design] for design in costs.designs],
+        "rows": [
+            (f"{WORDS[unit]}, {'a minute' if unit in AT_REST else 'each'}", _cells(costs, unit))
+            for unit in WORDS
+        ],
+    }
+
+
+def _cells(costs: Costs, unit: Unit) -> list[str]:
+    return [_cell(costs, unit, design) for design in costs.designs]
+
+
+def _cell(costs: Costs, unit: Unit, design: Design) -> str:
+    slopes = costs.designs[design].slopes[unit]
+    parts = [
+        f"{slopes[quantity].cost / scale:,.3g} {name}"
+        for quantity, (scale, name) in COLUMNS.items()
+        if quantity in slopes
+    ]
+    return "; ".join(parts)

@@ -1,0 +1,117 @@
+"""The command ``mqbench scale``: measures one part, goes on with it, or makes the page."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from routekeeper.bench import kernel
+from routekeeper.bench.runfolder import Arm
+from routekeeper.bench.scale.order import begin, read_order, read_rows, series_below
+from routekeeper.bench.scale.points import ROUNDS
+from routekeeper.bench.scale.report import write_report
+from routekeeper.bench.scale.series import DESIGNS, Series, available, order_of
+
+
+class ScaleError(ValueError):
+    """A command line that cannot be carried out; the message says why."""
+
+
+def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    """Carry out the command.
+
+    Raises:
+        ScaleError: If it cannot be.
+    """
+    given = [arguments.part is not None, arguments.resume is not None, arguments.report is not None]
+    if sum(given) != 1:
+        raise ScaleError("give one of --part, --resume and --report")
+    if arguments.report is not None:
+        _check_alone(arguments, f"--report {arguments.report}")
+        return report(arguments.report)
+    if arguments.resume is not None:
+        _check_alone(arguments, f"--resume {arguments.resume}")
+        return measure(_resumed(arguments.resume))
+    return measure(_begun(arguments, command))
+
+
+def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
+    """Check that nothing is asked for which the series in a folder has decided."""
+    for name in ("designs", "rounds", "links", "small", "seed"):
+        if getattr(arguments, name) not in (None, [], False):
+            raise ScaleError(f"--{name} beside {beside}: that series is as it was begun; leave --{name} out")
+
+
+def _resumed(folder: Path) -> Series:
+    try:
+        return Series(folder, read_order(folder), _say)
+    except ValueError as error:
+        raise ScaleError(f"--resume {error}") from None
+
+
+def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
+    designs: list[Arm] = []
+    for name in arguments.designs or DESIGNS:
+        known = next((each for each in DESIGNS if each == name), None)
+        if known is None:
+            raise ScaleError(f"--designs: {name!r}, allowed are {', '.join(DESIGNS)}")
+        designs.append(known)
+    designs, lacking = available(designs)
+    if lacking is not None:
+        _say(lacking)
+    if arguments.links is not None and arguments.part != "distance":
+        raise ScaleError(f"--links beside --part {arguments.part}: only the part distance delays links")
+    if arguments.links == "kernel" and (missing := kernel.missing_for_delays()) is not None:
+        raise ScaleError(f"--links kernel needs {missing}")
+    order = order_of(
+        arguments.part,
+        designs=designs,
+        rounds=arguments.rounds or ROUNDS,
+        links=(arguments.links or "proxy") if arguments.part == "distance" else "none",
+        small=arguments.small,
+        seed=arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31),
+        command=command,
+    )
+    folder = arguments.out / f"scale-{arguments.part}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        begin(folder, order)
+    except OSError as error:
+        raise ScaleError(f"--out {arguments.out}: {error.strerror}") from None
+    return Series(folder, order, _say)
+
+
+def measure(series: Series) -> int:
+    """Measure what is missing of a series, then make its page; return the exit code."""
+    minutes = series.expected_s() / 60
+    _say(f"{series.order.part}: {minutes:.0f} minutes on two idle cores, at most 75; rows: {series.folder}")
+    try:
+        series.run()
+    except KeyboardInterrupt:
+        _say(f"go on with: mqbench scale --resume {series.folder}")
+        raise
+    failed = [row for row in read_rows(series.folder) if row.failed is not None]
+    for row in failed:
+        assert row.failed is not None
+        _say(f"failed: {row.point.name}, {row.design}, round {row.round}: {row.failed.splitlines()[0]}")
+    return report(series.folder)
+
+
+def report(folder: Path) -> int:
+    """Make the page of all series at or below a folder.
+
+    Raises:
+        ScaleError: If there is none.
+    """
+    found = [(read_order(each), read_rows(each)) for each in series_below(folder)]
+    if not any(rows for _, rows in found):
+        raise ScaleError(f"--report {folder}: there is no series of mqbench scale with rows")
+    print(write_report(folder, found))
+    return 0
+
+
+def _say(line: str) -> None:
+    print(f"mqbench: {line}", file=sys.stderr, flush=True)

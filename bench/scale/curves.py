@@ -1,0 +1,499 @@
+"""From raw rows to curves, and the sentences that say where they bend and cross (pure).
+
+A curve belongs to one design and one question; each of its points holds the median of the rounds and their
+range. Sentences are templates over these numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from routekeeper.bench.runfolder import Arm
+from routekeeper.bench.scale.points import (
+    BASE_BROKERS,
+    BASE_TOPICS,
+    ROUNDS,
+    ROUNDS_AT_CROSSINGS,
+    Part,
+    Point,
+    Row,
+    Turn,
+)
+
+NAMES: Final[dict[str, str]] = {
+    "independent": "independent mode",
+    "raft": "raft mode",
+    "zookeeper": "ZooKeeper",
+    "apache": "RocketMQ's nameserver",
+}
+#: A curve bends where the exponent of its growth changes by at least this much.
+BEND: Final = 0.4
+#: A value that changes by less than this share over all sizes counts as hardly changed.
+FLAT: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One picture: a figure over one size.
+
+    Attributes:
+        key: The figure's name in the rows.
+        x: The size of a point.
+        chosen: The points that lie on the curve.
+        scale: Multiplies the figure, so that it has the unit.
+        linear: Whether the axis of sizes is linear; round trips begin at 0.
+    """
+
+    name: str
+    title: str
+    part: Part
+    key: str
+    unit: str
+    x: Callable[[Point], float]
+    x_name: str
+    chosen: Callable[[Point], bool]
+    scale: float = 1.0
+    linear: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """One point of a curve; failures are rounds in which the design gave no figure there."""
+
+    x: float
+    median: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+    failures: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    design: Arm
+    dots: list[Dot]
+
+    @property
+    def known(self) -> list[Dot]:
+        return [dot for dot in self.dots if dot.median is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A crossing of two designs' curves: the lower curve before it is the higher one behind it.
+
+    Attributes:
+        before, after: The neighbouring sizes between which it is.
+    """
+
+    first: Arm
+    second: Arm
+    before: Dot
+    after: Dot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A question with its curves and sentences."""
+
+    question: Question
+    curves: list[Curve]
+    sentences: list[str]
+
+
+def _storm_over_brokers(point: Point) -> bool:
+    return point.kind == "storm" and point.topics == BASE_TOPICS
+
+
+def _storm_over_topics(point: Point) -> bool:
+    return point.kind == "storm" and point.brokers == BASE_BROKERS
+
+
+def _distance(point: Point) -> bool:
+    return point.kind == "distance" and not point.loss
+
+
+def _brokers(point: Point) -> float:
+    return float(point.brokers)
+
+
+def _topics(point: Point) -> float:
+    return float(point.topics)
+
+
+def _clients(point: Point) -> float:
+    return float(point.clients)
+
+
+def _round_trip(point: Point) -> float:
+    return point.round_trip_ms
+
+
+def _servers(point: Point) -> float:
+    return float(point.servers)
+
+
+def _over_size(name: str, title: str, key: str, unit: str, scale: float = 1.0) -> list[Question]:
+    return [
+        Question(
+            name=f"{name}-over-{x_name.split()[0]}",
+            title=f"{title}, by {x_name.split()[0]}",
+            part="size",
+            key=key,
+            unit=unit,
+            x=x,
+            x_name=x_name,
+            chosen=chosen,
+            scale=scale,
+        )
+        for x, x_name, chosen in (
+            (_brokers, "brokers with 1,000 topics each", _storm_over_brokers),
+            (_topics, "topics of each of 10 brokers", _storm_over_topics),
+        )
+    ]
+
+
+def _over_distance(name: str, title: str, key: str, unit: str) -> Question:
+    return Question(
+        name=f"{name}-over-distance",
+        title=title,
+        part="distance",
+        key=key,
+        unit=unit,
+        x=_round_trip,
+        x_name="ms of a round trip between servers",
+        chosen=_distance,
+        linear=True,
+    )
+
+
+def _over_number(name: str, title: str, key: str, unit: str) -> Question:
+    return Question(
+        name=f"{name}-over-servers",
+        title=title,
+        part="number",
+        key=key,
+        unit=unit,
+        x=_servers,
+        x_name="servers",
+        chosen=lambda point: point.kind == "number",
+        linear=True,
+    )
+
+
+def _over_clients(name: str, title: str, key: str, unit: str) -> Question:
+    return Question(
+        name=f"{name}-over-clients",
+        title=title,
+        part="size",
+        key=key,
+        unit=unit,
+        x=_clients,
+        x_name="clients",
+        chosen=lambda point: point.kind == "herd",
+    )
+
+
+QUESTIONS: Final[tuple[Question, ...]] = (
+    *_over_size(
+        "storm",
+        "All servers restart, brokers come back at once: every route is right after",
+        "restart_right_s",
+        "s",
+    ),
+    *_over_size(
+        "storm-wait",
+        "All servers restart, brokers come back at once: the longest wait for a right answer",
+        "restart_wait_ms_longest",
+        "ms",
+    ),
+    *_over_size(
+        "change", "One broker changes all its topics: all is acknowledged after", "change_took_s", "s"
+    ),
+    *_over_size(
+        "change-wait",
+        "One broker changes all its topics: the longest wait of a route query",
+        "change_wait_ms_longest",
+        "ms",
+    ),
+    *_over_size("memory", "Largest memory of one server after the registration", "register_memory_mb", "MB"),
+    _over_clients(
+        "watch", "A topic changes, all clients watch: the last one knows after", "watch_ms_last", "ms"
+    ),
+    _over_clients(
+        "watch-cpu",
+        "Processor time of all servers for one change that all watch",
+        "watch_cpu_ms_a_change",
+        "ms",
+    ),
+    _over_distance(
+        "change-leader", "A lone change at the leader is acknowledged after", "change_leader_ms", "ms"
+    ),
+    _over_distance(
+        "change-follower", "A lone change at a follower is acknowledged after", "change_follower_ms", "ms"
+    ),
+    _over_distance("everywhere", "Every server shows a change after", "everywhere_ms", "ms"),
+    _over_distance("old", "Answers of one server are older than those of another by", "old_ms", "ms"),
+    _over_distance("failover", "The leader is killed: the next change is taken after", "failover_s", "s"),
+    _over_distance(
+        "restart",
+        "All servers restart, brokers come back at once: every route is right after",
+        "restart_right_s",
+        "s",
+    ),
+    _over_number("change", "A lone change at the leader is acknowledged after", "change_leader_ms", "ms"),
+    _over_number("rest", "Processor time of all servers at rest, a minute", "rest_cpu_s_a_minute", "s"),
+    _over_number(
+        "down-changes", "So many servers may be down and changes go on", "down_with_changes", "servers"
+    ),
+    _over_number(
+        "down-answers", "So many servers may be down and right answers go on", "down_with_answers", "servers"
+    ),
+    _over_number(
+        "rolling-change",
+        "One server restarts after the other: the longest time without a change",
+        "rolling_change_gap_s",
+        "s",
+    ),
+    _over_number(
+        "rolling-read",
+        "One server restarts after the other: the longest time without a right answer",
+        "rolling_read_gap_s",
+        "s",
+    ),
+)
+
+
+def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
+    """Return a curve for each design that has rows."""
+    found: dict[Arm, dict[float, list[Row]]] = {}
+    for row in rows:
+        if row.point.part == question.part and question.chosen(row.point) and row.left_out is None:
+            found.setdefault(row.design, {}).setdefault(question.x(row.point), []).append(row)
+    curves = []
+    for design in sorted(found, key=list(NAMES).index):
+        dots = []
+        for x, of_x in sorted(found[design].items()):
+            values = [
+                row.figures[question.key] * question.scale for row in of_x if question.key in row.figures
+            ]
+            dots.append(
+                Dot(
+                    x=x,
+                    median=statistics.median(values) if values else None,
+                    low=min(values, default=None),
+                    high=max(values, default=None),
+                    rounds=len(of_x),
+                    failures=sum(row.failed is not None for row in of_x),
+                    label=of_x[0].point.name,
+                )
+            )
+        if any(dot.median is not None or dot.failures for dot in dots):
+            curves.append(Curve(design=design, dots=dots))
+    return curves
+
+
+def growth(curve: Curve) -> list[float | None]:
+    """Return the exponent of a curve's growth between each two points; None where a size or a value is 0."""
+    found: list[float | None] = []
+    for one, other in itertools.pairwise(curve.known):
+        assert one.median is not None
+        assert other.median is not None
+        if one.x > 0 and one.median > 0 and other.median > 0:
+            found.append(math.log(other.median / one.median) / math.log(other.x / one.x))
+        else:
+            found.append(None)
+    return found
+
+
+def bend(curve: Curve) -> Dot | None:
+    """Return the point at which a curve bends most; None if it bends nowhere."""
+    grown = growth(curve)
+    bends = [
+        (abs(later - earlier), place)
+        for place, (earlier, later) in enumerate(itertools.pairwise(grown))
+        if earlier is not None and later is not None
+    ]
+    size, place = max(bends, default=(0.0, 0))
+    return curve.known[place + 1] if size >= BEND else None
+
+
+def crossings(curves: Sequence[Curve]) -> list[Crossing]:
+    """Return where two designs change places: each time the ranges of all rounds lie apart on both sides."""
+    found = []
+    for one, other in itertools.combinations(curves, 2):
+        for (dot, side), (later, later_side) in itertools.pairwise(_apart(one, other)):
+            if side != later_side:
+                first, second = (one, other) if side < 0 else (other, one)
+                found.append(Crossing(first=first.design, second=second.design, before=dot, after=later))
+    return found
+
+
+def _apart(one: Curve, other: Curve) -> list[tuple[Dot, int]]:
+    """Return the points at which the rounds of two curves lie apart, each with :func:`_side`."""
+    theirs = {dot.x: dot for dot in other.known}
+    return [(dot, side) for dot in one.known if dot.x in theirs and (side := _side(dot, theirs[dot.x])) != 0]
+
+
+def _side(one: Dot, other: Dot) -> int:
+    """Return -1 if one is below the other in all rounds, 1 if above in all, else 0."""
+    assert one.low is not None
+    assert one.high is not None
+    assert other.low is not None
+    assert other.high is not None
+    return -1 if one.high < other.low else 1 if one.low > other.high else 0
+
+
+def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn]:
+    """Return further rounds of two designs at the points between which their curves cross."""
+    points: dict[tuple[str, Arm], Point] = {}
+    for question in QUESTIONS:
+        for crossing in crossings(curves_of(question, rows)):
+            labels = {crossing.before.label, crossing.after.label}
+            for row in rows:
+                if row.point.name in labels and row.design in (crossing.first, crossing.second):
+                    points[row.point.name, row.design] = row.point
+    done = max((row.round for row in rows), default=0)
+    if done < ROUNDS:
+        return []  # an earlier end was asked for
+    return [
+        Turn(point=point, design=design, round=number)
+        for number in range(ROUNDS + 1, ROUNDS_AT_CROSSINGS + 1)
+        for (_, design), point in points.items()
+        if design in designs
+    ]
+
+
+# -- sentences -----------------------------------------------------------------------------------------------
+
+
+def written(value: float, unit: str) -> str:
+    """Return a value with its unit, in two or three digits."""
+    if unit == "ms" and value >= 1000:
+        value, unit = value / 1000, "s"
+    elif unit == "s" and 0 < value < 1:
+        value, unit = value * 1000, "ms"
+    elif unit == "MB" and value >= 10_000:
+        value, unit = value / 1000, "GB"
+    digits = 0 if value >= 100 or value == round(value) else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def size_written(x: float, question: Question) -> str:
+    word = question.x_name.split()[0]
+    if word == "ms":
+        return f"a round trip of {x:g} ms"
+    return f"{x:,g} {word.removesuffix('s') if x == 1 else word}"
+
+
+def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
+    """Return a sentence for each design, and one for each crossing."""
+    found = [sentence for curve in curves for sentence in _of_curve(question, curve)]
+    for crossing in crossings(curves):
+        found.append(
+            f"{_upper(NAMES[crossing.first])} is below {NAMES[crossing.second]} up to "
+            f"{size_written(crossing.before.x, question)}, and above it from "
+            f"{size_written(crossing.after.x, question)} on."
+        )
+    return found + (_never_crossing(question, curves) if question.part == "distance" else [])
+
+
+def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
+    """Return a sentence for each pair of designs: the one that is lower at every distance, or neither."""
+    found = []
+    for one, other in itertools.combinations(curves, 2):
+        sides = [side for _, side in _apart(one, other)]
+        if len(sides) > 1 and len(set(sides)) == 1:
+            lower, higher = (one, other) if sides[0] < 0 else (other, one)
+            where = "at every distance" if len(sides) == len(one.known) else f"at {len(sides)} distances"
+            found.append(f"{_upper(NAMES[lower.design])} is below {NAMES[higher.design]} {where}.")
+        elif not sides:
+            found.append(f"{_upper(NAMES[one.design])} and {NAMES[other.design]} are not told apart.")
+    return found
+
+
+def _of_curve(question: Question, curve: Curve) -> list[str]:
+    name = _upper(NAMES[curve.design])
+    found = []
+    known = curve.known
+    if known:
+        first, last = known[0], known[-1]
+        assert first.median is not None
+        assert last.median is not None
+        begins = f"{name}: {written(first.median, question.unit)} at {size_written(first.x, question)}"
+        if last is first:
+            found.append(f"{begins}.")
+        else:
+            ends = f"{written(last.median, question.unit)} at {size_written(last.x, question)}"
+            found.append(f"{begins}, {ends}; {_shape(question, curve)}.")
+    for dot in curve.dots:
+        if dot.failures:
+            times = "once" if dot.failures == 1 else f"{dot.failures} times"
+            found.append(
+                f"{name} failed {times} in {_rounds(dot.rounds)} at {size_written(dot.x, question)}."
+            )
+    return found
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
+def _shape(question: Question, curve: Curve) -> str:
+    bent = bend(curve)
+    grown = [each for each in growth(curve) if each is not None]
+    values = [dot.median for dot in curve.known if dot.median is not None]
+    if max(values) - min(values) <= FLAT * max(values):
+        return "it hardly changes"
+    if bent is not None:
+        place = curve.known.index(bent)
+        exponents = growth(curve)
+        earlier, later = exponents[place - 1], exponents[place]
+        assert earlier is not None
+        assert later is not None
+        faster = "faster" if later > earlier else "slower"
+        return f"it grows {faster} from {size_written(bent.x, question)} on"
+    if len(grown) < len(curve.known) - 1 or question.linear:
+        return _straight(question, curve)
+    first, last = curve.known[0], curve.known[-1]
+    assert first.median is not None
+    assert last.median is not None
+    whole = math.log(last.median / first.median) / math.log(last.x / first.x)
+    return f"ten times the size is {10**whole:.2g} times the value, without a bend"
+
+
+def _straight(question: Question, curve: Curve) -> str:
+    """Say by how much a value grows with each unit of the size."""
+    first, last = curve.known[0], curve.known[-1]
+    assert first.median is not None
+    assert last.median is not None
+    step = (last.median - first.median) / (last.x - first.x)
+    sign = "+" if step > 0 else "-"
+    unit = "" if question.unit == "servers" else question.unit  # a number of servers over another
+    return f"{sign}{written(abs(step), unit).strip()} for each {_one(question)} more"
+
+
+def _one(question: Question) -> str:
+    """Return one unit of the size: a broker, a topic, a server, a millisecond."""
+    word = question.x_name.split()[0]
+    return word if word == "ms" else word.removesuffix("s")
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def answers_of(rows: Sequence[Row]) -> list[Answer]:
+    """Return every question of which there are rows."""
+    found = []
+    for question in QUESTIONS:
+        curves = curves_of(question, rows)
+        if curves:
+            found.append(Answer(question=question, curves=curves, sentences=sentences_of(question, curves)))
+    return found

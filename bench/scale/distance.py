@@ -1,0 +1,157 @@
+"""Points of distance: changes, the age of answers and failover where the way between servers is long."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from routekeeper.bench.group import Unhealthy
+from routekeeper.bench.scale.groups import ScaleGroup
+from routekeeper.bench.scale.points import Point
+from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Probe, first_change_s, spread_of
+from routekeeper.bench.scale.size import life_of
+from routekeeper.bench.slow_disk import SlowDisks
+
+Record = Callable[[dict[str, Any]], None]
+TIMES: Final = 15
+#: ZooKeeper's followers bear 10 s of silence with its example's timers.
+FAILOVER_S: Final = 40.0
+#: Changes before the first that counts: a JVM compiles what it runs often.
+WARM_TIMES: Final = 30
+#: Between two changes, so that each comes alone.
+PAUSE_S: Final = 0.02
+
+
+@contextmanager
+def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterator[list[Probe]]:
+    """Yield a prepared probe at each server.
+
+    Args:
+        shared: All are one broker, which registers with every server; else each is a broker of its own.
+    """
+    made = [
+        Probe(group.kind, addr, first + (0 if shared else index)) for index, addr in enumerate(group.clients)
+    ]
+    try:
+        for index, probe in enumerate(made):
+            if not (shared and group.kind == "jute" and index):  # one session makes the node
+                probe.prepare()
+        yield made
+    finally:
+        for probe in made:
+            probe.close()
+
+
+def warm(chosen: list[Probe]) -> None:
+    """Make changes by each of these probes that are not measured."""
+    for probe in chosen:
+        for number in range(1, WARM_TIMES + 1):
+            probe.change(number)
+
+
+def lone_changes_ms(probe: Probe, *, first: int = WARM_TIMES + 1) -> list[float]:
+    """Return the durations of some changes that were made one at a time."""
+    found = []
+    for number in range(first, first + TIMES):
+        found.append(probe.change(number) * 1e3)
+        time.sleep(PAUSE_S)
+    return found
+
+
+def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
+    """Delay the links between servers, then change topics alone, restart all, and kill the leader."""
+    found: dict[str, float] = {}
+    group_leader = group.leader
+    with life_of(group, point, record) as life:
+        life.register()
+        group.delay(point.round_trip_ms, loss=point.loss)
+        life.register()  # links that were idle are warm
+        found |= changes(group, record)
+        found["restart_right_s"] = life.restart()["right_s"]
+        group.wait_healthy()
+        leader = group_leader()
+        lost = 0 if leader is None else leader
+        survivors = [index for index in range(len(group.clients)) if index != lost]
+        with probes(group, shared=False, first=FIRST_KEY + 100) as at:
+            for index in survivors:
+                at[index].change(1)
+                at[index].wait_at_most(TRY_S + 4 * point.round_trip_ms / 1e3)
+            group.kill([lost])
+            took = first_change_s([at[index] for index in survivors], 1, within_s=FAILOVER_S)
+            record({"kind": "failover", "lost": lost, "was_leader": leader is not None, "took_s": took})
+            if took is not None:
+                found["failover_s"] = took
+        group.launch([lost])
+        group.wait_healthy()
+    return found
+
+
+def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
+    """Return the durations of lone changes at a leader and at a follower, and how long servers differ."""
+    found: dict[str, float] = {}
+    leader = group.leader()
+    with probes(group, shared=False) as at:
+        warm(at)
+        leading = 0 if leader is None else leader
+        for role, index in (("leader", leading), ("follower", (leading + 1) % len(at))):
+            took = lone_changes_ms(at[index])
+            record({"kind": "changes", "role": role if leader is not None else "server", "took_ms": took})
+            found[f"change_{role}_ms"] = statistics.median(took)
+    check_leader(group, leader)
+    everywhere, differ = [], []
+    first = FIRST_KEY + 50
+    with probes(group, shared=True, first=first) as writers:
+        readers = [Probe(group.kind, addr, first) for addr in group.clients]
+        try:
+            for number in range(1, TIMES + 1):
+                shown = spread_of(writers if group.kind != "jute" else writers[:1], readers, number)
+                record({"kind": "spread", "acked_s": shown.acked, "seen_s": shown.seen})
+                if len(shown.seen) == len(readers):
+                    everywhere.append(max(shown.seen.values()) * 1e3)
+                    differ.append((max(shown.seen.values()) - min(shown.seen.values())) * 1e3)
+                time.sleep(PAUSE_S)
+        finally:
+            for reader in readers:
+                reader.close()
+    if everywhere:
+        found["everywhere_ms"] = statistics.median(everywhere)
+        found["old_ms"] = statistics.median(differ)
+        found["old_ms_longest"] = max(differ)
+    return found
+
+
+def check_leader(group: ScaleGroup, leader: int | None) -> None:
+    """Check that the leader of a measurement still leads.
+
+    Raises:
+        Unhealthy: If another one leads now.
+    """
+    if (now := group.leader()) != leader:
+        raise Unhealthy(f"another server led before the end: {leader} at first, then {now}")
+
+
+def measure_slow_disk(group: ScaleGroup, point: Point, record: Record, disks: SlowDisks) -> dict[str, float]:
+    """Change topics while the leader's disk is slow, while a follower's is, and while none is."""
+    found: dict[str, float] = {}
+    with life_of(group, point, record) as life, probes(group, shared=False) as at:
+        life.register()
+        warm(at)
+        leader = group.leader()
+        if leader is None:
+            raise Unhealthy("nobody leads")
+        follower = (leader + 1) % len(at)
+        for case, slow in (("none", None), ("leader", leader), ("follower", follower)):
+            if slow is not None:
+                disks.slow(slow)
+            first = WARM_TIMES + 1 + TIMES * ("none", "leader", "follower").index(case)
+            for role, index in (("leader", leader), ("follower", follower)):
+                took = lone_changes_ms(at[index], first=first)
+                record({"kind": "changes", "slow": case, "role": role, "took_ms": took})
+                found[f"slow_{case}_change_{role}_ms"] = statistics.median(took)
+            check_leader(group, leader)
+            if slow is not None:
+                disks.quick(slow)
+    return found

@@ -1,0 +1,223 @@
+"""The servers of one point: those of the comparison, in any number, with links that may be long."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from routekeeper.bench.arms.servers import (
+    StartedServers,
+    server_names,
+    status_of,
+    wait_until,
+    zookeeper_epoch,
+)
+from routekeeper.bench.arms.started import servers_of
+from routekeeper.bench.group import Unhealthy
+from routekeeper.bench.kernel import KernelNetwork
+from routekeeper.bench.links import Count, Direction, both_ways
+from routekeeper.bench.network import Network, ProxyNetwork
+from routekeeper.bench.ports import HOST
+from routekeeper.bench.processes import Process, Record
+from routekeeper.bench.runfolder import Arm
+from routekeeper.bench.scale.points import LinkKind
+from routekeeper.bench.slow_disk import SlowDisks
+from routekeeper.bench.timers import Timers
+from routekeeper.bench.wires.client import Kind
+
+#: The timers that each system has by default; ZooKeeper's session is that of MetaQ 1.4's ZKConfig.
+TIMERS: Final = Timers(
+    divisor=1.0, election_timeout_ms=500, zookeeper_tick_ms=2000, zookeeper_session_ms=30_000
+)
+#: A heap that is enough for a million of brokers' topics; with less a JVM spends its time collecting garbage.
+#: RocketMQ's is that of its own script, runserver.sh.
+HEAP_MB: Final[dict[Arm, int]] = {"apache": 4096, "zookeeper": 3072}
+#: Words by which the comparison gives short-lived JVMs less to do; these live under load.
+_SHORT_LIVES: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+START_S: Final = 90.0
+_LEADS: Final = ("leader", "standalone")
+
+
+class DirectNetwork(Network):
+    """A network on loopback without a proxy."""
+
+    bind = HOST
+
+    def host(self, name: str) -> str:
+        return HOST
+
+    def command(self, name: str, words: Sequence[str]) -> list[str]:
+        return list(words)
+
+    def dialled(self, dialler: str, acceptor: str, to: str) -> str:
+        return to
+
+    def members(self, bound: Mapping[str, str]) -> list[str]:
+        return list(bound.values())
+
+    def carriers(self) -> list[Process]:
+        return []
+
+    def cut(self, directions: Sequence[Direction]) -> int:
+        raise AssertionError("there is nothing to cut")
+
+    def heal(self) -> int:
+        raise AssertionError("there is nothing to heal")
+
+    def counts(self) -> list[Count]:
+        return []
+
+    def close(self) -> None:
+        """Do nothing: nothing was made."""
+
+
+def network_of(kind: LinkKind, folder: Path, count: int, record: Record) -> Network:
+    match kind:
+        case "none":
+            return DirectNetwork()
+        case "proxy":
+            return ProxyNetwork(folder, record)
+        case "kernel":
+            return KernelNetwork(server_names(count))
+
+
+class ScaleGroup:
+    """See :class:`routekeeper.bench.group.Group`.
+
+    Args:
+        slow: Gives servers a slow disk when it is told to.
+    """
+
+    def __init__(
+        self,
+        arm: Arm,
+        folder: Path,
+        *,
+        count: int,
+        links: LinkKind,
+        record: Record,
+        slow: SlowDisks | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name: str = arm
+        self.kind: Kind = "jute" if arm == "zookeeper" else "remoting"
+        self.jvm = arm in HEAP_MB
+        self._network = network_of(links, folder, count, record)
+        try:
+            self.servers: StartedServers = servers_of(
+                arm, folder, TIMERS, record, count=count, durability="fsync", network=self._network
+            )
+        except BaseException:
+            self._network.close()
+            raise
+        self._carriers = self._network.carriers() if links == "proxy" else []
+        for process in self.processes:
+            heap = f"-Xmx{HEAP_MB.get(arm, 0)}m"
+            words = [heap if word.startswith("-Xmx") else word for word in process.command]
+            words = [word for word in words if word not in _SHORT_LIVES]
+            process.command = [*(slow.prefix(process.index) if slow else ()), *words]
+
+    @property
+    def processes(self) -> list[Process]:
+        return self.servers.processes
+
+    @property
+    def clients(self) -> list[str]:
+        return self.servers.clients
+
+    @property
+    def watched(self) -> list[str]:
+        return self.servers.http or self.clients
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.child.pid for process in self.processes if process.child is not None]
+
+    def version(self) -> str:
+        return ""
+
+    def start(self) -> None:
+        for carrier in self._carriers:
+            carrier.launch()
+            carrier.wait_ready()
+        self.servers.start()
+        self.wait_healthy()
+
+    def healthy(self) -> bool:
+        """Return whether every server serves, and one leads where one is to."""
+        if self.kind != "jute":
+            return self.servers.ready()
+        roles = [self.servers.role(index) for index in range(len(self.clients))]
+        return "unknown" not in roles and sum(role in _LEADS for role in roles) == 1
+
+    def wait_healthy(self) -> None:
+        wait_until(self.healthy, f"{self.name} is not whole", self.processes, START_S, late=Unhealthy)
+
+    def leader(self) -> int | None:
+        return self.servers.leader()
+
+    def epoch(self) -> int | None:
+        if self.kind == "jute":
+            return zookeeper_epoch(self.clients)
+        if self.name != "raft":
+            return None
+        terms = [status_of(http).get("term") for http in self.servers.http]
+        return max((int(term) for term in terms if term is not None), default=None)
+
+    # -- what happens to it -------------------------------------------------------------------------------
+
+    def delay(self, round_trip_ms: float, *, loss: float = 0.0) -> None:
+        """Set the delay and the loss between any two servers."""
+        names = self.servers.names
+        directions = [
+            pair for name in names for pair in both_ways([name], [each for each in names if each > name])
+        ]
+        if directions and (round_trip_ms or loss):
+            self._network.delay(directions, round_trip_ms / 2, loss=loss)
+
+    def kill(self, indexes: Sequence[int]) -> None:
+        for index in indexes:
+            self.processes[index].strike()
+        for index in indexes:
+            self.processes[index].kill()
+
+    def launch(self, indexes: Sequence[int]) -> None:
+        for index in indexes:
+            self.processes[index].launch()
+
+    def kill_and_restart(self) -> None:
+        everybody = range(len(self.clients))
+        self.kill(everybody)
+        self.launch(everybody)
+
+    def roll(self) -> None:
+        """Restart one server after the other; go on when all serve, as an operator would."""
+        for process in self.processes:
+            process.terminate()
+            process.join()
+            process.launch()
+            self.wait_healthy()
+
+    def log_tail(self, index: int) -> str:
+        return self.processes[index].log_tail()
+
+    def stop(self) -> None:
+        try:
+            for process in self.processes:
+                process.terminate()
+            for process in self.processes:
+                process.join()
+        finally:
+            for carrier in self._carriers:
+                carrier.kill()
+            self._network.close()
+
+
+def order_of_loss(group: ScaleGroup, chance: random.Random) -> list[int]:
+    """Return servers in the order in which they are lost: the leader first, the others by chance."""
+    leader = group.leader()
+    others = [index for index in range(len(group.clients)) if index != leader]
+    chance.shuffle(others)
+    return others if leader is None else [leader, *others]

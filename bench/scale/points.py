@@ -1,0 +1,250 @@
+"""Points that are measured, their order, and the time that they take (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from routekeeper.bench.runfolder import Arm
+
+Part = Literal["size", "distance", "number"]
+Kind = Literal["storm", "herd", "distance", "slow-disk", "number", "away"]
+LinkKind = Literal["none", "proxy", "kernel"]
+PARTS: Final[tuple[Part, ...]] = ("size", "distance", "number")
+ROUNDS: Final = 3
+#: Rounds of two designs' points between which their curves cross.
+ROUNDS_AT_CROSSINGS: Final = 5
+#: A series ends within so many seconds; points for which no time is left are left out by name.
+SERIES_S: Final = 75 * 60.0
+#: Number of failed rounds after which a design is not tried at a point again.
+FAILURES_MAX: Final = 2
+BASE_BROKERS: Final = 10
+BASE_TOPICS: Final = 1_000
+BASE_CLIENTS: Final = 30
+BASE_SERVERS: Final = 3
+PERIOD_S: Final = 30.0
+"""RocketMQ's registerNameServerPeriod and pollNameServerInterval."""
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One point of a series; values that it does not name are those of the base.
+
+    Attributes:
+        spread: Whether the storm in which brokers come back over a heartbeat period is measured, too.
+        polling: Whether clients that ask every 30 s are measured, too.
+        loss: Share of packets that are lost between servers.
+        slow_ms: What each sync of one server takes more.
+        away_s: How long all servers are away.
+    """
+
+    part: Part
+    kind: Kind
+    name: str
+    brokers: int = BASE_BROKERS
+    topics: int = BASE_TOPICS
+    clients: int = BASE_CLIENTS
+    servers: int = BASE_SERVERS
+    spread: bool = False
+    polling: bool = False
+    round_trip_ms: float = 0.0
+    loss: float = 0.0
+    slow_ms: float = 0.0
+    away_s: float = 0.0
+
+    @property
+    def pairs(self) -> int:
+        return self.brokers * self.topics
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the raw rows: a point, measured once with one design.
+
+    Attributes:
+        links: The means by which links between servers are delayed.
+        figures: Name to number; absent figures could not be measured.
+        failed: How the design failed at this point; null if it did not.
+        left_out: Why it was not measured; null if it was.
+        load: Of the machine before it, as it says itself.
+    """
+
+    point: Point
+    design: Arm
+    round: int
+    links: LinkKind
+    seconds: float
+    load: float
+    figures: dict[str, float] = {}
+    failed: str | None = None
+    left_out: str | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement that is to be made."""
+
+    point: Point
+    design: Arm
+    round: int
+
+
+#: (brokers, topics): the base, one thing varied from it, and the corners.
+GRID: Final = (
+    *((10, 1_000), (3, 1_000), (30, 1_000), (100, 1_000), (10, 100), (10, 10_000)),
+    *((3, 100), (3, 10_000), (100, 100), (100, 10_000)),
+)
+#: Sizes at which the storm over a heartbeat period is measured, too.
+SPREAD: Final = ((10, 1_000), (100, 10_000))
+CLIENTS: Final = (30, 8, 250, 2_000)
+ROUND_TRIPS_MS: Final = (0.0, 1.0, 5.0, 20.0)
+LOSS: Final = 0.01
+SLOW_MS: Final = 20.0
+SERVERS: Final = (3, 1, 5, 7)
+AWAY_S: Final = 120.0
+
+
+def points_of(part: Part, *, links: LinkKind, small: bool = False) -> list[Point]:
+    """Return the points of a part, the most telling first.
+
+    Args:
+        small: A few tiny ones, for a trial.
+    """
+    match part:
+        case "size":
+            grid = ((3, 20), (2, 20)) if small else GRID
+            spread = () if small else SPREAD
+            return [
+                *(
+                    Point(
+                        part=part,
+                        kind="storm",
+                        name=f"{brokers} brokers with {topics:,} topics each",
+                        brokers=brokers,
+                        topics=topics,
+                        spread=(brokers, topics) in spread,
+                    )
+                    for brokers, topics in grid
+                ),
+                *(
+                    Point(
+                        part=part,
+                        kind="herd",
+                        name=f"{clients:,} clients",
+                        clients=clients,
+                        polling=clients == CLIENTS[-1],
+                        **_small_table(small),
+                    )
+                    for clients in ((6, 12) if small else CLIENTS)
+                ),
+            ]
+        case "distance":
+            table = _small_table(small)
+            found = [
+                Point(part=part, kind="distance", name=f"round trip {ms:g} ms", round_trip_ms=ms, **table)
+                for ms in ((0.0, 5.0) if small else ROUND_TRIPS_MS)
+            ]
+            if links == "kernel":
+                name = f"round trip 5 ms, {LOSS:.0%} of packets lost"
+                found.append(
+                    Point(part=part, kind="distance", name=name, round_trip_ms=5.0, loss=LOSS, **table)
+                )
+            name = f"one server's syncs take {SLOW_MS:g} ms more"
+            return [*found, Point(part=part, kind="slow-disk", name=name, slow_ms=SLOW_MS, **table)]
+        case "number":
+            table = _small_table(small)
+            away_s = 3.0 if small else AWAY_S
+            return [
+                *(
+                    Point(part=part, kind="number", name=f"{count} servers", servers=count, **table)
+                    for count in ((3, 1) if small else SERVERS)
+                ),
+                Point(
+                    part=part, kind="away", name=f"all servers away for {away_s:g} s", away_s=away_s, **table
+                ),
+            ]
+
+
+def _small_table(small: bool) -> dict[str, Any]:
+    return {"brokers": 3, "topics": 20} if small else {}
+
+
+def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
+    """Return the designs that are measured at a point."""
+    without: dict[Kind, tuple[Arm, ...]] = {
+        "distance": ("apache",),  # its servers do not talk to each other, as those of independent mode
+        "slow-disk": ("apache", "independent"),  # these store nothing that they sync
+        "number": ("apache",),
+        "away": ("apache",),
+    }
+    if point.kind == "herd" and not point.polling:  # clients of RocketMQ's nameserver cannot watch
+        return [design for design in designs if design != "apache"]
+    return [design for design in designs if design not in without.get(point.kind, ())]
+
+
+#: Start and end of the servers and of all that belongs to them on two idle cores, s.
+_LIFE_S: Final[dict[Arm, float]] = {"independent": 5, "raft": 6, "apache": 8, "zookeeper": 8}
+#: Seconds of a storm for a million of brokers' topics, over all its phases.
+_STORM_S: Final[dict[Arm, float]] = {"independent": 32, "raft": 40, "apache": 32, "zookeeper": 100}
+
+
+def seconds_of(point: Point, design: Arm) -> float:
+    """Return the approximate time of a measurement on two idle cores."""
+    found = _LIFE_S.get(design, 10.0)
+    match point.kind:
+        case "storm":
+            found += 8 + _STORM_S.get(design, 50) * point.pairs / 1e6
+            found += (PERIOD_S + 6) if point.spread else 0
+        case "herd":
+            found += 6 + point.clients / 500 + ((PERIOD_S + 8) if point.polling else 0)
+        case "distance":
+            found += 14 + 0.5 * point.round_trip_ms
+        case "slow-disk":
+            found += 8
+        case "number":
+            found += 8 + 11 * point.servers
+        case "away":
+            found += point.away_s + 20
+    return found
+
+
+def turns_of(points: Sequence[Point], designs: Sequence[Arm], rounds: int) -> list[Turn]:
+    """Return all measurements, round by round; no design always comes at the same place."""
+    return [
+        turn
+        for number in range(1, rounds + 1)
+        for point in points
+        for turn in _of_round(point, designs, number)
+    ]
+
+
+def _of_round(point: Point, designs: Sequence[Arm], number: int) -> Iterator[Turn]:
+    known = designs_for(point, designs)
+    shift = number % max(1, len(known))
+    for design in [*known[shift:], *known[:shift]]:
+        yield Turn(point=point, design=design, round=number)
+
+
+def missing_turns(turns: Sequence[Turn], rows: Sequence[Row]) -> list[Turn]:
+    """Return the turns that are still to be made: without a row, and of a design that has not given up."""
+    done = {(row.point.name, row.design, row.round) for row in rows}
+    failures: dict[tuple[str, Arm], int] = {}
+    for row in rows:
+        failures[row.point.name, row.design] = failures.get((row.point.name, row.design), 0) + bool(
+            row.failed
+        )
+    return [
+        turn
+        for turn in turns
+        if (turn.point.name, turn.design, turn.round) not in done
+        and failures.get((turn.point.name, turn.design), 0) < FAILURES_MAX
+    ]
+
+
+def measured_s(turn: Turn, rows: Sequence[Row]) -> float:
+    """Return how long a turn takes: as long as it did the last time, or as it does on two idle cores."""
+    took = [
+        row.seconds
+        for row in rows
+        if row.point.name == turn.point.name and row.design == turn.design and row.left_out is None
+    ]
+    return took[-1] if took else seconds_of(turn.point, turn.design)

@@ -1,0 +1,223 @@
+"""Probes: a broker that changes one topic at one server, and readers that wait until all servers show it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from routekeeper.bench.storm.blocking import Blocking
+from routekeeper.bench.wires.client import Kind
+from routekeeper.bench.wires.jute import JuteWire
+from routekeeper.bench.wires.remoting_wire import RemotingWire
+from routekeeper.bench.wires.wire import Wire, WireError
+
+#: Topics of a probing broker, as of a broker in the raft benchmark.
+TOPICS: Final = 10
+#: Numbers of probing brokers, above all that a storm has.
+FIRST_KEY: Final = 5_000
+_VALUE: Final = bytes(200)
+ANSWER_S: Final = 10.0
+#: While servers are lost, an answer is waited for so long, and a try follows the other after so long.
+TRY_S: Final = 0.25
+AGAIN_S: Final = 0.005
+_SHOWN_S: Final = 20.0
+_READ_AGAIN_S: Final = 0.0003
+
+
+class Probe:
+    """One broker, or one node, at one server.
+
+    Args:
+        key: Its number; probes with one number are one broker.
+    """
+
+    def __init__(self, kind: Kind, addr: str, key: int, *, timeout_s: float = ANSWER_S) -> None:
+        self.key = key
+        self._addr = addr
+        self._timeout_s = timeout_s
+        self._wire: Callable[[], Wire] = lambda: (
+            JuteWire(key=key, value=_VALUE)
+            if kind == "jute"
+            else RemotingWire(key=key, topics=TOPICS, timestamp_ms=_started_ms)
+        )
+        self._at: Blocking[Wire] | None = None
+
+    def _connected(self) -> Blocking[Wire]:
+        if self._at is None:
+            self._at = Blocking(self._addr, self._wire(), timeout_s=self._timeout_s)
+        return self._at
+
+    def wait_at_most(self, timeout_s: float) -> None:
+        """Limit the time of later tries."""
+        self._timeout_s = timeout_s
+        if self._at is not None:
+            self._at.timeout_s = timeout_s
+
+    def prepare(self) -> None:
+        """Register, with all topics as they are at first.
+
+        Raises:
+            OSError, WireError: If that did not succeed.
+        """
+        self._ask(self._connected().wire.prepare())
+
+    def change(self, number: int) -> float:
+        """Change one topic; return the seconds until that is acknowledged.
+
+        Raises:
+            OSError, WireError: If that did not succeed.
+        """
+        at = self._connected()
+        request = at.wire.write(number * TOPICS)  # so that each change is of the same topic
+        began = time.perf_counter()
+        self._ask(request)
+        return time.perf_counter() - began
+
+    def shows(self, number: int) -> bool:
+        """Return whether the server shows this change now.
+
+        Raises:
+            OSError, WireError: If it does not answer.
+        """
+        at = self._connected()
+        marker = at.wire.marker(number * TOPICS)
+        return marker in self._ask(at.wire.read(number * TOPICS, self.key))
+
+    def _ask(self, request: bytes) -> bytes:
+        try:
+            answer = self._connected().ask(request)
+        except (OSError, WireError):
+            self.close()
+            raise
+        if answer.error:
+            raise WireError(answer.error)
+        return answer.body
+
+    def close(self) -> None:
+        if self._at is not None:
+            self._at.close()
+            self._at = None
+
+
+_started_ms: Final = time.time_ns() // 1_000_000
+
+
+def at_once(calls: Sequence[Callable[[], None]]) -> None:
+    """Run calls in a thread each, and wait for all."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@dataclass(slots=True)
+class Shown:
+    """One change, in seconds since it was sent.
+
+    Attributes:
+        acked: Each acknowledgement.
+        seen: By server, when it showed the change; None if it did not in time.
+    """
+
+    acked: list[float] = field(default_factory=list)
+    seen: dict[int, float] = field(default_factory=dict)
+
+
+def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -> Shown:
+    """Change a topic by these writers at once, and watch every server until it shows the change."""
+    found = Shown()
+    began = time.perf_counter()
+
+    def write(probe: Probe) -> None:
+        probe.change(number)
+        found.acked.append(time.perf_counter() - began)
+
+    def read(index: int, probe: Probe) -> None:
+        while time.perf_counter() - began < _SHOWN_S:
+            if probe.shows(number):
+                found.seen[index] = time.perf_counter() - began
+                return
+            time.sleep(_READ_AGAIN_S)
+
+    def quietly(call: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                call()
+            except (OSError, WireError):
+                pass  # the figure is missing then
+
+        return run
+
+    calls: list[Callable[[], None]] = [quietly(lambda probe=probe: write(probe)) for probe in writers]  # type: ignore[misc]
+    calls += [quietly(lambda at=at, probe=probe: read(at, probe)) for at, probe in enumerate(readers)]  # type: ignore[misc]
+    at_once(calls)
+    return found
+
+
+def first_change_s(probes: Sequence[Probe], number: int, *, within_s: float) -> float | None:
+    """Try to make a change at each of these servers, again and again; return the seconds until the first one.
+
+    Args:
+        within_s: None is returned if it takes longer.
+    """
+    began = time.perf_counter()
+    done: list[float] = []
+    over = threading.Event()
+
+    def attempt(probe: Probe) -> None:
+        own = number
+        while not over.is_set() and time.perf_counter() - began < within_s:
+            try:
+                own += 1
+                probe.change(own)
+                done.append(time.perf_counter() - began)
+                over.set()
+            except (OSError, WireError):
+                over.wait(AGAIN_S)
+
+    at_once([lambda probe=probe: attempt(probe) for probe in probes])  # type: ignore[misc]
+    return min(done, default=None)
+
+
+class Trying:
+    """A thread that repeats an action while a fault happens.
+
+    Attributes:
+        done: The instant of each success, s.
+    """
+
+    def __init__(self, action: Callable[[int], object]) -> None:
+        self.done: list[float] = []
+        self._action = action
+        self._over = threading.Event()
+        self._began = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._over.is_set():
+            turn += 1
+            try:
+                self._action(turn)
+                self.done.append(time.perf_counter())
+            except (OSError, WireError):
+                pass
+            self._over.wait(AGAIN_S)
+
+    def stop(self) -> float:
+        """End it; return the longest time without a success, s."""
+        self._over.set()
+        self._thread.join()
+        return longest_gap(self.done, self._began, time.perf_counter())
+
+
+def longest_gap(instants: Sequence[float], began: float, ended: float) -> float:
+    """Return the longest time between two instants, the beginning and the end included (pure)."""
+    marks = [began, *sorted(instants), ended]
+    return max(later - earlier for earlier, later in itertools.pairwise(marks))

@@ -1,0 +1,218 @@
+"""The page of one or more series, and its tables as CSV: ``mqbench scale --report FOLDER``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import jinja2
+
+from routekeeper.bench.files import write_at_once
+from routekeeper.bench.scale import drawing
+from routekeeper.bench.scale.curves import NAMES, Answer, answers_of
+from routekeeper.bench.scale.drawing import Picture, picture
+from routekeeper.bench.scale.order import Order
+from routekeeper.bench.scale.points import PARTS, Part, Row
+from routekeeper.bench.scale.tables import Table, tables_of
+
+PAGE_NAME: Final = "scale.html"
+_TITLES: Final[dict[Part, str]] = {
+    "size": "Size: brokers, topics and clients",
+    "distance": "Distance between the servers, and slow disks",
+    "number": "Number of servers",
+}
+_LINKS: Final = {
+    "none": "Nothing delayed links between servers.",
+    "proxy": (
+        "A proxy between the servers made the distance: it held each byte back, the handshake of a "
+        "connection included, and lost nothing."
+    ),
+    "kernel": (
+        "The kernel made the distance: packets between the servers' network namespaces passed a TUN "
+        "device that held them back; where packets are lost, it lost 1 % in each direction."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A question on the page."""
+
+    name: str
+    title: str
+    picture: Picture
+    sentences: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part on the page."""
+
+    name: Part
+    title: str
+    about: str
+    answers: list[Shown]
+    tables: list[Table]
+    failures: list[str]
+    left_out: list[str]
+
+
+def sections_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> list[Section]:
+    """Return the sections of the parts that were measured, in the page's order (pure)."""
+    found = []
+    for part in PARTS:
+        of_part = [(order, rows) for order, rows in series if order.part == part]
+        rows = [row for _, several in of_part for row in several]
+        if rows:
+            found.append(
+                Section(
+                    name=part,
+                    title=_TITLES[part],
+                    about=" ".join(_about(order, theirs) for order, theirs in of_part),
+                    answers=[_shown(answer) for answer in answers_of(rows) if answer.question.part == part],
+                    tables=tables_of(part, rows),
+                    failures=_failures(rows),
+                    left_out=_left_out(rows),
+                )
+            )
+    return found
+
+
+def _shown(answer: Answer) -> Shown:
+    return Shown(
+        name=answer.question.name,
+        title=answer.question.title,
+        picture=picture(answer.question, answer.curves),
+        sentences=answer.sentences,
+    )
+
+
+def _about(order: Order, rows: Sequence[Row]) -> str:
+    loads = sorted(row.load for row in rows if row.left_out is None)
+    load = f", the machine's load before a point {loads[0]:g} to {loads[-1]:g}" if loads else ""
+    minutes = sum(row.seconds for row in rows) / 60
+    small = " A trial with tiny sizes: its figures say nothing about real ones." if order.small else ""
+    links = f" {_LINKS[order.links]}" if order.part == "distance" else ""
+    return (
+        f"{order.started_at[:10]}, commit {order.commit}, {order.machine.cpu}, {order.machine.cores} cores; "
+        f"{len(loads)} measurements in {minutes:.0f} minutes{load}.{links}{small}"
+    )
+
+
+def _failures(rows: Iterable[Row]) -> list[str]:
+    return [
+        f"{NAMES[row.design]}, {row.point.name}, round {row.round}: {row.failed.splitlines()[0]}"
+        for row in rows
+        if row.failed is not None
+    ]
+
+
+def _left_out(rows: Iterable[Row]) -> list[str]:
+    return [
+        f"{NAMES[row.design]}, {row.point.name}, round {row.round}: {row.left_out}."
+        for row in rows
+        if row.left_out is not None
+    ]
+
+
+METHOD: Final = (
+    "Servers run with the timers that they have by default: raft mode's election timeout is 0.5 to 1"
+    " s, ZooKeeper's tick 2 s, its sessions 30 s; brokers register every 30 s.",
+    "Brokers are played by one process: RocketMQ's register with every nameserver, in ZooKeeper each"
+    " has a session with one server and an ephemeral node below each topic.",
+    "ZooKeeper's persistent nodes, the topics' and brokers' parents, are made before any clock "
+    "starts. Brokers make their own by requests (multi) of 300 nodes, four under way at a time.",
+    "ZooKeeper's heap is 3 GB and RocketMQ's 4 GB, so that a million of brokers' topics have room; "
+    "memory is the largest resident size of one server so far (VmHWM).",
+    "Every route is right when each server lists every broker for 16 topics that are spread over "
+    "all, the first and the last among them.",
+    "The longest wait is that of a client of its own, which asks each server for a route that the "
+    "storm does not change, again 2 ms after each answer; time in which that client did not run is "
+    "not counted.",
+    "A client that watches holds an HTTP query that waits (our nameservers) or a ZooKeeper watch; "
+    "one that polls asks every 30 s, as RocketMQ's clients do.",
+    "A failover is measured from the kill to the first change that a surviving server acknowledges; "
+    "each server is asked by a try of 0.25 s after the other.",
+    "Answers of one server are older than another's by the time between the first and the last "
+    "server that shows a change. In independent mode the broker itself tells every server.",
+    "A point for which no time was left in the series' 75 minutes is left out, and named.",
+)
+
+
+def page_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> str:
+    """Return the page of these series, self-contained."""
+    sections = sections_of(series)
+    shown = {row.design for _, rows in series for row in rows}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("routekeeper.bench.scale"), autoescape=True, trim_blocks=True
+    )
+    return environment.get_template("page.html.j2").render(
+        parts=sections,
+        names={design: name for design, name in NAMES.items() if design in shown},
+        method=METHOD,
+        width=drawing.WIDTH,
+        height=drawing.HEIGHT,
+        left=drawing.LEFT,
+        bottom=drawing.BOTTOM,
+    )
+
+
+def curves_csv(answers: Sequence[Answer]) -> str:
+    """Return every point of every curve, one a line."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(
+        [
+            "part",
+            "question",
+            "size",
+            "size_of",
+            "design",
+            "unit",
+            "median",
+            "low",
+            "high",
+            "rounds",
+            "failures",
+        ]
+    )
+    for answer in answers:
+        question = answer.question
+        for curve in answer.curves:
+            for dot in curve.dots:
+                values = [
+                    "" if value is None else f"{value:.6g}" for value in (dot.median, dot.low, dot.high)
+                ]
+                table.writerow(
+                    [
+                        *(question.part, question.name, f"{dot.x:g}", question.x_name, curve.design),
+                        *(question.unit, *values, dot.rounds, dot.failures),
+                    ]
+                )
+    return out.getvalue()
+
+
+def rows_csv(rows: Sequence[Row]) -> str:
+    """Return every figure of every row, one a line."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(["part", "point", "design", "round", "links", "load", "figure", "value"])
+    for row in rows:
+        fixed = [row.point.part, row.point.name, row.design, row.round, row.links, f"{row.load:g}"]
+        for name, value in row.figures.items():
+            table.writerow([*fixed, name, f"{value:.6g}"])
+    return out.getvalue()
+
+
+def write_report(folder: Path, series: Sequence[tuple[Order, Sequence[Row]]]) -> Path:
+    """Write page and tables of these series into a folder; return the page's path."""
+    rows = [row for _, several in series for row in several]
+    path = folder / PAGE_NAME
+    write_at_once(path, [page_of(series).encode()])
+    write_at_once(folder / "scale-curves.csv", [curves_csv(answers_of(rows)).encode()])
+    write_at_once(folder / "scale-figures.csv", [rows_csv(rows).encode()])
+    return path

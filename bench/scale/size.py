@@ -1,0 +1,103 @@
+"""Points of size: storms of many brokers' topics, and a change before many clients."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from routekeeper.bench.group import Unhealthy, log_tails
+from routekeeper.bench.scale.groups import ScaleGroup
+from routekeeper.bench.scale.points import PERIOD_S, Point
+from routekeeper.bench.scale.probes import FIRST_KEY
+from routekeeper.bench.storm import brokers
+from routekeeper.bench.storm.life import Life
+from routekeeper.bench.wires.job import Plan
+
+Record = Callable[[dict[str, Any]], None]
+HERD_MEASURE_S: Final = 3.0
+HERD_WARM_S: Final = 0.6
+#: Figures of a storm that the rows keep, under the name of its phase.
+_KEPT: Final = (
+    *("right_s", "first_right_s", "wait_ms_longest", "wait_ms_longest_own", "queries_failed", "failures"),
+    *("cpu_s", "memory_mb", "heap_kept_mb", "took_s", "other_programs_cores"),
+)
+
+
+def measure_storm(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
+    """Have all brokers register, all servers restart, and one broker register with all topics changed.
+
+    Memory is that after the first registration: the restarted servers' would hold less.
+    """
+    found: dict[str, float] = {}
+
+    def keep(phase: str, figures: dict[str, Any]) -> None:
+        found.update({f"{phase}_{key}": float(figures[key]) for key in _KEPT if figures.get(key) is not None})
+
+    with life_of(group, point, record) as life:
+        keep("register", life.register())
+        keep("restart", life.restart())
+        if point.spread:
+            keep("spread", life.restart(spread_s=PERIOD_S))
+        keep("change", life.change())
+    return found
+
+
+def measure_herd(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
+    """Have a topic change before many clients that watch, and before as many that ask every 30 s."""
+    found: dict[str, float] = {}
+    with life_of(group, point, record) as life:
+        life.register()
+        if group.name != "apache":  # its clients can only ask
+            watching = herd(group, point, "watch")
+            found["watch_ms_last"] = watching["ms_p50"]
+            found["watch_ms_half"] = watching["half_ms_p50"]
+            found["watch_cpu_ms_a_change"] = 1e3 * watching["server_cpu_s"] / watching["writes"]
+        if point.polling:
+            polling = herd(group, point, "poll")
+            found["poll_ms_last"] = polling["ms_max"]
+            found["poll_ms_half"] = polling["ms_p50"]
+            found["poll_cpu_s_a_minute"] = polling["server_cpu_s"] * 60 / polling["seconds"]
+    return found
+
+
+def life_of(group: ScaleGroup, point: Point, record: Record) -> Life:
+    plan = brokers.Plan(kind=group.kind, servers=group.clients, brokers=point.brokers, topics=point.topics)
+    return Life(group, plan=plan, record=record)
+
+
+def herd(group: ScaleGroup, point: Point, job: str) -> dict[str, Any]:
+    """Run the clients in a process of their own, and return its figures.
+
+    Raises:
+        Unhealthy: If clients failed; the message says how.
+    """
+    servers = len(group.clients)
+    plan = Plan(
+        job="watch" if job == "watch" else "poll",
+        kind=group.kind,
+        members=group.clients,
+        watched=group.watched,
+        watchers=max(1, round(point.clients / servers)),
+        connections=1,
+        warm_s=HERD_WARM_S,
+        measure_s=HERD_MEASURE_S,
+        pids=group.pids,
+        first_key=FIRST_KEY,
+        everywhere=group.kind == "remoting",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "routekeeper.bench.scale.herd"],
+        input=msgspec.json.encode(plan) + b"\n",
+        capture_output=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    figures: dict[str, Any] = json.loads(lines[-1]) if lines else {"failure": "the clients' process died"}
+    if "failure" in figures:
+        raise Unhealthy(f"{figures['failure']}\n{done.stderr.decode()[-500:]}\n{log_tails(group)}")
+    return figures

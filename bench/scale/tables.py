@@ -1,0 +1,189 @@
+"""Tables of the page: results that are not drawn as curves (pure)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from routekeeper.bench.runfolder import Arm
+from routekeeper.bench.scale.curves import NAMES, written
+from routekeeper.bench.scale.points import Part, Point, Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One line of a table: a figure at the points of a kind, and how it is written."""
+
+    text: Callable[[Point], str]
+    key: str
+    unit: str
+    chosen: Callable[[Point], bool]
+
+
+def tables_of(part: Part, rows: Sequence[Row]) -> list[Table]:
+    """Return a part's tables; those without a figure are left out."""
+    found = [_table(title, first, lines, rows) for title, first, lines in _TABLES[part]]
+    if part == "number":
+        found.append(_losses(rows))
+    return [table for table in found if table.rows]
+
+
+def _table(title: str, first: str, lines: Sequence[_Line], rows: Sequence[Row]) -> Table:
+    designs = [design for design in NAMES if any(row.design == design for row in rows)]
+    found: list[list[str]] = []
+    for line in lines:
+        points = {row.point.name: row.point for row in rows if line.chosen(row.point)}
+        for point in sorted(points.values(), key=lambda point: (point.brokers, point.topics, point.clients)):
+            cells = [_cell(rows, point, design, line.key, line.unit) for design in designs]
+            if any(cells):
+                found.append([line.text(point), *(cell or "-" for cell in cells)])
+    return Table(title=title, heads=[first, *(NAMES[design] for design in designs)], rows=found)
+
+
+def _cell(rows: Sequence[Row], point: Point, design: str, key: str, unit: str) -> str:
+    of_point = [row for row in rows if row.point.name == point.name and row.design == design]
+    values = [row.figures[key] for row in of_point if key in row.figures]
+    if values:
+        if unit == "yes":
+            return "yes" if all(values) else "no" if not any(values) else "sometimes"
+        cell = written(statistics.median(values), unit) if unit else f"{statistics.median(values):,.0f}"
+        if len(values) > 1 and max(values) > min(values):
+            low, high = (
+                written(each, unit) if unit else f"{each:,.0f}" for each in (min(values), max(values))
+            )
+            cell += f" ({low} to {high})"
+        return cell
+    return "failed" if any(row.failed is not None for row in of_point) else ""
+
+
+def _losses(rows: Sequence[Row]) -> Table:
+    """Return, for each number of servers and of those that are down, when the next change was taken."""
+    designs: list[Arm] = [row.design for row in rows]
+    known = [design for design in NAMES if design in designs]
+    found: list[list[str]] = []
+    points = {row.point.name: row.point for row in rows if row.point.kind == "number"}
+    for point in sorted(points.values(), key=lambda point: point.servers):
+        for down in range(1, point.servers):
+            cells = []
+            for design in known:
+                cell = _cell(rows, point, design, f"down_{down}_change_s", "s")
+                measured = any(
+                    row.point.name == point.name
+                    and row.design == design
+                    and "down_with_changes" in row.figures
+                    for row in rows
+                )
+                cells.append(cell or ("no changes" if measured else "-"))
+            found.append([f"{down} of {point.servers} down", *cells])
+    return Table(
+        title="One server after the other is lost: the next change is taken after",
+        heads=["", *(NAMES[design] for design in known)],
+        rows=found,
+    )
+
+
+def _of_kind(kind: str) -> Callable[[Point], bool]:
+    return lambda point: point.kind == kind
+
+
+def _fixed(text: str) -> Callable[[Point], str]:
+    return lambda point: text
+
+
+def _named(point: Point) -> str:
+    return point.name
+
+
+def _lossy(point: Point) -> bool:
+    return point.kind == "distance" and point.loss > 0
+
+
+_SLOW: Final = (
+    ("a change at the leader, no disk is slow", "slow_none_change_leader_ms"),
+    ("a change at the leader, its own disk is slow", "slow_leader_change_leader_ms"),
+    ("a change at the leader, a follower's disk is slow", "slow_follower_change_leader_ms"),
+    ("a change at a follower, no disk is slow", "slow_none_change_follower_ms"),
+    ("a change at a follower, the leader's disk is slow", "slow_leader_change_follower_ms"),
+    ("a change at a follower, its own disk is slow", "slow_follower_change_follower_ms"),
+)
+_LOSSY: Final = (
+    ("a lone change at the leader", "change_leader_ms", "ms"),
+    ("a lone change at a follower", "change_follower_ms", "ms"),
+    ("every server shows a change after", "everywhere_ms", "ms"),
+    ("the leader is killed: the next change is taken after", "failover_s", "s"),
+)
+_AWAY: Final = (
+    ("messages that were sent meanwhile", "away_sent", ""),
+    ("of these failed", "away_failed", ""),
+    ("new clients are served meanwhile", "away_new_clients_served", "yes"),
+    ("started again: every server lists every broker after", "away_right_s", "s"),
+    ("messages of the next 2 s that failed", "away_failed_after", ""),
+)
+_TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
+    "size": [
+        (
+            "All servers restart, brokers come back at once: every route is right after",
+            "",
+            [_Line(text=_named, key="restart_right_s", unit="s", chosen=_of_kind("storm"))],
+        ),
+        (
+            "The same, brokers come back over 30 s",
+            "",
+            [_Line(text=_named, key="spread_right_s", unit="s", chosen=lambda point: point.spread)],
+        ),
+        (
+            "The longest wait for a right answer while brokers come back over 30 s",
+            "",
+            [_Line(text=_named, key="spread_wait_ms_longest", unit="ms", chosen=lambda point: point.spread)],
+        ),
+        (
+            "Largest memory of one server",
+            "",
+            [_Line(text=_named, key="register_memory_mb", unit="MB", chosen=_of_kind("storm"))],
+        ),
+        (
+            "Clients that ask every 30 s: the last one knows a change after",
+            "",
+            [_Line(text=_named, key="poll_ms_last", unit="ms", chosen=lambda point: point.polling)],
+        ),
+        (
+            "Processor time of all servers for these clients, a minute",
+            "",
+            [_Line(text=_named, key="poll_cpu_s_a_minute", unit="s", chosen=lambda point: point.polling)],
+        ),
+    ],
+    "distance": [
+        (
+            "A slow disk: each sync of one server takes 20 ms more",
+            "",
+            [
+                _Line(text=_fixed(text), key=key, unit="ms", chosen=_of_kind("slow-disk"))
+                for text, key in _SLOW
+            ],
+        ),
+        (
+            "1 % of the packets between servers are lost, the round trip takes 5 ms",
+            "",
+            [_Line(text=_fixed(text), key=key, unit=unit, chosen=_lossy) for text, key, unit in _LOSSY],
+        ),
+    ],
+    "number": [
+        (
+            "All servers are away for minutes, brokers and a producer go on",
+            "",
+            [
+                _Line(text=_fixed(text), key=key, unit=unit, chosen=_of_kind("away"))
+                for text, key, unit in _AWAY
+            ],
+        ),
+    ],
+}

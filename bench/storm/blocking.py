@@ -1,0 +1,79 @@
+"""Servers asked over a blocking socket, and the lasting nodes of topics in ZooKeeper."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable
+from typing import Generic
+
+from routekeeper.bench.storm.sessions import Session, encode_nodes, lasting_nodes, slices
+from routekeeper.bench.wires.client import W
+from routekeeper.bench.wires.wire import Answer, WireError
+
+
+class Blocking(Generic[W]):
+    """A conversation with one server on a blocking socket, one request at a time."""
+
+    def __init__(self, addr: str, wire: W, *, timeout_s: float) -> None:
+        host, _, port = addr.rpartition(":")
+        self.wire = wire
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(self.wire.hello())
+            while not self.wire.ready:
+                self._receive()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, request: bytes) -> Answer:
+        """Send a request that ``wire`` has just made; return its answer.
+
+        Raises:
+            OSError: If the connection is lost, or no answer came in time.
+            WireError: If the answer is none of this protocol.
+        """
+        self._deadline = time.monotonic() + self.timeout_s
+        self._socket.sendall(request)
+        while True:
+            for answer in self._receive():
+                if answer.tag == self.wire.tag:
+                    return answer
+
+    def _receive(self) -> list[Answer]:
+        self._socket.settimeout(max(0.001, self._deadline - time.monotonic()))
+        data = self._socket.recv(1 << 20)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        return self.wire.feed(data)
+
+
+class BlockingSession(Blocking[Session]):
+    """A session with a ZooKeeper server."""
+
+    def __init__(self, addr: str, *, timeout_s: float) -> None:
+        super().__init__(addr, Session(), timeout_s=timeout_s)
+
+
+def make_lasting_nodes(addr: str, keys: Iterable[int], topics: Iterable[str]) -> None:
+    make_nodes(addr, lasting_nodes(keys, topics))
+
+
+def make_nodes(addr: str, nodes: list[tuple[str, bytes]]) -> None:
+    """Make nodes that last, parents first; none of them may be there."""
+    session = BlockingSession(addr, timeout_s=30.0)
+    try:
+        for part in slices(nodes):
+            answer = session.ask(session.wire.create_all(encode_nodes(part, ephemeral=False)))
+            if answer.error:
+                raise WireError(f"lasting nodes: {answer.error}")
+        session.ask(session.wire.close())
+    finally:
+        session.close()

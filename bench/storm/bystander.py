@@ -1,0 +1,257 @@
+"""The process of a bystander: it asks each server for a route that no storm changes, and times every answer.
+
+Reads a :class:`Plan` and then ``start`` and ``stop`` as lines from standard input; answers each with a line,
+the second with the samples as JSON. One connection to each server, one request in flight on it, the next one
+:data:`PAUSE_NS` after the answer: so a wait may have begun that much earlier than the sample says.
+
+On a machine with few cores this process waits for its turn, too. It asks the kernel for events with a limit
+of 1 ms; any round of its loop that takes longer is time in which it may have overlooked an answer. That time
+is noted with each sample as ``own_ns``, and is not the server's: a server's wait is at least ``wait_ns -
+own_ns``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from routekeeper.bench.storm.frames import OPAQUE, query_frame
+from routekeeper.bench.storm.sessions import PING_S, Session
+from routekeeper.bench.wires.client import Kind
+from routekeeper.bench.wires.remoting_wire import RemotingAnswers
+from routekeeper.bench.wires.wire import WireError
+
+PAUSE_NS: Final = 2_000_000
+_ROUND_MS: Final = 1
+#: A round lasts its limit, and the time that kernel and loop add.
+_ROUND_NS: Final = 1_500_000
+_CONNECT_AGAIN_NS: Final = 50_000_000
+_CONNECT_S: Final = 1.0
+#: Longest wait in s for answers after ``stop``; missing ones become samples, too.
+_LAST_NS: Final = 5_000_000_000
+#: This process runs before others where the machine allows it: its own waits would count as the servers'.
+_PRIORITY: Final = -10
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """Servers to ask.
+
+    Attributes:
+        topics: For nameservers: topics that are asked for in turn.
+        paths: For ZooKeeper: nodes that are read in turn.
+        expected: Bytes that every right answer holds.
+    """
+
+    kind: Kind
+    servers: list[str]
+    topics: list[str] = []
+    paths: list[str] = []
+    expected: str
+
+
+class Sample(msgspec.Struct, array_like=True):
+    """One query.
+
+    Attributes:
+        outcome: ``ok``, ``refused``, ``wrong``, ``lost``, or ``unanswered`` when the measurement ended.
+    """
+
+    server: int
+    sent_ns: int
+    wait_ns: int
+    own_ns: int
+    outcome: str
+
+
+class Line:
+    """The connection to one server."""
+
+    def __init__(self, asking: Asking, server: int) -> None:
+        self._asking = asking
+        self._server = server
+        self._turn = 0
+        self._socket: socket.socket | None = None
+        self._wire: Any = None
+        self._sent_ns = 0
+        self._own_ns = 0
+        self.waiting = False
+        self._due_ns = 0
+        self._ping_ns = 0
+
+    def step(self, now_ns: int) -> None:
+        """Do the due actions: connect, ask, keep the session."""
+        if self._socket is None:
+            if now_ns >= self._due_ns:
+                self._connect(now_ns)
+            return
+        if self._asking.measuring and self._wire.ready and not self.waiting and now_ns >= self._due_ns:
+            request = self._asking.request(self._wire, self._turn)
+            self._turn += 1
+            self.waiting = True
+            self._own_ns = self._asking.own_ns
+            self._sent_ns = time.monotonic_ns()
+            self._send(request)
+        elif isinstance(self._wire, Session) and self._wire.ready and now_ns >= self._ping_ns:
+            self._ping_ns = now_ns + round(PING_S * 1e9)
+            self._send(self._wire.ping())
+
+    def received(self) -> None:
+        assert self._socket is not None, "only an open connection is polled"
+        try:
+            data = self._socket.recv(1 << 20)
+            now_ns = time.monotonic_ns()
+            answers = self._wire.feed(data) if data else None
+        except BlockingIOError:
+            return
+        except (OSError, WireError):
+            answers = None
+        if answers is None:
+            self._lose()
+            return
+        for answer in answers:
+            if self.waiting and answer.tag == self._asking.tag(self._wire):
+                right = answer.error is None and self._asking.expected in answer.body
+                self.end("ok" if right else "wrong" if answer.error is None else "refused", now_ns)
+
+    def end(self, outcome: str, now_ns: int) -> None:
+        """Note the sample of the request in flight, if there is one."""
+        if self.waiting:
+            self.waiting = False
+            self._due_ns = now_ns + PAUSE_NS
+            # An answer was here when the poll returned, however long it took to be read.
+            own_ns = self._asking.own_ns - self._own_ns + now_ns - self._asking.polled_ns
+            self._asking.samples.append(
+                Sample(self._server, self._sent_ns, now_ns - self._sent_ns, own_ns, outcome)
+            )
+
+    def _connect(self, now_ns: int) -> None:
+        host, _, port = self._asking.plan.servers[self._server].rpartition(":")
+        try:
+            self._socket = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
+        except OSError:
+            self._due_ns = now_ns + _CONNECT_AGAIN_NS
+            return
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._wire = Session() if self._asking.plan.kind == "jute" else RemotingAnswers()
+        self._asking.poller.register(self._socket.fileno(), select.POLLIN)
+        self._asking.by_number[self._socket.fileno()] = self
+        hello = self._wire.hello()
+        if hello:
+            self._send(hello)
+
+    def _send(self, data: bytes) -> None:
+        assert self._socket is not None, "sent over an open connection only"
+        try:
+            self._socket.send(data)  # some hundred bytes, one request in flight
+        except OSError:
+            self._lose()
+
+    def _lose(self) -> None:
+        assert self._socket is not None, "an open connection is lost"
+        number = self._socket.fileno()
+        self._asking.poller.unregister(number)
+        del self._asking.by_number[number]
+        self._socket.close()
+        self._socket = None
+        now_ns = time.monotonic_ns()
+        self.end("lost", now_ns)
+        self._due_ns = now_ns + _CONNECT_AGAIN_NS
+
+
+class Asking:
+    """All connections, and the loop that serves them.
+
+    Attributes:
+        own_ns: Time so far in which this process may have overlooked an answer.
+        polled_ns: When it last learned which answers are here.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.expected = plan.expected.encode()
+        self.poller = select.poll()
+        self.by_number: dict[int, Line] = {}
+        self.samples: list[Sample] = []
+        self.own_ns = self.polled_ns = 0
+        self.measuring = False
+        self.request: Callable[[Any, int], bytes]
+        self.tag: Callable[[Any], int]
+        if plan.kind == "jute":
+            self.request = lambda wire, turn: wire.get(plan.paths[turn % len(plan.paths)])
+            self.tag = lambda wire: int(wire.tag)
+        else:
+            frames = [query_frame(topic) for topic in plan.topics]
+            self.request = lambda wire, turn: frames[turn % len(frames)]
+            self.tag = lambda wire: OPAQUE
+
+    def run(self) -> None:
+        lines = [Line(self, server) for server in range(len(self.plan.servers))]
+        commands = sys.stdin.fileno()
+        self.poller.register(commands, select.POLLIN)
+        ends_ns = 0
+        before_ns = time.monotonic_ns()
+        while True:
+            for line in lines:
+                line.step(before_ns)
+            ready = self.poller.poll(_ROUND_MS)
+            now_ns = self.polled_ns = time.monotonic_ns()
+            self.own_ns += max(0, now_ns - before_ns - _ROUND_NS)
+            for number, _ in ready:
+                if number in self.by_number:
+                    self.by_number[number].received()
+                elif number == commands:
+                    word = os.read(commands, 64).strip()
+                    if not word:
+                        return
+                    if word == b"start":
+                        self.measuring = True
+                        _answer(b"{}")
+                    else:
+                        self.measuring = False
+                        ends_ns = now_ns + _LAST_NS
+            if ends_ns and (now_ns >= ends_ns or not any(line.waiting for line in lines)):
+                ends_ns = 0
+                for line in lines:
+                    line.end("unanswered", now_ns)
+                samples, self.samples = self.samples, []
+                _answer(msgspec.json.encode(samples))
+                gc.collect()
+            before_ns = time.monotonic_ns()
+            self.own_ns += before_ns - now_ns
+
+
+def _first_line(number: int) -> bytes:
+    """Read one line and no byte more, because the poller cannot see bytes that were read ahead."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(number, 1)):
+        line += byte
+    return line
+
+
+def _answer(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+    plan = msgspec.json.decode(_first_line(sys.stdin.fileno()), type=Plan)
+    gc.disable()
+    Asking(plan).run()
+
+
+if __name__ == "__main__":
+    main()

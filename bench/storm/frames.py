@@ -1,0 +1,120 @@
+"""Registrations of many brokers with many topics, made before the clock starts (pure).
+
+All brokers have the same topics, as in an installation; only header and DataVersion differ. So the bytes of
+the topics exist once, and a broker adds some hundred bytes of its own: 300 registrations of 1.7 MB would
+otherwise take 500 MB of the process that sends them.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from routekeeper.bench.wires.remoting_wire import CLUSTER, VERSION, broker_addr
+from routekeeper.remoting.codes import HeaderCodec, RequestCode
+from routekeeper.remoting.fields import RegisterBrokerFields
+from routekeeper.remoting.frame import encode_frame
+from routekeeper.remoting.header import Header, encode_header
+from routekeeper.remoting.registration import RegisterBody, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
+
+#: Each connection has one request in flight, so that one number serves them all.
+OPAQUE: Final = 100_000_000
+QUEUES: Final = 8
+_SIZE: Final = struct.Struct(">I")
+_CRC_SIGN: Final = 0x7FFFFFFF
+_BEST: Final = 9
+#: Begins a stream of zlib at its best level.
+_ZLIB: Final = b"\x78\xda"
+_JSON_TOPICS: Final = b',"topicConfigTable":'
+
+
+def topic_name(number: int) -> str:
+    return f"topic-{number:06d}"
+
+
+def broker_name(key: int) -> str:
+    return f"storm-{key:04d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """The part of a registration's body that all brokers share.
+
+    Attributes:
+        before: Bytes before the DataVersion.
+        shared: Bytes behind it; deflated if ``compressed``.
+        plain: What ``shared`` inflates to; empty otherwise.
+    """
+
+    compressed: bool
+    before: bytes
+    shared: bytes
+    plain: bytes
+
+
+def make_topics(names: list[str], *, compressed: bool, queues: int = QUEUES) -> Topics:
+    content = RegisterBody(
+        data_version=DataVersion(),
+        topic_configs=tuple(
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues) for name in names
+        ),
+        filter_servers=(),
+    )
+    body = encode_register_body(content, compressed=compressed, version=VERSION)
+    if not compressed:
+        at = body.index(_JSON_TOPICS)
+        version = orjson.dumps(content.data_version.to_json())
+        before, rest = body[: at - len(version)], body[at:]
+        assert body[at - len(version) : at] == version, "the DataVersion stands before the topics"
+        return Topics(compressed=False, before=before, shared=rest, plain=b"")
+    plain = zlib.decompress(body)
+    plain = plain[_SIZE.size + _SIZE.unpack_from(plain)[0] :]
+    deflate = zlib.compressobj(_BEST, wbits=-zlib.MAX_WBITS)
+    shared = deflate.compress(plain) + deflate.flush()
+    return Topics(compressed=True, before=b"", shared=shared, plain=plain)
+
+
+def register_frame(key: int, topics: Topics, version: DataVersion) -> tuple[bytes, ...]:
+    """Return request 103 of a broker in pieces, of which one is ``topics.shared``."""
+    body: tuple[bytes, ...]
+    if topics.compressed:
+        written = version.encode()
+        plain = _SIZE.pack(len(written)) + written
+        deflate = zlib.compressobj(_BEST, wbits=-zlib.MAX_WBITS)
+        # A full flush ends on a byte and forgets what was before: what follows was deflated by itself.
+        start = _ZLIB + deflate.compress(plain) + deflate.flush(zlib.Z_FULL_FLUSH)
+        check = zlib.adler32(topics.plain, zlib.adler32(plain))
+        body = start, topics.shared, _SIZE.pack(check)
+    else:
+        body = topics.before + orjson.dumps(version.to_json()), topics.shared
+    crc = 0
+    for piece in body:
+        crc = zlib.crc32(piece, crc)
+    addr = broker_addr(key)
+    fields = RegisterBrokerFields(
+        broker_name=broker_name(key),
+        broker_addr=addr,
+        cluster_name=CLUSTER,
+        ha_server_addr=addr,
+        broker_id=0,
+        compressed=topics.compressed,
+        body_crc32=crc & _CRC_SIGN,
+    )
+    head = _frame(RequestCode.REGISTER_BROKER, fields.to_ext())
+    size = len(head) - _SIZE.size + sum(map(len, body))
+    return _SIZE.pack(size) + head[_SIZE.size :], *body
+
+
+def query_frame(topic: str) -> bytes:
+    """Return request 105, as a client of 5.3.3 writes it."""
+    return _frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+
+
+def _frame(code: RequestCode, ext: dict[str, str]) -> bytes:
+    header = Header(code, "JAVA", VERSION, OPAQUE, 0, None, ext)
+    return encode_frame(encode_header(header, HeaderCodec.JSON), codec=HeaderCodec.JSON)

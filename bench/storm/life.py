@@ -1,0 +1,360 @@
+"""One life of one design's servers, and what happens in it; every figure from rows that are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+import psutil
+
+from routekeeper.bench.arms.layout import topic_child, topic_path
+from routekeeper.bench.figures import percentile
+from routekeeper.bench.group import Group, Unhealthy, cpu_s, heap_kept, largest_memory_mb, log_tails, usages
+from routekeeper.bench.storm import brokers, bystander
+from routekeeper.bench.storm.blocking import make_lasting_nodes
+from routekeeper.bench.storm.brokers import RESIDENT_TOPICS
+from routekeeper.bench.storm.frames import QUEUES, broker_name, topic_name
+from routekeeper.bench.storm.rightness import Watch
+
+#: Time in s after which a storm has failed; on a busy machine one takes minutes.
+STORM_S: Final = 300.0
+CONNECT_S: Final = 60.0
+#: Pause in s between a storm and the measurement at rest, in which servers clear up.
+SETTLE_S: Final = 5.0
+BEFORE_S: Final = 0.5
+#: Between two samples of the servers' CPU and memory.
+SAMPLE_S: Final = 0.5
+MINUTE_S: Final = 60.0
+EPOCH_S: Final = 30.0
+_MS: Final = 1e6
+_S: Final = 1e9
+
+Record = Callable[[dict[str, Any]], None]
+_T = TypeVar("_T")
+
+
+class Child:
+    """A process of ours that takes commands as lines and answers with lines; it ends with its input."""
+
+    def __init__(self, module: str, plan: msgspec.Struct) -> None:
+        self._module = module
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.pid = self._process.pid
+        self.tell(msgspec.json.encode(plan))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def tell(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # then no answer comes, either
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> Any:
+        """Return the next answer.
+
+        Raises:
+            Unhealthy: If the process has ended.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Unhealthy(f"{self._module} ended with {self._process.wait()}")
+        return json.loads(line)
+
+    def ask(self, line: bytes) -> Any:
+        self.tell(line)
+        return self.hear()
+
+
+class Life:
+    """Started servers, the process of the brokers and that of the bystander."""
+
+    def __init__(self, system: Group, *, plan: brokers.Plan, record: Record) -> None:
+        self.system = system
+        self.plan = plan
+        self._record = record
+        self._phase = ""
+        self._brokers: Child
+        self.bystander: Child
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        system, plan = self.system, self.plan
+        with self._stack:
+            self._stack.callback(system.stop)
+            system.start()
+            if system.kind == "jute":
+                names = [*map(topic_name, range(plan.topics)), *RESIDENT_TOPICS]
+                make_lasting_nodes(system.clients[0], range(plan.brokers + 1), names)
+            self._brokers = self._stack.enter_context(Child(brokers.__name__, plan))
+            self._do("connect", CONNECT_S)
+            self.bystander = self._stack.enter_context(Child(bystander.__name__, self._asked()))
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _asked(self) -> bystander.Plan:
+        key = self.plan.brokers
+        if self.system.kind == "jute":
+            paths = [f"{topic_path(topic)}/{topic_child(key)}" for topic in RESIDENT_TOPICS]
+            return bystander.Plan(kind="jute", servers=self.system.clients, paths=paths, expected=str(QUEUES))
+        return bystander.Plan(
+            kind=self.system.kind,
+            servers=self.system.clients,
+            topics=RESIDENT_TOPICS,
+            expected=broker_name(key),
+        )
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def register(self) -> dict[str, Any]:
+        """Have all brokers register at once, and the bystander ask meanwhile."""
+        with self._measuring("register") as found, self.asking(found):
+            watch = self._watch(self.plan.brokers)
+            found |= self._storm(self._do("register"), watch)
+        return found
+
+    def change(self) -> dict[str, Any]:
+        """Have one broker register again with all its topics changed, and the bystander ask meanwhile."""
+        with self._measuring("change") as found, self.asking(found):
+            answer = self._do("change", STORM_S)
+            found |= self._counted(answer["rows"]) | {"took_s": answer["took_ns"] / _S}
+        return found
+
+    def leave(self) -> dict[str, Any]:
+        """Have all brokers leave at once, and the bystander ask meanwhile."""
+        with self._measuring("leave") as found, self.asking(found):
+            watch = self._watch(0)
+            began = self._do("leave")
+            found |= self._ended(watch, began["t_ns"], "gone everywhere")
+        return found
+
+    def restart(self, *, spread_s: float = 0.0) -> dict[str, Any]:
+        """Kill all servers and start them again; brokers come back by themselves and register.
+
+        Args:
+            spread_s: Within so many seconds after the kill, evenly spread; else at once.
+        """
+        self._do("returning", spread_s)
+        phase = "restart-spread" if spread_s else "restart"
+        with self._measuring(phase, restarts=True) as found, self.asking(found):
+            began = {"t_ns": time.monotonic_ns()}
+            self.system.kill_and_restart()
+            watch = self._watch(self.plan.brokers)
+            found |= self._storm(began, watch)
+        return found
+
+    def rest(self, seconds: float) -> dict[str, Any]:
+        """Measure the cost of brokers that only repeat their registration every 30 s.
+
+        The first repeat is not measured: a nameserver of ours decodes it, and knows the later ones again.
+        """
+        time.sleep(SETTLE_S)
+        self._do("rest", brokers.PERIOD_S)
+        with self._measuring("rest") as found:
+            answer = self._do("rest", seconds)
+            counted = self._counted(answer["rows"])
+        found |= counted | {"cpu_s_a_minute": found["cpu_s"] * MINUTE_S / found["seconds"]}
+        return found
+
+    # -- parts of it -----------------------------------------------------------------------------------
+
+    def _do(self, word: str, seconds: float = 0.0) -> dict[str, Any]:
+        command = brokers.Command(do=word, seconds=seconds)
+        answer: dict[str, Any] = self._brokers.ask(msgspec.json.encode(command))
+        for row in answer["rows"]:
+            self._record({"phase": self._phase, **row})
+        if "failure" in answer:
+            tails = log_tails(self.system)
+            raise Unhealthy(f"{self.system.name}, {self._phase}: {answer['failure']}\n{tails}")
+        return answer
+
+    def _watch(self, count: int) -> Watch:
+        watch = Watch(self.system.kind, self.system.clients, topics=self.plan.topics, brokers=count)
+        self._stack.callback(watch.stop)
+        return watch
+
+    def _storm(self, began: dict[str, Any], watch: Watch) -> dict[str, Any]:
+        found = self._ended(watch, began["t_ns"], "right everywhere")
+        answer = self._do("settle", STORM_S)
+        return found | self._counted(answer["rows"]) | {"brokers_pause_ms": answer["longest_pause_ns"] / _MS}
+
+    def _ended(self, watch: Watch, t_ns: int, aim: str) -> dict[str, Any]:
+        """Wait for right answers; return when they came, the servers' CPU so far and their memory."""
+        right = watch.wait(STORM_S)
+        for row in watch.rows:
+            self._record({"phase": self._phase, **row})
+        if not right:
+            with contextlib.suppress(Unhealthy):
+                self._do("settle")  # keeps what became of the registrations
+            tails = log_tails(self.system)
+            raise Unhealthy(f"{self.system.name}: {aim}: not within {STORM_S:g} s\n{tails}")
+        first_s = [(at - t_ns) / _S for at in watch.first_ns if at is not None]
+        right_s = [(at - t_ns) / _S for at in watch.right_ns if at is not None]
+        return {"first_right_s": max(first_s), "right_s": max(right_s)}
+
+    def _counted(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        sent = [row for row in rows if row["kind"] == "registration"]
+        return {
+            "registrations": len(sent),
+            "failures": sum(row["outcome"] != "ok" for row in sent),
+            "cut": sum(row["kind"] == "cut" for row in rows),
+        }
+
+    @contextlib.contextmanager
+    def _measuring(self, phase: str, *, restarts: bool = False) -> Iterator[dict[str, Any]]:
+        """Count CPU, terms and memory around an action; a restarted process begins with no CPU."""
+        self._phase = phase
+        found: dict[str, Any] = {}
+        terms = self._epoch()
+        own = self._own_s()
+        machine, used = _busy_s(), 0.0 if restarts else self._servers_s()
+        self._record_terms()
+        began = time.monotonic()
+        with sampled(self._sample) as samples:
+            yield found
+        found["seconds"] = time.monotonic() - began
+        for sample in samples:
+            self._record({"kind": "server", "phase": phase, **sample})
+        found["cpu_s"] = self._servers_s() - used
+        others = _busy_s() - machine - (self._own_s() - own) - found["cpu_s"]
+        found["other_programs_cores"] = max(0.0, others / found["seconds"])
+        found["memory_mb"] = max(largest_memory_mb(self.system))
+        after = self._epoch()
+        self._record_terms()
+        if phase in ("register", "restart"):
+            found |= heap_kept(self.system)
+        found["leader_changes"] = None if terms is None or after is None else after - terms
+        self._record({"kind": "figures", "phase": phase, **found})
+
+    def _sample(self) -> list[dict[str, float]]:
+        """Return each server's CPU and memory so far."""
+        t_ns = time.monotonic_ns()
+        found = enumerate(usages(self.system))
+        return [{"server": index, "t_ns": t_ns} | usage for index, usage in found if usage is not None]
+
+    def _record_terms(self) -> None:
+        """Record the newest term or epoch."""
+        self._record(
+            {"kind": "term", "phase": self._phase, "t_ns": time.monotonic_ns(), "term": self.system.epoch()}
+        )
+
+    @contextlib.contextmanager
+    def asking(self, found: dict[str, Any]) -> Iterator[None]:
+        """Have the bystander ask before, meanwhile and until the end; add its figures."""
+        self.bystander.ask(b"start")
+        time.sleep(BEFORE_S)
+        yield
+        self.bystander.tell(b"stop")
+        samples = [bystander.Sample(*fields) for fields in self.bystander.hear()]
+        for sample in samples:  # as they were; what counts as one wait is decided afterwards
+            self._record({"kind": "query", "phase": self._phase, **msgspec.structs.asdict(sample)})
+        found |= waits(samples)
+
+    def _epoch(self) -> int | None:
+        """Return the newest term; a busy member may need some tries to say it."""
+        if self.system.leader() is None and self.system.epoch() is None:
+            return None
+        deadline = time.monotonic() + EPOCH_S
+        while (found := self.system.epoch()) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    def _servers_s(self) -> float:
+        return sum(map(cpu_s, self.system.pids))
+
+    def _own_s(self) -> float:
+        return time.process_time() + sum(cpu_s(child.pid) for child in (self._brokers, self.bystander))
+
+
+def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
+    """Return the figures of the bystander's samples, in ms, without its own pauses.
+
+    Percentiles are those of a client that asks every :data:`bystander.PAUSE_NS`, whether it has its answers
+    or not: it would have asked meanwhile, and waited the rest. Else a stall of a second would be one query.
+    """
+    took: list[int] = []
+    longest_ns, own_ns = -1, 0
+    for sample in until_right(samples):
+        wait_ns = max(0, sample.wait_ns - sample.own_ns)
+        took += range(wait_ns, 0, -bystander.PAUSE_NS) or (0,)
+        if wait_ns > longest_ns:
+            longest_ns, own_ns = wait_ns, sample.own_ns
+    took.sort()
+    return {
+        "queries": len(samples),
+        "queries_failed": sum(sample.outcome != "ok" for sample in samples),
+        "wait_ms_p50": percentile(took, 0.5) / _MS,
+        "wait_ms_p99": percentile(took, 0.99) / _MS,
+        "wait_ms_longest": longest_ns / _MS,
+        "wait_ms_longest_own": own_ns / _MS,
+    }
+
+
+def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
+    """Return the samples with each wait extended to the server's next right answer.
+
+    A client that is refused, or given a wrong route, still has no route: queries that follow such an answer
+    are parts of one wait, the pauses between them included. One that never ended goes until the last of them.
+    """
+    found: list[bystander.Sample] = []
+    waiting: dict[int, bystander.Sample] = {}
+    for sample in sorted(samples, key=lambda sample: sample.sent_ns):
+        first = waiting.pop(sample.server, None)
+        if first is not None:
+            wait_ns = sample.sent_ns + sample.wait_ns - first.sent_ns
+            own_ns = first.own_ns + sample.own_ns
+            sample = bystander.Sample(sample.server, first.sent_ns, wait_ns, own_ns, sample.outcome)
+        if sample.outcome == "ok":
+            found.append(sample)
+        else:
+            waiting[sample.server] = sample
+    return [*found, *waiting.values()]
+
+
+@contextlib.contextmanager
+def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
+    """Take samples every :data:`SAMPLE_S` in a thread, and at each end; yield the list that gets them."""
+    taken = sample()
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(SAMPLE_S):
+            taken.extend(sample())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield taken
+    finally:
+        over.set()
+        thread.join()
+        taken += sample()
+
+
+def _busy_s() -> float:
+    """Return the seconds that all processors together have worked since the start, for anybody."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
+def load_now() -> float:
+    return os.getloadavg()[0]

@@ -1,0 +1,151 @@
+"""ZooKeeper's side of a storm: sessions that are resumed, nodes made by the hundred, children counted.
+
+A broker holds one session with one server, and one ephemeral node below each topic: a client that wants a
+route lists the topic's children. That is half of the nodes that MetaQ laid (see
+:mod:`routekeeper.bench.arms.layout`), and the least with which ZooKeeper can tell who has a topic. The
+topics' own nodes last, and are made before any clock starts. Source: zookeeper.jute, MultiOperationRecord and
+MultiResponse of ZooKeeper 3.9.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kazoo.protocol.serialization import (
+    Close,
+    Connect,
+    Create,
+    GetChildren,
+    SetData,
+    Transaction,
+)
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from routekeeper.bench.arms.layout import IDS, encode_addr, master_path, topic_child, topic_path
+from routekeeper.bench.storm.frames import QUEUES
+from routekeeper.bench.wires.brokers import ancestors
+from routekeeper.bench.wires.jute import JuteSession
+from routekeeper.bench.wires.remoting_wire import broker_addr
+from routekeeper.bench.wires.wire import Answer, WireError
+
+#: Nodes that one request makes: some hundred, as a client does that has many.
+NODES_PER_MULTI: Final = 300
+#: Such requests of one session that are under way at a time, so that every session hears of its own in time.
+MULTIS_IN_FLIGHT: Final = 4
+SESSION_S: Final = 30
+#: Clients ping every third of their session.
+PING_S: Final = 10.0
+_ERROR: Final = -1
+_NODE_EXISTS: Final = -110
+_EPHEMERAL: Final = 1
+_HEADER: Final = struct.Struct(">i?i")
+
+
+class Encoded:
+    """A request for many nodes, encoded once and ahead of its sending."""
+
+    type: Final = Transaction.type
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def serialize(self) -> bytes:
+        return self._body
+
+
+class Session(JuteSession):
+    """One session, new or resumed.
+
+    Attributes:
+        identity: Session id and password; with them a later connection goes on with the session.
+        expired: Whether the server has forgotten the session.
+    """
+
+    def __init__(self, identity: tuple[int, bytes] = (0, bytes(16))) -> None:
+        super().__init__(SESSION_S * 1000)
+        self.identity = identity
+        self.expired = False
+        self._multis: set[int] = set()
+
+    def hello(self) -> bytes:
+        return self._hello(*self.identity)
+
+    def _connected(self, data: bytes, position: int) -> None:
+        found, _ = Connect.deserialize(data, position + 4)
+        if found.time_out <= 0:
+            self.expired = True
+            raise WireError("the session has expired")
+        self.identity = found.session_id, found.passwd
+        self._granted(found)
+
+    def create_all(self, nodes: Encoded) -> bytes:
+        """Return one request that makes all nodes of :func:`encode_nodes`, or none."""
+        data = self.request(nodes)
+        self._multis.add(self.tag)
+        return data
+
+    def children(self, path: str) -> bytes:
+        return self.request(GetChildren(path, None))
+
+    def close(self) -> bytes:
+        return self.request(Close())
+
+    def feed(self, data: bytes) -> list[Answer]:
+        return [self._judged(answer) for answer in super().feed(data)]
+
+    def _judged(self, answer: Answer) -> Answer:
+        """A request for many nodes that failed is answered with success and a list of errors."""
+        if answer.tag not in self._multis:
+            return answer
+        self._multis.discard(answer.tag)
+        if answer.error is None:
+            # Requests behind the failed one were not tried.
+            error = next(filter(None, _errors(answer.body)), 0)
+            # A node that is there already was made by an earlier try of this session, with all others.
+            if error not in (0, _NODE_EXISTS):
+                return Answer(answer.tag, f"error {error}", b"")
+        return answer
+
+
+def _errors(body: bytes) -> Iterator[int]:
+    """Yield the error of each part of a failed request for many nodes; nothing for one that was done."""
+    at = 0
+    while len(body) - at >= _HEADER.size:
+        kind, done, _ = _HEADER.unpack_from(body, at)
+        if done or kind != _ERROR:
+            return
+        at += _HEADER.size
+        yield int.from_bytes(body[at : at + 4], "big", signed=True)
+        at += 4
+
+
+def encode_nodes(nodes: Iterable[tuple[str, bytes]], *, ephemeral: bool) -> Encoded:
+    flags = _EPHEMERAL if ephemeral else 0
+    made = [Create(path, value, OPEN_ACL_UNSAFE, flags) for path, value in nodes]
+    return Encoded(bytes(Transaction(made).serialize()))
+
+
+def encode_changes(nodes: Iterable[tuple[str, bytes]]) -> Encoded:
+    """Return one request that gives all nodes new data, or none."""
+    return Encoded(bytes(Transaction([SetData(path, value, -1) for path, value in nodes]).serialize()))
+
+
+def nodes_of(key: int, topics: list[str], *, queues: int = QUEUES) -> list[tuple[str, bytes]]:
+    """Return path and data of each ephemeral node of a broker."""
+    data = b"%d" % queues
+    child = topic_child(key)
+    found = [(f"{topic_path(topic)}/{child}", data) for topic in topics]
+    return [*found, (master_path(key), encode_addr(broker_addr(key)))]
+
+
+def lasting_nodes(keys: Iterable[int], topics: Iterable[str]) -> list[tuple[str, bytes]]:
+    """Return the nodes below which brokers make theirs, parents first."""
+    above = [*(f"{topic_path(topic)}/x" for topic in topics), *(f"{IDS}/{key}/x" for key in keys)]
+    return [(path, b"") for path in ancestors(above)]
+
+
+def slices(nodes: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    for start in range(0, len(nodes), NODES_PER_MULTI):
+        yield nodes[start : start + NODES_PER_MULTI]

@@ -1,0 +1,66 @@
+"""Brokers that do nothing but stay listed, in both protocols (pure).
+
+Ours registers all its topics with every nameserver, and says it again every 30 s. ZooKeeper's holds a session
+with ephemeral nodes, laid out as MetaQ laid them (:mod:`routekeeper.bench.arms.layout`), and pings.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from routekeeper.bench.arms.layout import nodes_of
+from routekeeper.bench.wires.jute import JuteSession
+from routekeeper.bench.wires.remoting_wire import RemotingWire, broker_addr, topic_name
+from routekeeper.bench.wires.wire import WireError
+
+#: RocketMQ's registerNameServerPeriod. ZooKeeper's clients ping every third of their session.
+REGISTER_S: Final = 30.0
+_THIRDS: Final = 3
+_QUEUES: Final = 4
+
+
+def period_s(kind: str, lease_s: float) -> float:
+    """Return the seconds between two heartbeats of a broker."""
+    return REGISTER_S if kind == "remoting" else lease_s / _THIRDS
+
+
+def nodes(key: int, topics: int) -> dict[str, bytes]:
+    """Return path and data of all nodes that list a broker."""
+    names = {topic_name(key, topic): _QUEUES for topic in range(topics)}
+    return dict(nodes_of(key, broker_addr(key), names))
+
+
+def ancestors(paths: list[str]) -> list[str]:
+    """Return each node above one of these once, after its own parent."""
+    found: dict[str, None] = {}
+    for path in paths:
+        names = path.split("/")[1:-1]
+        for depth in range(1, len(names) + 1):
+            found["/" + "/".join(names[:depth])] = None
+    return list(found)
+
+
+class RemotingBroker(RemotingWire):
+    """See :class:`routekeeper.bench.wires.wire.BrokerWire`: a broker's connection to one nameserver."""
+
+    def steps(self) -> list[list[bytes]]:
+        return [[self.prepare()]]
+
+
+class JuteBroker(JuteSession):
+    """See :class:`routekeeper.bench.wires.wire.BrokerWire`: one session with one server."""
+
+    def __init__(self, *, key: int, topics: int, lease_s: int) -> None:
+        super().__init__(lease_s * 1000)
+        self._nodes = nodes(key, topics)
+
+    def steps(self) -> list[list[bytes]]:
+        """Return all requests at once: a server handles a session's requests in order."""
+        if self.timeout_ms != self._asked_ms:
+            raise WireError(f"a session of {self.timeout_ms} ms was granted, {self._asked_ms} were asked for")
+        above = [self.create(path, b"", may_exist=True) for path in ancestors(list(self._nodes))]
+        own = [self.create(path, data, ephemeral=True) for path, data in self._nodes.items()]
+        return [above + own]
+
+    def heartbeat(self) -> bytes:
+        return self.ping()

@@ -1,0 +1,150 @@
+"""State that the jobs of a load process share: the plan, connections, and an end when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+from routekeeper.bench.wires.client import Client, Kind, W
+from routekeeper.bench.wires.jute import JuteWire
+from routekeeper.bench.wires.remoting_wire import RemotingWire
+from routekeeper.bench.wires.wire import Answer, Wire, WireError
+
+JobName = Literal["one", "writes", "visible", "reads", "failover", "heartbeats", "watch", "poll"]
+CONNECT_S: Final = 10.0
+PREPARE_S: Final = 20.0
+
+now = time.perf_counter
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """The plan of a load process.
+
+    Attributes:
+        members: ``host:port`` of each member; connections take turns among them.
+        value_size: Bytes written under a key; the remoting protocol has ``topics`` instead.
+        pids: Processes whose CPU time is read.
+        victim: Process that the failover job ends.
+        by: The signal by which it does.
+        lease_s: Of the heartbeat job: ZooKeeper's session timeout.
+        watched: ``host:port`` where each member tells of changes.
+        watchers: How many at each member are told.
+        first_key: Of the brokers or nodes of the watch and poll jobs, where others have the first ones.
+        everywhere: Whether the broker of the watch and poll jobs registers with every member, as RocketMQ's
+            do; else with one of them.
+        report: Seconds between lines on standard error, for a load that is held; 0 for none.
+    """
+
+    job: JobName
+    kind: Kind
+    members: list[str]
+    connections: int
+    warm_s: float
+    measure_s: float
+    value_size: int = 200
+    topics: int = 10
+    pids: list[int] = []
+    victim: int = 0
+    by: int = signal.SIGKILL
+    lease_s: int = 30
+    watched: list[str] = []
+    watchers: int = 1
+    first_key: int = 0
+    everywhere: bool = False
+    report: float = 0.0
+
+
+class Job:
+    """Base of all jobs of a load process: connections, and an end when something fails."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.loop = asyncio.get_running_loop()
+        self._value = os.urandom(max(0, plan.value_size))
+        self.timestamp_ms = time.time_ns() // 1_000_000
+        self.stopping = False
+        self.failed: asyncio.Future[None] = self.loop.create_future()
+
+    def wire(self, key: int) -> Wire:
+        plan = self.plan
+        if plan.kind == "remoting":
+            return RemotingWire(key=key, topics=plan.topics, timestamp_ms=self.timestamp_ms)
+        return JuteWire(key=key, value=self._value)
+
+    async def connect(
+        self,
+        key: int,
+        member: int,
+        answered: Callable[[Client[Wire], Answer], None],
+        lost: Callable[[Client[Wire], str], None] | None = None,
+    ) -> Client[Wire]:
+        """Connect to a member, as the writer of ``key``."""
+        client = await self.dial(self.wire(key), self.plan.members[member], answered, lost)
+        client.key = key
+        return client
+
+    async def dial(
+        self,
+        wire: W,
+        addr: str,
+        answered: Callable[[Client[W], Answer], None],
+        lost: Callable[[Client[W], str], None] | None = None,
+    ) -> Client[W]:
+        """Connect, and return once requests may be sent.
+
+        Args:
+            lost: Called when the connection ends; without it that ends the run.
+        """
+        host, _, port = addr.rpartition(":")
+        ended = lost or (lambda client, reason: self.fail(f"{addr}: {reason}"))
+        _, client = await self.loop.create_connection(lambda: Client(wire, answered, ended), host, int(port))
+        await asyncio.wait_for(client.ready, CONNECT_S)
+        return client
+
+    def fail(self, reason: str) -> None:
+        if not self.stopping and not self.failed.done():
+            self.failed.set_exception(WireError(reason))
+
+    async def prepare(
+        self, clients: list[Client[Wire]], answered: Callable[[Client[Wire], Answer], None]
+    ) -> None:
+        """Create each connection's own key; what is answered afterwards goes to ``answered``."""
+        missing = set(clients)
+        done: asyncio.Future[None] = self.loop.create_future()
+
+        def prepared(client: Client[Wire], answer: Answer) -> None:
+            if answer.error:
+                self.fail(f"prepare: {answer.error}")
+            missing.discard(client)
+            if not missing and not done.done():
+                done.set_result(None)
+
+        for client in clients:
+            client.answered = prepared
+            client.send(client.wire.prepare())
+        await self.until(done, PREPARE_S)
+        for client in clients:
+            client.answered = answered
+
+    async def until(self, done: asyncio.Future[None], seconds: float) -> None:
+        """Wait for ``done``, at most so long; a failure of the run ends it.
+
+        Raises:
+            WireError: The failure, or that time is up.
+        """
+        await asyncio.wait((done, self.failed), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self.failed.done():
+            await self.failed
+        if not done.done():
+            raise WireError(f"no answer within {seconds:g} s")
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.wait((self.failed,), timeout=seconds)
+        if self.failed.done():
+            await self.failed

@@ -1,0 +1,148 @@
+"""Sessions with ZooKeeper for the raft benchmark: kazoo encodes the requests, the load generator sends them.
+
+Every packet is a u32 of its length and its bytes. Requests start with ``xid i32, type i32``, answers with
+``xid i32, zxid i64, err i32``. Source: ClientCnxn and Watcher of ZooKeeper 3.9.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from kazoo.protocol.serialization import Connect, Create, GetData, Ping, SetData, write_buffer
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from routekeeper.bench.wires.wire import Answer, WireError
+
+SESSION_TIMEOUT_MS: Final = 30_000
+_EVENT_XID: Final = -1
+_PING_XID: Final = -2
+_EPHEMERAL: Final = 1
+_NODE_EXISTS: Final = -110
+_LENGTH: Final = struct.Struct(">i")
+_REQUEST: Final = struct.Struct(">iii")
+_REPLY: Final = struct.Struct(">iiqi")
+_MARK_SIZE: Final = 12
+
+
+def path_of(key: int) -> str:
+    return f"/bench-{key:04d}"
+
+
+class JuteSession:
+    """One session: its handshake, its requests, and answers, events and pings told apart.
+
+    Args:
+        timeout_ms: Asked for; the server may grant another one.
+    """
+
+    def __init__(self, timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
+        self.ready = False
+        self.tag = 0
+        self.out = bytearray()
+        #: Granted by the server.
+        self.timeout_ms = 0
+        self._asked_ms = timeout_ms
+        self._rest = b""
+        self._may_exist: set[int] = set()
+
+    def hello(self) -> bytes:
+        return self._hello(0, bytes(16))
+
+    def _hello(self, session: int, password: bytes) -> bytes:
+        body = Connect(0, 0, self._asked_ms, session, password, False).serialize()
+        return bytes(write_buffer(body))  # a packet has the same form
+
+    def request(self, asked: Any) -> bytes:
+        """Return one of kazoo's requests with the next number."""
+        self.tag += 1
+        body = bytes(asked.serialize())
+        return _REQUEST.pack(8 + len(body), self.tag, asked.type) + body
+
+    def create(self, path: str, value: bytes, *, ephemeral: bool = False, may_exist: bool = False) -> bytes:
+        """Return the request for a new node that everybody may do everything with."""
+        flags = _EPHEMERAL if ephemeral else 0
+        data = self.request(Create(path, value, OPEN_ACL_UNSAFE, flags))
+        if may_exist:
+            self._may_exist.add(self.tag)
+        return data
+
+    def get(self, path: str, *, watch: bool = False) -> bytes:
+        return self.request(GetData(path, watch))
+
+    def ping(self) -> bytes:
+        return _REQUEST.pack(8, _PING_XID, Ping.type)
+
+    def event(self) -> None:
+        """Take note that a watch has fired."""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        if self._rest:
+            data = self._rest + data
+        answers = []
+        position, end = 0, len(data)
+        while end - position >= 4:
+            after = position + 4 + _LENGTH.unpack_from(data, position)[0]
+            if after > end:
+                break
+            if not self.ready:
+                self._connected(data, position)
+            else:
+                _, xid, _, error = _REPLY.unpack_from(data, position)
+                if xid == _EVENT_XID:
+                    self.event()
+                else:
+                    if error == _NODE_EXISTS and xid in self._may_exist:
+                        error = 0
+                    answers.append(
+                        Answer(xid, f"error {error}" if error else None, data[position + 20 : after])
+                    )
+            position = after
+        self._rest = data[position:]
+        return answers
+
+    def _connected(self, data: bytes, position: int) -> None:
+        found, _ = Connect.deserialize(data, position + 4)
+        if found.time_out <= 0 or not found.session_id:
+            raise WireError("the session was refused")
+        self._granted(found)
+
+    def _granted(self, found: Any) -> None:
+        self.timeout_ms = found.time_out
+        self.ready = True
+
+
+class JuteWire(JuteSession):
+    """See :class:`routekeeper.bench.wires.wire.Wire`.
+
+    Args:
+        key: Number of the connection's own node.
+        value: What is written, but for its first twelve bytes, which tell the write.
+    """
+
+    def __init__(self, *, key: int, value: bytes) -> None:
+        super().__init__()
+        self._path, self._value = path_of(key), value
+        body = bytes(SetData(self._path, value, -1).serialize())  # any version
+        self._set_size = 8 + len(body)
+        at = body.index(value)
+        self._set_before, self._set_after = body[:at], body[at + _MARK_SIZE :]
+        self._gets: dict[int, bytes] = {}
+
+    def prepare(self) -> bytes:
+        return self.create(self._path, self._value, may_exist=True)
+
+    def write(self, number: int) -> bytes:
+        self.tag += 1
+        head = _REQUEST.pack(self._set_size, self.tag, SetData.type)
+        return b"".join((head, self._set_before, self.marker(number), self._set_after))
+
+    def read(self, number: int, key: int) -> bytes:
+        self.tag += 1
+        body = self._gets.get(key)
+        if body is None:
+            body = self._gets[key] = bytes(GetData(path_of(key), None).serialize())
+        return _REQUEST.pack(8 + len(body), self.tag, GetData.type) + body
+
+    def marker(self, number: int) -> bytes:
+        return b"#%010d#" % number

@@ -1,0 +1,163 @@
+"""The nameservers that the console asks: named by settings, or by brokers under bounds. Pure.
+
+Anybody may register a broker, and its settings may name any address. So a broker is asked only at the host
+from which it registered. An address that it names is asked only if it is of one machine: no multicast, no
+link-local one, where clouds keep their secrets; and on loopback only if the broker is there itself. Few are
+asked, and one that does not answer as a nameserver is asked less and less often.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from routekeeper.nameserver.types import BrokerKey
+from routekeeper.remoting.addresses import canonical_host, is_loopback
+from routekeeper.remoting.bounds import is_address
+from routekeeper.remoting.properties import parse_properties
+
+NAMED_MAX: Final = 8
+"""Nameservers that are asked because brokers name them."""
+NAMED_PER_BROKER: Final = 8
+"""Addresses that are taken from the settings of one broker."""
+BROKERS_PER_ROUND: Final = 4
+"""Brokers that are asked for their settings at once."""
+BROKER_AGAIN_S: Final = 60.0
+"""Time in seconds after which a broker is asked again."""
+SETTINGS_MAX: Final = 64 * 1024
+"""Bytes of a broker's settings."""
+PAUSE_MAX_S: Final = 60.0
+"""Longest time in seconds between two questions to an address that gives no answer."""
+
+
+class Named(NamedTuple):
+    """A nameserver that brokers name.
+
+    Attributes:
+        named_by: How many brokers name it.
+        on_loopback: One of them registered from this machine.
+    """
+
+    addr: str
+    named_by: int
+    on_loopback: bool
+
+
+def registers_from(addr: str, host: str) -> bool:
+    """Say whether a broker's address is on the host from which it registered."""
+    named = addr.rpartition(":")[0]
+    return is_address(addr) and (named == host or canonical_host(named) == canonical_host(host))
+
+
+def why_not_asked(host: str, *, on_loopback: bool) -> str:
+    """Return why nobody is asked at an IP address that a broker names; empty if one may be.
+
+    Args:
+        on_loopback: The broker is on this machine.
+    """
+    try:
+        address = ipaddress.ip_address(canonical_host(host.partition("%")[0]))
+    except ValueError:
+        return f"{host[:80]} is no IP address"
+    if address.is_loopback and not on_loopback:
+        return f"{address} is this machine's own, and the broker is on another one"
+    if address.is_unspecified or address.is_multicast or address.is_link_local:
+        return f"{address} is no address of one machine"
+    if address.is_reserved or address == ipaddress.ip_address("255.255.255.255"):
+        return f"{address} is a reserved address"
+    return ""
+
+
+def named_in(body: bytes) -> tuple[str, ...]:
+    """Return the nameservers that a broker's settings name (answer to request 26); none if they are odd."""
+    if len(body) > SETTINGS_MAX:
+        return ()
+    try:
+        text = parse_properties(body.decode("utf-8", "replace")).get("namesrvAddr", "")
+    except ValueError:
+        return ()
+    parts = (part.strip() for part in text[: NAMED_PER_BROKER * 300].split(";"))
+    return tuple(dict.fromkeys(part for part in parts if is_address(part)))[:NAMED_PER_BROKER]
+
+
+@dataclass(slots=True)
+class _Settings:
+    asked_at: float
+    named: tuple[str, ...]
+    on_loopback: bool
+
+
+class NamedByBrokers:
+    """Nameservers that brokers name, and the brokers that are to be asked for them."""
+
+    def __init__(self) -> None:
+        self._known: dict[BrokerKey, _Settings] = {}
+
+    def due(self, present: Iterable[BrokerKey], now: float) -> list[BrokerKey]:
+        """Return the brokers that are to be asked now, and forget those that are not listed any more."""
+        listed = set(present)
+        for broker in self._known.keys() - listed:
+            del self._known[broker]
+        never = [broker for broker in sorted(listed) if broker not in self._known]
+        again = sorted(
+            (broker for broker, known in self._known.items() if now - known.asked_at >= BROKER_AGAIN_S),
+            key=lambda broker: self._known[broker].asked_at,
+        )
+        return [*never, *again][:BROKERS_PER_ROUND]
+
+    def take(self, broker: BrokerKey, named: tuple[str, ...] | None, *, host: str, now: float) -> None:
+        """Note the nameservers that a broker names.
+
+        Args:
+            named: None if it gave no answer: what it said before stays.
+            host: From which it registered.
+        """
+        before = self._known.get(broker)
+        if named is None:
+            named = before.named if before is not None else ()
+        self._known[broker] = _Settings(now, named, is_loopback(host))
+
+    def chosen(self) -> tuple[Named, ...]:
+        """Return the nameservers to ask: those that brokers on most hosts name, most hosts first."""
+        hosts: dict[str, set[str]] = {}
+        brokers: dict[str, int] = {}
+        near: set[str] = set()
+        for broker, known in self._known.items():
+            for addr in known.named:
+                # One host may register any number of brokers: it counts once.
+                hosts.setdefault(addr, set()).add(canonical_host(broker.broker_addr.rpartition(":")[0]))
+                brokers[addr] = brokers.get(addr, 0) + 1
+                if known.on_loopback:
+                    near.add(addr)
+        first = sorted(hosts, key=lambda addr: (-len(hosts[addr]), -brokers[addr], addr))[:NAMED_MAX]
+        return tuple(Named(addr, brokers[addr], addr in near) for addr in sorted(first))
+
+
+class Pace:
+    """Instants before which an address is not asked again; each question without an answer doubles the pause.
+
+    Args:
+        every_s: Time between two rounds.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._failures: dict[str, tuple[int, float]] = {}
+
+    def is_due(self, addr: str, now: float) -> bool:
+        return now >= self._failures.get(addr, (0, 0.0))[1]
+
+    def answered(self, addr: str) -> None:
+        self._failures.pop(addr, None)
+
+    def failed(self, addr: str, now: float) -> None:
+        count = self._failures.get(addr, (0, 0.0))[0] + 1
+        pause_s = min(PAUSE_MAX_S, self._every_s * 2.0 ** min(count - 1, 10))
+        self._failures[addr] = count, now + pause_s * 0.99  # rounds are not exact
+
+    def keep(self, addrs: Iterable[str]) -> None:
+        """Forget all but these nameservers."""
+        kept = set(addrs)
+        self._failures = {addr: pause for addr, pause in self._failures.items() if addr in kept}

@@ -1,0 +1,599 @@
+"""Asks the other nameservers, within deadlines: one round at a time, while a page is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from routekeeper.nameserver.http.answers import ProblemDetails, TopicRouteData
+from routekeeper.nameserver.modes.interface import Consistency, Freshness
+from routekeeper.nameserver.modes.timeline import TimelineEvent
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.types import BrokerKey
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.addresses import (
+    canonical_host,
+    is_loopback,
+    is_unspecified,
+    join_address,
+    split_address,
+)
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.logs import shortened
+from routekeeper.remoting.names import GROUP_TOPIC_LENGTH_MAX, fault_of
+from routekeeper.remoting.route import RouteDialect, decode_cluster_info, decode_route, encode_route
+from routekeeper.remoting.transport.aio import RemotingClient
+from routekeeper.remoting.transport.lookups import addresses_of
+
+from .addresses import NamedByBrokers, Pace, named_in, registers_from, why_not_asked
+from .bodies import Own, OwnTopic
+from .picture import Told, listing_of
+
+log = logging.getLogger(__name__)
+
+#: Time in seconds from the beginning of one round to that of the next one.
+EVERY_S: Final = 2.0
+#: Time in seconds that one peer has to answer.
+ANSWER_S: Final = 1.0
+#: Time in seconds for which questions go on after a page asked for the picture and watches nothing.
+OPEN_S: Final = 5.0
+#: Bytes of a peer's answer; 2,000 brokers are some 600 KB.
+ANSWER_MAX: Final = 4 * 1024 * 1024
+#: Topics about which peers are asked in one round at most, however many pages are open.
+TOPICS_PER_ROUND: Final = 8
+#: Events of one peer that are remembered; the oldest is forgotten first.
+EVENTS_MAX: Final = 500
+#: Time in seconds for which the addresses of a name hold.
+_RESOLVED_S: Final = 30.0
+
+_T = TypeVar("_T")
+
+
+class _NoAnswer(Exception):
+    """A peer gave no answer that could be used; the message says why."""
+
+
+class _IsThis(Exception):
+    """The name turned out to be an address of this nameserver itself."""
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """A nameserver that is asked, and its last answers.
+
+    Attributes:
+        http: It is asked over HTTP, else over the wire.
+        events: Its events, by number.
+    """
+
+    addr: str
+    source: str
+    http: bool
+    raft: str = ""
+    named_by: int = 0
+    on_loopback: bool = False
+    told: Told = field(init=False)
+    events: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    boot_id: int = 0
+    resolved: tuple[float, str] = (0.0, "")
+
+    def __post_init__(self) -> None:
+        self.told = Told(
+            name=self.raft or self.addr,
+            asked_at=self.addr,
+            source=self.source,
+            state="asking",
+            raft=self.raft,
+            named_by=self.named_by,
+        )
+
+
+class Peers:
+    """The other nameservers, as far as this one knows them.
+
+    Attributes:
+        told: Of each of them what is known, in a fixed order.
+        note: Why nobody is asked; else empty.
+        rounds: How many rounds have ended.
+        questions: How many were asked of peers and brokers.
+        happened: How many events peers told.
+    """
+
+    def __init__(
+        self,
+        consistency: Consistency,
+        server: NameServer,
+        settings: LiveSettings,
+        *,
+        after_round: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._consistency = consistency
+        self._server = server
+        self._settings = settings
+        self._after_round = after_round
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._first = asyncio.Event()
+        self._open_until = 0.0
+        self._watchers = 0
+        self._peers: dict[str, _Peer] = {}
+        self._named = NamedByBrokers()
+        self._told_http: dict[str, str] = {}  # by member: a lost member is still asked
+        self._pace = Pace(EVERY_S)
+        self._http: aiohttp.ClientSession | None = None
+        self._scheme = "http"
+        self._wire: RemotingClient | None = None
+        self._topics: dict[str, asyncio.Task[dict[str, tuple[Told, OwnTopic | None]]]] = {}
+        self._topics_begun: deque[float] = deque(maxlen=TOPICS_PER_ROUND)
+        self._closed = False
+        self.note = ""
+        self.rounds = 0
+        self.questions = 0
+        self.happened = 0
+
+    # -- pages -------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Note that a page wants the picture: rounds go on for a while."""
+        self._open_until = self._loop.time() + OPEN_S
+        self._begin()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Keep rounds going while this context is entered."""
+        self._watchers += 1
+        self._begin()
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    async def first_round(self) -> None:
+        """Return when a round has ended since the pages were opened; after a second at the latest."""
+        self.ask()
+        if self._task is None:  # no other nameserver is to be asked
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S * 1.1):
+                await self._first.wait()
+
+    @property
+    def asked(self) -> str:
+        """The source of the others' addresses: members, listed, brokers or off."""
+        said = self._settings.current.console_peers
+        if said == "off":
+            return "off"
+        if said != "brokers":
+            return "listed"
+        return "members" if self._consistency.operations is not None else "brokers"
+
+    @property
+    def told(self) -> list[Told]:
+        return [peer.told for peer in self._others()]
+
+    @property
+    def events(self) -> list[tuple[str, TimelineEvent]]:
+        """The events of all peers, each with the peer's name."""
+        return [(peer.told.name, event) for peer in self._others() for event in peer.events]
+
+    def _others(self) -> Iterator[_Peer]:
+        # A list of all nameservers names this one, too, and may name one twice; their answers show that.
+        names: set[str] = set()
+        for peer in self._peers.values():
+            if peer.told.state != "this" and peer.told.name not in names:
+                names.add(peer.told.name)
+                yield peer
+
+    async def close(self) -> None:
+        """End all questions."""
+        self._closed = True
+        pending = [*self._topics.values(), *([] if self._task is None else [self._task])]
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+        await self._disconnect()
+
+    # -- rounds ------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._task is None and not self._closed and self.asked != "off":
+            self._task = self._server.group.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._watchers or self._loop.time() < self._open_until:
+                begun = self._loop.time()
+                await self._round()
+                await asyncio.sleep(max(0.0, EVERY_S - (self._loop.time() - begun)))
+        except Exception:  # the boundary of this task: the nameserver goes on
+            log.exception("questions to other nameservers ended")
+        finally:
+            self._task = None
+            self._first.clear()
+            for peer in self._peers.values():  # the next open page has all of them asked anew
+                peer.told = replace(peer.told, state="asking", reason="", own=None, listing=None, at=None)
+            if not self._closed:
+                await self._disconnect()
+
+    async def _round(self) -> None:
+        brokers = self._choose()
+        now = self._loop.time()
+        async with asyncio.TaskGroup() as group:
+            for broker, host in brokers:
+                group.create_task(self._ask_broker(broker, host))
+            for peer in self._peers.values():
+                if self._pace.is_due(peer.addr, now):
+                    group.create_task(self._ask_peer(peer))
+        self.rounds += 1
+        self._first.set()
+        await self._after_round()
+
+    def _choose(self) -> list[tuple[BrokerKey, str]]:
+        """Bring the peers up to date; return the brokers to ask for nameservers, and their hosts."""
+        asked, operations = self.asked, self._consistency.operations
+        wanted: dict[str, _Peer] = {}
+        brokers: list[tuple[BrokerKey, str]] = []
+        self.note = ""
+        if asked == "listed":
+            for addr in self._settings.current.console_addrs:
+                wanted[addr] = _Peer(addr, "listed", http=True)
+        elif asked == "members" and operations is not None:
+            group = operations.raft_status()
+            self._told_http.update(group.http or {})
+            known = self._told_http = {
+                member: http for member, http in self._told_http.items() if member in (group.members or ())
+            }
+            for member in group.members or ():
+                if member != group.me and member in known:
+                    wanted[known[member]] = _Peer(known[member], "member", http=True, raft=member)
+            if not wanted and len(group.members or ()) > 1:
+                self.note = (
+                    "HTTP addresses of the other members are not known: members without --raft-secret-file "
+                    "tell nobody theirs; --console-peers can name them"
+                )
+        elif asked == "brokers":
+            brokers = self._brokers_due()
+            for named in self._named.chosen():
+                if not self._is_this(named.addr):
+                    wanted[named.addr] = _Peer(
+                        named.addr,
+                        "broker",
+                        http=False,
+                        named_by=named.named_by,
+                        on_loopback=named.on_loopback,
+                    )
+        for addr, peer in wanted.items():
+            before = self._peers.get(addr)
+            if before is not None and (before.source, before.raft) == (peer.source, peer.raft):
+                before.named_by, before.on_loopback = peer.named_by, peer.on_loopback
+                before.told = replace(before.told, named_by=peer.named_by)
+                wanted[addr] = before
+        self._peers = wanted
+        self._pace.keep(wanted)
+        return brokers
+
+    def _brokers_due(self) -> list[tuple[BrokerKey, str]]:
+        """Return brokers to ask: those that registered over an open connection from their own host."""
+        hosts: dict[BrokerKey, str] = {}
+        records = self._consistency.view(Freshness.STALE).records()
+        for record in records:
+            origin = self._consistency.connection_of(record.broker)
+            connection = None if origin is None else self._server.wire.connections.get(origin)
+            if connection is not None and registers_from(record.broker.broker_addr, connection.host):
+                hosts[record.broker] = connection.host
+        if records and not hosts:
+            self.note = (
+                "no broker registered from its own address, so none is asked for the nameservers that it "
+                "knows; --console-peers can name them"
+            )
+        return [(broker, hosts[broker]) for broker in self._named.due(hosts, self._loop.time())]
+
+    def _is_this(self, addr: str) -> bool:
+        """Say whether an address is this nameserver's own wire, as far as its text and this machine tell."""
+        host, port = split_address(addr)
+        own_host, own_port = self._settings.current.listen
+        if port != own_port:
+            return False
+        if is_loopback(host):
+            return is_loopback(own_host) or is_unspecified(own_host)
+        return canonical_host(host) == canonical_host(own_host) or (
+            is_unspecified(own_host) and _is_of_this_machine(host)
+        )
+
+    # -- questions ---------------------------------------------------------------------------------------
+
+    async def _ask_broker(self, broker: BrokerKey, host: str) -> None:
+        """Ask a broker for its settings (26)."""
+        named = None
+        try:
+            answer = await self._invoke(
+                join_address(canonical_host(host), split_address(broker.broker_addr)[1]),
+                RemotingCommand.request(RequestCode.GET_BROKER_CONFIG),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                named = named_in(answer.body)
+        except (_NoAnswer, RemotingError) as error:
+            log.debug("broker gave no settings broker=%s reason=%s", broker, error)
+        self._named.take(broker, named, host=host, now=self._loop.time())
+
+    async def _ask_peer(self, peer: _Peer) -> None:
+        now = self._loop.time()
+        try:
+            if peer.http:
+                told = await self._ask_own(peer)
+            else:
+                addr = await self._resolve(peer)
+                answer = await self._invoke(
+                    addr, RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+                )
+                _check(answer)
+                told = replace(
+                    peer.told,
+                    state="answered",
+                    reason="",
+                    listing=listing_of(decode_cluster_info(answer.body)),
+                    at=self._loop.time(),
+                )
+            peer.told = told
+            self._pace.answered(peer.addr)
+        except _IsThis:
+            peer.told = replace(peer.told, state="this")
+        except TimeoutError:
+            self._failed(peer, "silent", f"no answer within {ANSWER_S:g} s", now)
+        except (OSError, aiohttp.ClientError) as error:
+            self._failed(peer, "silent", _reason(error), now)
+        except (_NoAnswer, RemotingError, msgspec.MsgspecError) as error:
+            silent = isinstance(error, RemotingError)
+            self._failed(peer, "silent" if silent else "refused", shortened(str(error)), now)
+        except Exception:  # the boundary of one peer; the others are asked
+            log.exception("question to a nameserver failed addr=%s", peer.addr)
+            self._failed(peer, "refused", "its answer could not be read; see this nameserver's log", now)
+
+    def _failed(self, peer: _Peer, state: str, reason: str, now: float) -> None:
+        """Note that a peer gave no answer; its earlier answers are no longer shown."""
+        peer.told = replace(peer.told, state=state, reason=reason, own=None, listing=None, at=None)
+        if not peer.http:  # settings of this nameserver are trusted, addresses that brokers name are not
+            self._pace.failed(peer.addr, now)
+
+    async def _ask_own(self, peer: _Peer) -> Told:
+        after = peer.events[-1].number if peer.events else 0
+        own = await self._get(peer.addr, f"/v1/console/own?after={after}", Own)
+        if own.boot_id == self._consistency.status().boot_id and not peer.raft:
+            return replace(peer.told, state="this", own=None, at=None)
+        if own.boot_id != peer.boot_id:  # another process: its numbers begin again
+            peer.boot_id = own.boot_id
+            if after:
+                peer.events.clear()
+                own = await self._get(peer.addr, "/v1/console/own", Own)
+        self.happened += len(own.events)
+        for event in own.events:
+            _put(peer.events, event)
+        shown = msgspec.structs.replace(own, events=())
+        name = own.me or join_address(split_address(peer.addr)[0], own.wire_port)
+        now = self._loop.time()
+        return replace(peer.told, name=name, state="answered", reason="", own=shown, raft=own.me, at=now)
+
+    async def _get(self, addr: str, path: str, kind: type[_T]) -> _T:
+        """Return a peer's answer over HTTP."""
+        self.questions += 1
+        if self._http is None:
+            tls = self._tls()
+            self._scheme = "http" if tls is None else "https"
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=32, limit_per_host=2, ssl=True if tls is None else tls),
+                timeout=aiohttp.ClientTimeout(total=ANSWER_S),
+                headers={"Accept-Encoding": "identity"},  # the answer has exactly these bytes
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        async with (
+            asyncio.timeout(ANSWER_S),
+            self._http.get(f"{self._scheme}://{addr}{path}", allow_redirects=False) as reply,
+        ):
+            content = b""
+            while part := await reply.content.read(ANSWER_MAX + 1 - len(content)):
+                content += part
+                if len(content) > ANSWER_MAX:
+                    raise _NoAnswer(f"its answer is above {ANSWER_MAX} bytes")
+        if reply.status != 200:
+            detail = ""
+            with contextlib.suppress(msgspec.MsgspecError):
+                detail = msgspec.json.decode(content, type=ProblemDetails).detail
+            raise _NoAnswer(f"status {reply.status} {detail}".strip())
+        return msgspec.json.decode(content, type=kind)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Return how peers are asked: by TLS if this HTTP port has it, with the same files."""
+        current = self._settings.current
+        if not current.http_tls_cert:
+            return None
+        context = ssl.create_default_context(cafile=current.http_tls_ca or None)
+        if current.http_tls_ca:
+            context.load_cert_chain(current.http_tls_cert, current.http_tls_key or None)
+        return context
+
+    async def _invoke(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        """Return the answer to a request over the wire, to an address with an IP address in it."""
+        self.questions += 1
+        if self._wire is None:
+            self._wire = RemotingClient(
+                connect_timeout_s=ANSWER_S, idle_s=30.0, frame_size_max=ANSWER_MAX, outstanding_max=16
+            )
+        async with asyncio.timeout(ANSWER_S):
+            return await self._wire.invoke(addr, request, timeout_s=ANSWER_S)
+
+    async def _resolve(self, peer: _Peer) -> str:
+        """Return the IP address and port at which a peer that brokers name is asked.
+
+        Raises:
+            _NoAnswer: If nobody may be asked there.
+        """
+        host, port = split_address(peer.addr)
+        until, found = peer.resolved
+        if self._loop.time() >= until:
+            addresses = await addresses_of(host, timeout_s=ANSWER_S / 2)
+            found = addresses[0] if addresses else ""
+            peer.resolved = self._loop.time() + _RESOLVED_S, found
+        why = why_not_asked(found, on_loopback=peer.on_loopback)
+        if why:
+            raise _NoAnswer(f"not asked: {why}")
+        if self._is_this(join_address(found, port)):
+            raise _IsThis
+        return join_address(found, port)
+
+    async def _disconnect(self) -> None:
+        http, wire, self._http, self._wire = self._http, self._wire, None, None
+        if wire is not None:
+            await wire.close()
+        if http is not None:
+            await http.close()
+
+    # -- topics ------------------------------------------------------------------------------------------
+
+    async def topic(self, topic: str) -> Sequence[tuple[Told, OwnTopic | None]]:
+        """Return what peers know of a topic: they are asked once in a round, however many pages show it."""
+        await self.first_round()
+        task = self._topics.get(topic)
+        if task is None:
+            now = self._loop.time()
+            begun = self._topics_begun
+            if fault_of(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is not None:
+                return [
+                    (replace(told, state="unknown", reason="no topic has this name"), None)
+                    for told in self.told
+                ]
+            if self._closed or (len(begun) == TOPICS_PER_ROUND and now - begun[0] < EVERY_S):
+                why = f"not asked: {TOPICS_PER_ROUND} topics in {EVERY_S:g} s are the most"
+                return [(replace(told, state="unknown", reason=why), None) for told in self.told]
+            begun.append(now)
+            task = self._topics[topic] = self._server.group.create_task(self._ask_topic(topic))
+            task.add_done_callback(lambda _: self._loop.call_later(EVERY_S, self._topics.pop, topic, None))
+        await asyncio.wait({task})
+        if task.cancelled():
+            return []
+        found = task.result()
+        return [found.get(told.name, (told, None)) for told in self.told]
+
+    async def _ask_topic(self, topic: str) -> dict[str, tuple[Told, OwnTopic | None]]:
+        asked = [peer for peer in self._peers.values() if peer.told.state == "answered"]
+        found: dict[str, tuple[Told, OwnTopic | None]] = {}
+
+        async def ask(peer: _Peer) -> None:
+            try:
+                found[peer.told.name] = peer.told, await self._topic_at(peer, topic)
+            except (TimeoutError, OSError, aiohttp.ClientError, RemotingError) as error:
+                why = shortened(str(error)) or f"no answer within {ANSWER_S:g} s"
+                found[peer.told.name] = replace(peer.told, state="silent", reason=why), None
+            except (_NoAnswer, msgspec.MsgspecError) as error:
+                found[peer.told.name] = (
+                    replace(peer.told, state="refused", reason=shortened(str(error))),
+                    None,
+                )
+            except Exception:  # the boundary of one question
+                log.exception("question about a topic failed addr=%s", peer.addr)
+                found[peer.told.name] = replace(peer.told, state="refused", reason="see the log"), None
+
+        async with asyncio.TaskGroup() as group:
+            for peer in asked:
+                group.create_task(ask(peer))
+        return found
+
+    async def _topic_at(self, peer: _Peer, topic: str) -> OwnTopic:
+        if peer.http:
+            return await self._get(peer.addr, f"/v1/console/own/topics/{quote(topic, safe='')}", OwnTopic)
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer = await self._invoke(
+            await self._resolve(peer),
+            RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields),
+        )
+        route = None
+        if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+            _check(answer)
+            decoded = decode_route(answer.body)
+            route = msgspec.json.decode(encode_route(decoded, RouteDialect.QUOTED), type=TopicRouteData)
+        return OwnTopic(
+            topic=topic,
+            listed=route is not None,
+            index=0,
+            route=route,
+            order_configuration=None if route is None else route.order_topic_conf or None,
+            summary="" if route is not None else shortened(answer.remark or "no route"),
+            events=(),
+            likely_causes=(),
+            changes=(),
+        )
+
+
+def _check(answer: RemotingCommand) -> None:
+    if answer.code != ResponseCode.SUCCESS:
+        raise _NoAnswer(f"code {answer.code} {shortened(answer.remark or '')}".strip())
+
+
+def _reason(error: OSError | aiohttp.ClientError) -> str:
+    """Return why there is no connection, in the system's words where it has some."""
+    tls = _tls_error(error)
+    if isinstance(tls, ssl.SSLCertVerificationError):
+        return shortened(f"its certificate is refused: {tls.verify_message or tls.reason or tls}")
+    if tls is not None:
+        return shortened(f"TLS failed: {str(tls.reason or tls).replace('_', ' ').lower()}")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number in errno.errorcode:
+        return os.strerror(number)
+    return shortened(str(error) or type(error).__name__)
+
+
+def _tls_error(error: BaseException) -> ssl.SSLError | None:
+    """Return TLS's own error; its number would read as one of the system, "Operation not permitted"."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    for found in (error, error.__cause__):
+        if isinstance(found, ssl.SSLError):
+            return found
+    return None
+
+
+def _put(events: deque[TimelineEvent], event: TimelineEvent) -> None:
+    """Add an event; it replaces its own earlier form, if there is one."""
+    for known in events:
+        if (known.at_ms, known.kind, known.subject, known.detail) == (
+            event.at_ms,
+            event.kind,
+            event.subject,
+            event.detail,
+        ):
+            events.remove(known)
+            break
+    events.append(event)
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Say whether an IP address is this machine's own; a name is looked up nowhere."""
+    try:
+        (family, kind, _, _, name), *_ = socket.getaddrinfo(
+            host, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )
+        with socket.socket(family, kind) as probe:
+            probe.bind(name)
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,188 @@
+"""The resources below ``/v1/console``: read only, for the page at ``/`` and for peers that show one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from routekeeper.nameserver.http.coding import has_tag
+from routekeeper.nameserver.http.lane import Lane
+from routekeeper.nameserver.http.openapi import Answer, Serves
+from routekeeper.nameserver.http.problems import HEADERS, JSON, Problem, check_query
+from routekeeper.nameserver.http.reads import whole_number
+from routekeeper.nameserver.modes.interface import Consistency
+from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.wire.server import NameServer
+from routekeeper.remoting.addresses import join_address
+from routekeeper.remoting.steps import Steps
+
+from .asking import Peers
+from .bodies import History, HistoryEvent, Own, OwnTopic, Picture, Pulse, TopicEverywhere
+from .own import own_part, own_topic
+from .picture import Told, making_picture, pulse_of, topic_everywhere
+
+HISTORY_MAX: Final = 300
+"""Events of a history at most, the newest."""
+_PROBLEMS: Final = {
+    400: "A parameter is unknown or wrong.",
+    503: "Too much is asked for now; see Retry-After.",
+}
+
+
+class Console:
+    """The picture of all nameservers, and what it is made of.
+
+    Attributes:
+        tag: Of the newest picture that was made after a round; empty before the first.
+    """
+
+    def __init__(
+        self,
+        consistency: Consistency,
+        server: NameServer,
+        settings: LiveSettings,
+        lane: Lane,
+        *,
+        version: str,
+    ) -> None:
+        self._consistency = consistency
+        self._settings = settings
+        self._lane = lane
+        self._version = version
+        self._loop = asyncio.get_running_loop()
+        self.peers = Peers(consistency, server, settings, after_round=self._look)
+        self.tag = ""
+
+    @property
+    def happened(self) -> int:
+        """A number that grows with every event that is known here."""
+        return self._consistency.timeline.number + self.peers.happened
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Have peers asked while this context is entered."""
+        return self.peers.watched()
+
+    async def close(self) -> None:
+        await self.peers.close()
+
+    # -- one nameserver ----------------------------------------------------------------------------------
+
+    @Serves("GET", "/v1/console/own", "This nameserver's part.", _PROBLEMS, query="after")
+    async def get_own_part(self, request: web.Request) -> Own:
+        """Return all that the console shows of this nameserver; peers ask each other for it."""
+        check_query(request, {"after"})
+        after = whole_number(request, "after") or 0
+        return await self._lane.run(self._own_part(after), is_wanted=lambda: request.transport is not None)
+
+    @Serves("GET", "/v1/console/own/topics/{topic}", "This nameserver's part.")
+    async def get_own_topic(self, request: web.Request) -> OwnTopic:
+        """Return what this nameserver knows of a topic: route, order, explanation, changes."""
+        check_query(request, set())
+        return own_topic(self._consistency, self._settings.current, request.match_info["topic"])
+
+    # -- all nameservers ---------------------------------------------------------------------------------
+
+    @Serves("GET", "/v1/console/cluster", "The picture.", _PROBLEMS, answer=Picture, tagged=True)
+    async def get_cluster_picture(self, request: web.Request) -> Answer:
+        """All nameservers against all brokers, from what is known now; peers are asked for the next one."""
+        check_query(request, set())
+        self.peers.ask()
+        picture, _ = await self._picture(request)
+        tag = f'W/"{picture.tag}"'
+        if has_tag(request.headers.get("If-None-Match"), tag):
+            return web.Response(status=304, headers={**HEADERS, "ETag": tag})
+        body = msgspec.json.encode(picture)
+        return web.Response(body=body, content_type=JSON, headers={**HEADERS, "ETag": tag})
+
+    @Serves("GET", "/v1/console/pulse", "The ages.", _PROBLEMS)
+    async def get_pulse(self, request: web.Request) -> Pulse:
+        """Ages of heartbeats and answers, and lags, by the rows of the picture that tag names."""
+        check_query(request, set())
+        self.peers.ask()
+        picture, told = await self._picture(request)
+        return pulse_of(told, picture, now=self._loop.time())
+
+    @Serves("GET", "/v1/console/topics/{topic}", "The topic.", _PROBLEMS)
+    async def get_topic_everywhere(self, request: web.Request) -> TopicEverywhere:
+        """A topic at all nameservers, side by side; waits for peers for a second at most."""
+        check_query(request, set())
+        topic = request.match_info["topic"]
+        here = Told(name=self._name, source="this", state="this")
+        own = own_topic(self._consistency, self._settings.current, topic)
+        return topic_everywhere(topic, [(here, own), *await self.peers.topic(topic)])
+
+    @Serves("GET", "/v1/console/history", "The events.", _PROBLEMS)
+    async def get_history(self, request: web.Request) -> History:
+        """The last leader changes, evictions, refusals and changes by people, at all nameservers."""
+        check_query(request, set())
+        self.peers.ask()
+        found = [(self._name, event) for event in self._consistency.timeline.after(0)]
+        found += self.peers.events
+        found.sort(key=lambda each: (each[1].until_ms, each[1].number), reverse=True)
+        return History(
+            happened=self.happened,
+            events=tuple(HistoryEvent(nameserver=name, event=event) for name, event in found[:HISTORY_MAX]),
+        )
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        """Name of this nameserver: its raft address, else that of its wire."""
+        operations = self._consistency.operations
+        if operations is not None:
+            return operations.raft_status().me
+        return join_address(*self._settings.current.listen)
+
+    def _own_part(self, after: int) -> Steps[Own]:
+        port = self._settings.current.listen_port
+        return own_part(self._consistency, version=self._version, wire_port=port, after=after)
+
+    async def _picture(self, request: web.Request) -> tuple[Picture, list[Told]]:
+        return await self._lane.run(self._making(), is_wanted=lambda: request.transport is not None)
+
+    def _making(self) -> Steps[tuple[Picture, list[Told]]]:
+        own = yield from self._own_part(self._consistency.timeline.number)
+        here = Told(name=self._name, source="this", state="this", own=own, raft=own.me, at=self._loop.time())
+        told = [here, *self._others(own)]
+        picture = yield from making_picture(
+            told, asked=self.peers.asked, note=self.peers.note, happened=self.happened
+        )
+        return picture, told
+
+    def _others(self, own: Own) -> Iterator[Told]:
+        """Yield the other nameservers: of a group all members, whether they can be asked or not."""
+        told = self.peers.told
+        by_raft = {each.raft: each for each in told if each.raft}
+        operations = self._consistency.operations
+        members = () if operations is None else operations.raft_status().members or ()
+        nameless = [each for each in told if not each.raft]
+        unseen = [member for member in members if member != own.me and member not in by_raft]
+        # The only address that never answered belongs to the remaining member.
+        if len(nameless) == len(unseen) == 1:
+            (silent,) = nameless
+            by_raft[unseen[0]] = replace(silent, name=unseen[0], raft=unseen[0])
+            told.remove(silent)
+        for member in members:
+            if member == own.me:
+                continue
+            if member in by_raft:
+                yield by_raft[member]
+            else:
+                why = "off" if self.peers.asked == "off" else "its HTTP address is not known here"
+                yield Told(name=member, source="member", state="unknown", reason=why, raft=member)
+        yield from (each for each in told if not each.raft or each.raft not in members)
+
+    async def _look(self) -> None:
+        """Make the picture after a round: its tag says whether anything that is shown has changed."""
+        try:
+            picture, _ = await self._lane.run(self._making(), is_wanted=lambda: True)
+        except Problem:
+            return  # too much to do just now; the next round looks again
+        self.tag = picture.tag

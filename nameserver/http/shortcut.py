@@ -1,0 +1,255 @@
+"""Blocking route queries of clients that watch a topic, from the bytes of a request to those of its answer.
+
+A client that watches a topic sends the same request again and again; only the number of ``index`` differs.
+aiohttp reads the first one. A later one on the same connection is known by its bytes: they are equal but for
+that number, so everything else that was read and checked of the first one holds for it, too.
+
+Known queries for one topic wait in one place, and a change answers all of them from one encoded answer. There
+is no task for each. Everything unusual goes to aiohttp after all: a topic without a route, a read without
+contact to a leader, a large answer, more bytes of the client before its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import formatdate
+from itertools import islice
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from routekeeper.nameserver.modes.interface import Consistency, Freshness, NoQuorum
+from routekeeper.nameserver.routes.view import RouteView
+from routekeeper.remoting.http.listener import HttpConnection
+
+from .coding import GZIP_MIN, compressing
+
+log = logging.getLogger(__name__)
+
+ROUTE_PATH: Final = "/v1/topics/{topic}/route"
+BODY_MAX: Final = 64 << 10
+"""Bytes of a body above which aiohttp answers, which waits for a slow reader."""
+AT_ONCE: Final = 64
+"""Queries that are answered in one turn of the loop."""
+_QUERY: Final = re.compile(
+    rb"(GET /[^ ?#\r\n]*\?(?:[^ #\r\n]*&)?index=)([0-9]{1,18})((?:&[^ #\r\n]*)? HTTP/1\.1\r\n.*\r\n\r\n)",
+    re.DOTALL,
+)
+
+
+class Asked(NamedTuple):
+    """All that a blocking query asks for beside its index."""
+
+    topic: str
+    epoch: int | None
+    wait_s: float
+    freshness: Freshness
+    accepts_gzip: bool
+
+
+_Form = tuple[str, Freshness, bool]
+"""What makes two answers equal at one moment: topic, freshness, gzip."""
+
+
+class _Known(NamedTuple):
+    """A request as it was read: its bytes before and behind the index, and their meaning."""
+
+    before: bytes
+    behind: bytes
+    asked: Asked
+
+
+@dataclass(slots=True, eq=False)
+class _Query:
+    """A query that waits; see :class:`routekeeper.remoting.http.listener.Held`."""
+
+    connection: HttpConnection
+    data: bytes
+    asked: Asked
+    index: int
+    epoch: int
+    begun: float
+    waits_until: float
+    waiting: Waiting
+    timer: asyncio.TimerHandle | None = None
+
+    def release(self) -> bytes:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+            self.waiting.left(self)
+        return self.data
+
+
+class Waiting:
+    """The known queries that wait, by topic; see :class:`routekeeper.remoting.http.listener.Shortcut`.
+
+    Args:
+        respond: Makes the answer with the route of a topic; None if it has none.
+        answered: Told of each answer: path, status, seconds.
+    """
+
+    def __init__(
+        self,
+        consistency: Consistency,
+        *,
+        respond: Callable[[RouteView, str], web.Response | None],
+        answered: Callable[[str, int, float], None],
+    ) -> None:
+        self._consistency = consistency
+        self._respond = respond
+        self._answered = answered
+        self._topics: dict[str, dict[_Query, None]] = {}
+        self._due: dict[str, None] = {}  # topics that have changed
+        self._ended = False
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return sum(map(len, self._topics.values()))
+
+    def learn(self, request: web.Request, asked: Asked) -> None:
+        """Remember a query that is answered, if its connection can be served by its bytes from now on."""
+        connection = request.protocol
+        if not isinstance(connection, HttpConnection) or asked.freshness is Freshness.LINEARIZABLE:
+            return
+        data = connection.request_bytes
+        match = _QUERY.fullmatch(data)
+        if (
+            match is not None
+            and "If-None-Match" not in request.headers
+            and request.query.getall("index") == [match[2].decode()]
+        ):
+            connection.known = _Known(match[1], match[3], asked)
+
+    def take(self, connection: HttpConnection, data: bytes) -> _Query | None:
+        """Take a query that has to wait, if its connection has sent the like of it before."""
+        known: _Known | None = connection.known
+        if known is None or self._ended:
+            return None
+        before, behind, asked = known
+        number = data[len(before) : len(data) - len(behind)]
+        if not (len(number) <= 18 and number.isdigit() and data.startswith(before) and data.endswith(behind)):
+            return None
+        try:
+            view = self._consistency.view(asked.freshness)
+        except NoQuorum:
+            return None
+        topic, index = asked.topic, int(number)
+        if view.topic_revision(topic) > index or asked.epoch not in (None, view.epoch):
+            return None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + asked.wait_s
+        query = _Query(connection, data, asked, index, view.epoch, time.perf_counter(), until, self)
+        query.timer = loop.call_at(until, self._finish, query, {})
+        queries = self._topics.get(topic)
+        if queries is None:
+            queries = self._topics[topic] = {}
+            self._consistency.follow(topic, lambda: self._changed(topic))
+        queries[query] = None
+        return query
+
+    def end(self) -> None:
+        """Answer all; from now on none waits."""
+        self._ended = True
+        answers: dict[_Form, bytes | None] = {}
+        for queries in list(self._topics.values()):
+            for query in list(queries):
+                self._finish(query, answers, last=True)
+
+    def left(self, query: _Query) -> None:
+        """Forget a query that does not wait any more."""
+        topic = query.asked.topic
+        queries = self._topics[topic]
+        del queries[query]
+        if not queries:
+            del self._topics[topic]
+            self._consistency.unfollow(topic)
+
+    def _changed(self, topic: str) -> None:
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._answer_due)
+        self._due[topic] = None
+
+    def _answer_due(self) -> None:
+        """Answer the next queries whose topic has changed; what is equal about them is made once."""
+        answers: dict[_Form, bytes | None] = {}
+        view = self._consistency.view(Freshness.STALE)
+        room = AT_ONCE
+        while self._due and room:
+            topic = next(iter(self._due))
+            epoch, revision = view.epoch, view.topic_revision(topic)
+            reached = (
+                query
+                for query in self._topics.get(topic, ())
+                if query.epoch != epoch or query.index < revision
+            )
+            queries = list(islice(reached, room))
+            room -= len(queries)
+            if room:
+                del self._due[topic]
+            for query in queries:
+                self._finish(query, answers)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._answer_due)
+
+    def _finish(self, query: _Query, answers: dict[_Form, bytes | None], *, last: bool = False) -> None:
+        """Answer a query with the present route, from the answers of this turn of the loop.
+
+        Args:
+            last: Close its connection then.
+        """
+        asked, connection = query.asked, query.connection
+        form = asked.topic, asked.freshness, asked.accepts_gzip
+        data = query.release()
+        try:
+            if form not in answers:
+                answers[form] = self._answer(asked)
+            answer = answers[form]
+            if answer is None:
+                connection.hand_over(data, waits_until=asyncio.get_running_loop().time())
+                return
+            connection.answer(answer)
+            if last:
+                connection.leave()
+            self._answered(ROUTE_PATH, 200, time.perf_counter() - query.begun)
+        except Exception:  # the boundary of one request: the others are answered all the same
+            log.exception("watched route was not answered topic=%s", asked.topic)
+            connection.end()
+
+    def _answer(self, asked: Asked) -> bytes | None:
+        """Return the whole answer; None if aiohttp has to give it."""
+        try:
+            view = self._consistency.view(asked.freshness)
+        except NoQuorum:
+            return None
+        try:
+            response = self._respond(view, asked.topic)
+        except Exception:  # aiohttp answers that request by itself, and says so
+            log.exception("answer of watched route failed topic=%s", asked.topic)
+            return None
+        if response is None or not isinstance(body := response.body, bytes) or len(body) > BODY_MAX:
+            return None
+        if len(body) >= GZIP_MIN:
+            response.headers["Vary"] = "Accept-Encoding"
+            if asked.accepts_gzip:
+                response.headers["Content-Encoding"] = "gzip"
+                body = _whole(body)
+        head = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
+        date = formatdate(usegmt=True)
+        return f"HTTP/1.1 200 OK\r\n{head}Content-Length: {len(body)}\r\nDate: {date}\r\n\r\n".encode() + body
+
+
+def _whole(body: bytes) -> bytes:
+    """Compress a small body at once."""
+    steps = compressing(body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            compressed: bytes = end.value
+            return compressed

@@ -1,0 +1,287 @@
+/**
+ * A strip of time: events above, and below one lane for each process that shows its state from then till now.
+ *
+ * Pointer or keyboard choose an instant of the past; `onSeek` gets it in ms, or null for "now". The strip is one slider:
+ * arrows move by a step, Page Up and Page Down by ten, Home goes to the beginning, End back to now.
+ *
+ * One path holds all spans of one lane and state, so that an hour of changes is still a few dozen elements.
+ */
+
+import { duration, mark, sign } from "./states.js";
+import { html, set, svg, write } from "./svg.js";
+
+const LANE = 15;
+const HEAD = 19;
+const EVENTS = 26;
+const AXIS = 20;
+const RIGHT = 10;
+/** A span is never drawn narrower: one wrong answer among a thousand must be seen. */
+const WIDTH_MIN = 2;
+/** Marks of events closer than this many pixels are drawn as one with a number. */
+const CROWDED = 13;
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600].map((s) => s * 1000);
+
+/** One piece of a band, from x to x + w in a lane around y, in the form that belongs to the state. */
+const BANDS = {
+  none: () => "",
+  line: (x, y, w) => box(x, y - 1.5, w, 3),
+  half: (x, y, w) => box(x, y - 3, w, 6),
+  block: (x, y, w) => box(x, y - 6, w, 12),
+  rails: (x, y, w) => box(x, y - 6, w, 12) + hole(x + 1.5, y - 3.5, w - 3, 7),
+  dots: (x, y, w) => repeat(x, w, 6, (at, wide) => box(at, y - 1.5, Math.min(3, wide), 3)),
+  dashes: (x, y, w) => repeat(x, w, 10, (at, wide) => box(at, y - 2, Math.min(7, wide), 4)),
+  bars: (x, y, w) => repeat(x, w, 5, (at, wide) => box(at, y - 5, Math.min(2, wide), 10)),
+  teeth: (x, y, w) => repeat(x, w, 8, (at, wide) => `M${r(at)} ${r(y + 5)}h${r(wide)}L${r(at + wide / 2)} ${r(y - 5)}Z`),
+};
+
+const r = (value) => Math.round(value * 10) / 10;
+const box = (x, y, w, h) => `M${r(x)} ${r(y)}h${r(w)}v${h}h${r(-w)}Z`;
+const hole = (x, y, w, h) => w > 1 ? `M${r(x)} ${r(y)}v${h}h${r(w)}v${-h}Z` : "";
+
+function repeat(x, w, every, piece) {
+  let path = "";
+  for (let at = 0; at < w; at += every) path += piece(x + at, Math.min(every, w - at));
+  return path;
+}
+
+export class Timeline {
+  /**
+   * Build a timeline inside `host`, empty until `show`.
+   *
+   * @param {HTMLElement} host
+   * @param {object} choices
+   * @param {string} choices.label Name of the slider, for screen readers.
+   * @param {(at: number | null) => void} [choices.onSeek] Called when somebody chose an instant.
+   * @param {number} [choices.step] How far an arrow key moves, in ms.
+   * @param {(at: number, now: number) => string} [choices.instant] Text of an instant; by default its distance from now.
+   */
+  constructor(host, { label, onSeek = () => {}, step = 1000, instant = (at, now) => `${duration(now - at)} ago` }) {
+    Object.assign(this, { onSeek, step, instant, at: null, width: 0 });
+    this.data = { from: 0, to: 1, groups: [], events: [] };
+    this.lanes = new Map();
+    this.grid = svg("g", { class: "tl-grid" });
+    this.bands = svg("g");
+    this.marks = svg("g");
+    this.veil = svg("rect", { class: "tl-veil", y: 0 });
+    this.head = svg("path", { class: "tl-head" });
+    this.svg = svg("svg", { class: "tl-svg", "aria-hidden": "true", focusable: "false" },
+      this.grid, this.bands, this.marks, this.veil, this.head);
+    this.slider = html("div", {
+      class: "tl-slider", role: "slider", tabindex: 0, "aria-label": label, "aria-orientation": "horizontal",
+    });
+    this.frame = html("div", { class: "tl" }, this.svg, this.slider);
+    host.append(this.frame);
+    this.slider.addEventListener("keydown", (event) => this.#key(event));
+    this.slider.addEventListener("pointerdown", (event) => this.#down(event));
+    this.slider.addEventListener("pointermove", (event) => this.#move(event));
+    this.slider.addEventListener("pointerleave", () => this.slider.removeAttribute("title"));
+    new ResizeObserver(() => this.#draw()).observe(this.frame);
+  }
+
+  /**
+   * Show this data. Instants are in ms on any one clock; `to` is where the strip ends.
+   *
+   * @param {object} data
+   * @param {number} data.from
+   * @param {number} data.to
+   * @param {number} [data.now] The present, if `to` is before it: somebody looks at the past, and the strip rests.
+   * @param {{name: string, lanes: {id: string, name: string, family: string,
+   *   spans: {from: number, to: number | null, state: string}[]}[]}[]} data.groups
+   *   Spans in order of time; `to` null for one that lasts. A lane's id is unique in the timeline.
+   * @param {{at: number, kind: string, text: string}[]} data.events In order of time.
+   */
+  show(data) {
+    this.data = data;
+    this.#draw();
+  }
+
+  /** Put the head at an instant, or at null for now, without a call of `onSeek`. */
+  seek(at) {
+    this.at = at;
+    this.#drawHead();
+  }
+
+  /** Return the next event before (-1) or after (1) the head, or null. */
+  neighbour(direction) {
+    const here = this.at ?? this.data.to;
+    const seen = this.data.events.filter((event) => event.at >= this.data.from);
+    return direction < 0
+      ? seen.findLast((event) => event.at < here - 1) ?? null
+      : seen.find((event) => event.at > here + 1) ?? null;
+  }
+
+  #choose(at) {
+    const { from, to } = this.data;
+    this.at = at === null || at >= to ? null : Math.max(from, at);
+    this.#drawHead();
+    this.onSeek(this.at);
+  }
+
+  #key(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const here = this.at ?? this.data.to;
+    const far = event.shiftKey ? 10 : 1;
+    const moves = {
+      ArrowLeft: here - this.step * far, ArrowDown: here - this.step * far,
+      ArrowRight: here + this.step * far, ArrowUp: here + this.step * far,
+      PageDown: here - 10 * this.step, PageUp: here + 10 * this.step,
+      Home: this.data.from, End: null,
+    };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    this.#choose(moves[event.key]);
+  }
+
+  #down(event) {
+    if (event.button !== 0) return;
+    this.slider.setPointerCapture(event.pointerId);
+    this.#choose(this.#instantAt(event));
+  }
+
+  #move(event) {
+    if (this.slider.hasPointerCapture(event.pointerId)) this.#choose(this.#instantAt(event));
+    else set(this.slider, { title: this.#titleAt(event) });
+  }
+
+  #instantAt(event) {
+    const x = event.clientX - this.svg.getBoundingClientRect().left;
+    if (x >= this.width - RIGHT) return null;
+    const near = this.#near(event);
+    return near ? near.at : this.data.from + (x - this.left) / this.scale;
+  }
+
+  /** Return the event under the pointer, if it is in the row of events. */
+  #near(event) {
+    const place = this.svg.getBoundingClientRect();
+    if (event.clientY - place.top > EVENTS) return null;
+    const x = event.clientX - place.left;
+    const close = this.data.events.filter((one) => Math.abs(this.#x(one.at) - x) < 8);
+    return close.at(-1) ?? null;
+  }
+
+  #titleAt(event) {
+    const near = this.#near(event);
+    return near ? `${this.instant(near.at, this.data.now ?? this.data.to)}: ${near.text}` : null;
+  }
+
+  #x(at) {
+    return this.left + (Math.min(Math.max(at, this.data.from), this.data.to) - this.data.from) * this.scale;
+  }
+
+  #draw() {
+    this.width = this.frame.clientWidth;
+    if (!this.width) return;
+    const { from, to, groups } = this.data;
+    this.left = this.width < 560 ? 70 : 112;
+    this.scale = (this.width - this.left - RIGHT) / Math.max(1, to - from);
+    this.bottom = EVENTS + groups.reduce((sum, group) => sum + HEAD + group.lanes.length * LANE, 0);
+    set(this.svg, { width: this.width, height: this.bottom + AXIS });
+    this.#drawGrid();
+    this.#drawLanes();
+    this.#drawEvents();
+    this.#drawHead();
+  }
+
+  #drawGrid() {
+    const { from, to, now = to } = this.data;
+    const every = STEPS.find((step) => step * this.scale >= 58) ?? STEPS.at(-1);
+    const parts = [];
+    for (let back = 0; to - back >= from; back += every) {
+      const x = r(this.#x(to - back));
+      parts.push(svg("path", { d: `M${x} ${EVENTS}V${this.bottom}` }),
+        svg("text", { x, y: this.bottom + 14, "text-anchor": back ? "middle" : "end" },
+          now - to + back < 500 ? "now" : `-${duration(now - to + back).replace(".0", "")}`));
+    }
+    this.grid.replaceChildren(...parts);
+  }
+
+  #drawLanes() {
+    const used = new Set();
+    let y = EVENTS;
+    for (const [number, group] of this.data.groups.entries()) {
+      y = this.#drawHeading(`group ${number}`, group.name, y, used);
+      for (const lane of group.lanes) {
+        this.#drawLane(lane, y + LANE / 2, used);
+        y += LANE;
+      }
+    }
+    for (const [key, element] of this.lanes) {
+      if (used.has(key)) continue;
+      element.remove();
+      this.lanes.delete(key);
+    }
+  }
+
+  #element(key, used, make) {
+    used.add(key);
+    if (!this.lanes.has(key)) {
+      this.lanes.set(key, make());
+      this.bands.append(this.lanes.get(key));
+    }
+    return this.lanes.get(key);
+  }
+
+  #drawHeading(key, name, y, used) {
+    const text = this.#element(key, used, () => svg("text", { class: "tl-group" }));
+    set(text, { x: 0, y: y + 14 });
+    write(text, name);
+    return y + HEAD;
+  }
+
+  #drawLane(lane, y, used) {
+    const label = this.#element(`label ${lane.id}`, used, () => svg("text", { class: "tl-label" }));
+    set(label, { x: 0, y: y + 4 });
+    write(label, lane.name);
+    const paths = {};
+    for (const span of lane.spans) {
+      if ((span.to ?? this.data.to) < this.data.from) continue;
+      const x = this.#x(span.from);
+      const w = Math.max(WIDTH_MIN, this.#x(span.to ?? this.data.to) - x);
+      paths[span.state] = (paths[span.state] ?? "") + BANDS[sign(lane.family, span.state).band](x, y, w);
+    }
+    for (const [state, d] of Object.entries(paths)) {
+      const css = `tl-band ${sign(lane.family, state).css}`;
+      const made = () => svg("path", { "fill-rule": "evenodd", "data-lane": lane.id, "data-state": state });
+      set(this.#element(`${lane.id} ${state}`, used, made), { class: css, d });
+    }
+  }
+
+  #drawEvents() {
+    const crowds = [];
+    for (const event of this.data.events) {
+      if (event.at < this.data.from) continue;
+      const x = this.#x(event.at);
+      const last = crowds.at(-1);
+      if (last && x - last.x < CROWDED) {
+        last.events.push(event);
+        continue;
+      }
+      crowds.push({ x, events: [event] });
+    }
+    this.marks.replaceChildren(...crowds.map(({ x, events }) => {
+      const first = events.find((event) => event.kind === "fault") ?? events.find((event) => event.kind === "heal") ?? events[0];
+      const place = svg("g", { class: "tl-event", transform: `translate(${r(x)} 13)` }, mark("event", first.kind));
+      const line = svg("path", { class: `tl-drop s-event-${first.kind}`, d: `M0 9V${this.bottom - 13}` });
+      if (first.kind === "fault" || first.kind === "heal") place.prepend(line);
+      if (events.length > 1) place.append(svg("text", { x: 5, y: -4 }, String(events.length)));
+      return place;
+    }));
+  }
+
+  #drawHead() {
+    if (!this.width) return;
+    const { from, to, now = to } = this.data;
+    const here = this.at === null ? to : Math.min(Math.max(this.at, from), to);
+    const x = r(this.#x(here));
+    set(this.head, {
+      class: this.at === null ? "tl-head" : "tl-head past",
+      d: `M${x - 5} 0h10l-4.5 7V${this.bottom}h-1V7Z`,
+    });
+    set(this.veil, { x, width: Math.max(0, r(this.#x(to) - x)), height: this.bottom });
+    set(this.slider, {
+      "aria-valuemin": Math.round(from / 1000), "aria-valuemax": Math.round(to / 1000),
+      "aria-valuenow": Math.round(here / 1000),
+      "aria-valuetext": this.at === null ? "now, live" : this.instant(here, now),
+    });
+  }
+}

@@ -1,0 +1,97 @@
+// The server: answers that are known already are not sent again, and a stream says when to ask.
+
+const known = new Map(); // path: tag and body of the newest answer
+
+export class Failed extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+export async function read(path) {
+  const before = known.get(path);
+  const headers = before === undefined ? {} : { "If-None-Match": before.tag };
+  const response = await fetch(path, { headers, cache: "no-store" });
+  if (response.status === 304) return before.body;
+  const body = await response.json();
+  if (!response.ok) throw new Failed(response.status, body.detail ?? response.statusText);
+  const tag = response.headers.get("ETag");
+  if (tag !== null) {
+    known.delete(path);
+    known.set(path, { tag, body });
+    if (known.size > 20) known.delete(known.keys().next().value);
+  }
+  return body;
+}
+
+const AGAIN_MS = 2000;
+
+// One stream of changes. Reconnects for as long as it is open, also where a browser would give up.
+export class Stream {
+  constructor(onEvent, onState) {
+    this.onEvent = onEvent;
+    this.onState = onState;
+    this.source = null;
+    this.timer = 0;
+    this.path = "";
+  }
+
+  open(path) {
+    if (path === this.path && this.source !== null) return;
+    this.path = path;
+    this.close();
+    this.connect();
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+  }
+
+  connect() {
+    const source = new EventSource(this.path);
+    this.source = source;
+    source.addEventListener("open", () => this.onState("live"));
+    source.addEventListener("error", () => {
+      if (source !== this.source) return;
+      this.onState("lost");
+      this.close();
+      this.timer = setTimeout(() => this.connect(), AGAIN_MS);
+    });
+    for (const name of ["reset", "topics", "brokers", "members", "console"]) {
+      source.addEventListener(name, (event) => {
+        if (source === this.source) this.onEvent(name, JSON.parse(event.data));
+      });
+    }
+  }
+}
+
+// Calls a function at once, and again at most once in `everyMs`, however often it is asked for.
+export function paced(work, everyMs) {
+  let timer = 0;
+  let last = -Infinity;
+  let under = false;
+  let again = false;
+  const run = async () => {
+    timer = 0;
+    last = performance.now();
+    under = true;
+    try {
+      await work();
+    } finally {
+      under = false;
+      if (again) {
+        again = false;
+        ask();
+      }
+    }
+  };
+  const ask = () => {
+    if (under) again = true;
+    else if (last + everyMs <= performance.now() && timer === 0) run();
+    else if (timer === 0) timer = setTimeout(run, last + everyMs - performance.now());
+  };
+  return ask;
+}

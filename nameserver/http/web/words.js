@@ -1,0 +1,97 @@
+// States of brokers and nameservers in words and signs; times and counts as people read them.
+
+import { icon } from "/drawings/states.js";
+
+// Signs that the drawings of the playground have, too: of each a shape and a colour of its own.
+const SIGNS = {
+  good: ["answer", "right"],
+  late: ["server", "paused"],
+  differs: ["event", "change"],
+  older: ["answer", "stale"],
+  bad: ["answer", "wrong"],
+  unknown: ["answer", "uncounted"],
+  leader: ["server", "leader"],
+  follower: ["server", "follower"],
+  learner: ["server", "starting"],
+  independent: ["server", "up"],
+  silent: ["answer", "none"],
+  leaderless: ["server", "leaderless"],
+  refused: ["answer", "refused"],
+  came: ["event", "listed"],
+  went: ["event", "dropped"],
+  lost: ["event", "fault"],
+};
+
+export const CELLS = {
+  listed: { words: "listed", sign: "good" },
+  late: { words: "listed, but silent", sign: "late" },
+  differs: { words: "differs", sign: "differs" },
+  older: { words: "older copy", sign: "older" },
+  missing: { words: "not listed", sign: "bad" },
+  unknown: { words: "not known", sign: "unknown" },
+};
+
+const NAMESERVERS = {
+  this: "this nameserver",
+  answered: "answers",
+  asking: "being asked",
+  silent: "no answer",
+  refused: "gives no answer",
+  unknown: "not asked",
+};
+
+export const stateWords = (nameserver) => NAMESERVERS[nameserver.state];
+
+// The sign of a nameserver: its role if it answers, else why nothing is known of it.
+export function nameserverSign(nameserver) {
+  if (nameserver.state === "silent") return "silent";
+  if (nameserver.state === "refused") return "refused";
+  if (nameserver.state === "asking" || nameserver.state === "unknown") return "unknown";
+  if (nameserver.ready === false) return "leaderless";
+  return nameserver.role in SIGNS ? nameserver.role : "independent";
+}
+
+const marks = new Map(); // of each sign one that is copied: a table has hundreds
+
+export function mark(name) {
+  if (!marks.has(name)) {
+    const made = icon(...SIGNS[name]);
+    made.setAttribute("data-sign", name);
+    marks.set(name, made);
+  }
+  return marks.get(name).cloneNode(true);
+}
+
+// Have a mark show a state; the node stays if the state does.
+export function setMark(node, name) {
+  if (node.getAttribute("data-sign") !== name) node.replaceWith(mark(name));
+}
+
+export function duration(s) {
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h`;
+  return `${Math.floor(s / 86400)} d`;
+}
+
+// A number as 12,345; toLocaleString would load the rules of all languages, which the first screen waits for.
+export const thousands = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+
+export function count(number, one, many = `${one}s`) {
+  return `${thousands(number)} ${number === 1 ? one : many}`;
+}
+
+export function clock(ms) {
+  const at = new Date(ms);
+  const two = (number) => String(number).padStart(2, "0");
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  const today = new Date().toDateString() === at.toDateString();
+  return today ? time : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
+}
+
+export function roleOf(id) {
+  return id === 0 ? "master" : `slave ${id}`;
+}
+
+export const topicLink = (topic) => `#/topics/${encodeURIComponent(topic)}`;
+export const brokerLink = (row) => `#/brokers/${encodeURIComponent(row.cluster)}/${encodeURIComponent(row.broker_addr)}`;

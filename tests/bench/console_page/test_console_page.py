@@ -1,0 +1,250 @@
+"""The console in a real browser, beside real nameservers: read, searched, left and come back to."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.browser import WITHIN_MS, chromium, faults, page_of
+from tests.nameserver.http.consoles import Server, registered, servers
+from tests.ports import free_addresses
+from tests.waiting import WITHIN_S
+
+pytestmark = pytest.mark.bench
+
+TOPICS = 5_000
+MARKUP = "<img src=x onerror=alert(1)>"
+expect.set_options(timeout=WITHIN_MS)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """Two nameservers that differ: one lacks a broker and has an older copy of another one."""
+    folder, addresses = tmp_path_factory.mktemp("pair"), free_addresses(2)
+    one, other = (
+        Server(folder / str(number), "--console-peers", ",".join(addresses), http=http)
+        for number, http in enumerate(addresses)
+    )
+    topics = [f"Topic-{number:04}" for number in range(TOPICS)]
+    with servers(one, other), BlockingClient() as client:
+        order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "Orders", "value": "broker-b:4"}
+        for server, request in (
+            (one, registered("broker-a", *topics, counter=2)),
+            (one, registered("broker-b", "Orders", "%RETRY%group", queues=4)),
+            (one, registered("broker-c", "Orders", addr="broker-c.test:10911")),
+            (one, registered(MARKUP, "Odd", addr="odd.test:1")),
+            (one, RemotingCommand.request(100, order)),
+            (other, registered("broker-a", *topics[:-1], counter=1)),
+            (other, registered("broker-b", "Orders", "%RETRY%group", queues=4)),
+            (other, registered(MARKUP, "Odd", addr="odd.test:1")),
+        ):
+            assert client.invoke(server.wire, request, timeout_s=WITHIN_S).code == 0
+        yield one, other
+
+
+@pytest.fixture
+def page(opened: Browser) -> Iterator[Page]:
+    with page_of(opened) as (page, errors):
+        yield page
+        assert errors == []
+
+
+def open_at(page: Page, server: Server, address: str = "#/") -> None:
+    page.goto(f"http://{server.http}/{address}")
+    expect(page.locator("#live")).to_have_text("live")
+
+
+def row(page: Page, broker: str) -> Page:
+    return page.locator("table.matrix tbody tr", has=page.get_by_role("link", name=broker, exact=True))  # type: ignore[return-value]
+
+
+def test_drift_is_seen_at_once_and_by_what(page: Page, pair: tuple[Server, Server]) -> None:
+    open_at(page, pair[0])
+    expect(page.locator(".verdict")).to_contain_text("2 of 4 brokers are not the same at all nameservers.")
+    expect(row(page, "broker-b").locator("td").nth(1)).to_have_text(re.compile(r"^listed\d+ s$"))
+    expect(row(page, "broker-c").locator("td").nth(1)).to_have_text("not listed")
+    older = row(page, "broker-a").locator("td").nth(1)
+    expect(older).to_contain_text("older copy: data version, number of topics")
+    assert older.locator(".icon").get_attribute("data-sign") == "older"
+    page.get_by_role("link", name="broker-a", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("broker-a")
+    expect(page.locator("table.sides tr", has_text="data version").locator("td").nth(1)).to_contain_text(
+        "counter 1"
+    )
+    page.goto(f"http://{pair[0].http}/#/")
+    expect(page.get_by_role("link", name=MARKUP)).to_be_visible()  # a stranger's text is text
+
+
+def test_topic_is_searched_opened_and_left_by_keyboard_alone(page: Page, pair: tuple[Server, Server]) -> None:
+    open_at(page, pair[0])
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Topics":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    expect(page.locator(".found")).to_contain_text("The first 100")
+    page.keyboard.press("Tab")
+    page.keyboard.type("PIC-4711")
+    expect(page.locator("ul.topics li")).to_have_text(["Topic-4711"])
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Topic-4711")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    expect(page.locator(".verdict")).to_have_text("It has a route at all nameservers that answer.")
+    assert page.evaluate("scrollY") == 0
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="Topic-4711")).to_be_focused()
+    assert page.locator("#topic-part").input_value() == "PIC-4711"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Topic-4711")
+    page.go_back()  # Alt+Left is the browser's own key, which a headless one lacks
+    expect(page.get_by_role("link", name="Topic-4711")).to_be_focused()
+    assert page.locator("#topic-part").input_value() == "PIC-4711"
+    page.reload()
+    expect(page.locator("ul.topics li")).to_have_text(["Topic-4711"])  # the search is an address
+
+
+def test_topic_has_an_address_and_is_shown_from_every_nameserver(
+    page: Page, pair: tuple[Server, Server]
+) -> None:
+    open_at(page, pair[0], "#/topics/Orders")
+    expect(page.locator(".verdict")).to_contain_text("The routes are not the same.")
+    lines = page.locator("table.sides tbody tr")
+    expect(lines.nth(0).locator("td").nth(0)).to_contain_text("4 queues, read and write")
+    assert lines.nth(0).locator("td").nth(0).locator("rect.writes").count() == 4
+    expect(lines.nth(1).locator("td").nth(1)).to_have_text("not listed")
+    expect(lines.nth(2).locator("td").nth(0)).to_have_text("broker-b:4")
+    expect(page.locator("table.events tbody tr").first).to_contain_text("PUT_KV_CONFIG applied")
+    open_at(page, pair[0], "#/topics/%25RETRY%25group")
+    expect(page.get_by_role("heading", level=1)).to_have_text("%RETRY%group")
+    expect(page.locator(".verdict")).to_have_text("It has a route at all nameservers that answer.")
+    open_at(page, pair[0], "#/topics/Nowhere")
+    expect(page.locator(".verdict")).to_have_text("It has no route.")
+    expect(page.locator(".reasons")).to_contain_text(re.compile("never seen by this nameserver|cold start"))
+
+
+def test_focus_stays_and_no_row_moves_while_it_is_pointed_at(page: Page, pair: tuple[Server, Server]) -> None:
+    one, _ = pair
+    open_at(page, one)
+    link = page.get_by_role("link", name="broker-b", exact=True)
+    link.focus()
+    link.hover()
+    before = link.bounding_box()
+    with BlockingClient() as client:
+        request = registered("aaa", "Orders", addr="aaa.test:1")
+        assert client.invoke(one.wire, request, timeout_s=WITHIN_S).code == 0
+        waits = page.get_by_role("button", name="Show 1 change of the list")
+        expect(waits).to_be_visible()
+        expect(link).to_be_focused()
+        assert link.bounding_box() == before
+        waits.click()
+        expect(page.get_by_role("link", name="aaa", exact=True)).to_be_visible()
+    page.mouse.move(0, 0)
+    page.locator("h1").focus()
+    expect(page.get_by_role("link", name="aaa", exact=True)).to_have_count(0)
+
+
+def test_history_shows_events_up_to_an_instant(page: Page, pair: tuple[Server, Server]) -> None:
+    one, other = pair
+    with BlockingClient() as client:
+        request = registered("gone", "G", addr="gone.test:1")
+        assert client.invoke(other.wire, request, timeout_s=WITHIN_S).code == 0
+    open_at(page, one, "#/history")
+    line = page.locator("table.events tbody tr", has_text="broker left").filter(has_text="gone.test:1")
+    expect(line).to_contain_text("the broker's connection closed")
+    expect(line).to_contain_text(other.wire)
+    slider = page.get_by_role("slider")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(line).to_have_count(0)
+    page.keyboard.press("End")
+    expect(line).to_have_count(1)
+    page.get_by_label("brokers left").uncheck()
+    expect(line).to_have_count(0)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280, 1920])
+def test_no_page_has_a_serious_fault_of_access_or_is_wider_than_the_screen(
+    width: int, dark: bool, opened: Browser, pair: tuple[Server, Server]
+) -> None:
+    with page_of(opened, width=width, dark=dark) as (page, errors):
+        for address, ready in (
+            ("#/", "table.matrix tbody td"),
+            ("#/topics", "ul.topics a"),
+            ("#/topics/Orders", "table.sides tbody td .icon"),
+            ("#/history", "table.events tbody td"),
+        ):
+            open_at(page, pair[0], address)
+            expect(page.locator(ready).first).to_be_visible()
+            assert faults(page) == [], address
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, address
+        assert errors == []
+
+
+def test_page_goes_on_after_its_server_was_gone(opened: Browser, tmp_path: Path) -> None:
+    server = Server(tmp_path, "--console-peers", "off")
+    wire, http = server.wire, server.http
+    with page_of(opened) as (page, _):  # it prints that it got no answer
+        open_at(page, server)
+        expect(page.locator(".verdict")).to_contain_text("No broker is registered.")
+        server.end()
+        expect(page.locator("#live")).to_have_text("no contact, trying again")
+        again = Server(tmp_path, "--console-peers", "off", wire=wire, http=http)
+        with servers(again), BlockingClient() as client:
+            assert client.invoke(wire, registered("back", "T"), timeout_s=WITHIN_S).code == 0
+            expect(page.locator("#live")).to_have_text("live")
+            expect(page.get_by_role("link", name="back", exact=True)).to_be_visible()
+
+
+def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_changes(
+    opened: Browser, tmp_path: Path
+) -> None:
+    seconds = 11.0  # one reading of the ages in each ten seconds
+    addresses = free_addresses(2)
+    pair = [
+        Server(tmp_path / str(number), "--console-peers", ",".join(addresses), http=http)
+        for number, http in enumerate(addresses)
+    ]
+    with servers(*pair), BlockingClient() as client, page_of(opened) as (page, errors):
+        for number in range(300):
+            for server in pair:
+                assert client.invoke(server.wire, registered(f"broker-{number}", "T")).code == 0
+        open_at(page, pair[0])
+        expect(page.locator(".verdict")).to_contain_text("list the same 300 brokers.")
+        for file in ("/broker.js", "/history.js", "/topic.js", "/topics.js", "/drawings/timeline.js"):
+            page.wait_for_function(  # parts that nobody has opened yet are loaded after the first screen
+                "file => performance.getEntriesByName(location.origin + file).length > 0", arg=file
+            )
+        loaded: list[tuple[str, int]] = []
+        devtools = page.context.new_cdp_session(page)
+        devtools.on("Network.requestWillBeSent", lambda event: loaded.append((event["request"]["url"], 600)))
+        devtools.on("Network.loadingFinished", lambda event: loaded.append(("", event["encodedDataLength"])))
+        devtools.on(
+            "Network.dataReceived", lambda event: loaded.append(("", max(0, event["encodedDataLength"])))
+        )
+        devtools.send("Network.enable")
+        begun = time.monotonic()
+        page.wait_for_timeout(seconds * 1000)  # the silence itself
+        passed_s = time.monotonic() - begun
+        bytes_a_minute = sum(size for _, size in loaded) * 60 / passed_s
+        assert [url for url, _ in loaded if url and not url.endswith("/v1/console/pulse")] == []
+        assert any(url for url, _ in loaded), "the ages were read"
+        assert bytes_a_minute < 20_000
+        assert errors == []

@@ -1,0 +1,104 @@
+"""``mqbench costs`` on real servers, with short timers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from routekeeper.bench.costs.measured import written_end
+from routekeeper.bench.costs.units import UNITS, Costs, Row
+
+ROW = msgspec.json.Decoder(Row)
+
+
+#: A quick run takes half a minute; other work on the machine may make it ten times as much.
+RUN_S = 400.0
+
+
+def mqbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "routekeeper.bench", *words]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, error = process.communicate(timeout=RUN_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it ends its servers, which a kill would leave behind
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, error)
+
+
+def test_the_end_of_a_log_is_where_its_zeros_begin(tmp_path: Path) -> None:
+    path = tmp_path / "log.1"
+    path.write_bytes(b"abc\0def" + bytes(300_000))
+    assert written_end(path, 0) == 7
+    with path.open("r+b") as file:
+        file.seek(7)
+        file.write(b"x" * 100_000)
+    assert written_end(path, 7) == 100_007
+    assert written_end(path, 100_007) == 100_007
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(2 * RUN_S)
+def test_quick_costs_measure_each_unit_and_go_on_after_an_interrupt(tmp_path: Path) -> None:
+    done = mqbench("costs", "--quick", "--designs", "raft,zookeeper", "--out", str(tmp_path), folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "raft, zookeeper, three servers each; 2 of 2 lives, about" in done.stderr
+    path = Path(done.stdout.strip())
+    found = msgspec.json.decode(path.read_bytes(), type=Costs)
+    assert found.quick
+    assert list(found.designs) == ["raft", "zookeeper"]
+    for design, costs in found.designs.items():
+        assert costs.alone["cpu_s"] > 0, design
+        assert costs.alone["memory_bytes"] > 10e6, design
+        for unit in UNITS:
+            assert len(costs.slopes[unit]["cpu_s"].sizes) >= 4, (design, unit)
+        assert [each["cpu_s"].measured > 0 for each in costs.held_out] == [True, True], design
+    rows = path.with_name("rows.jsonl")
+    whole = rows.read_text().splitlines()
+    for row in map(ROW.decode, whole):
+        if row.series == "change":
+            # Each change is an entry that each of three servers writes and syncs.
+            assert row.changes > 0
+            assert row.disk_bytes is not None
+            assert row.syncs is not None
+            assert min(row.disk_bytes) > 0, row
+            assert min(row.syncs) > 0, row
+        elif row.series == "lookup":
+            assert sum(row.clients_bytes) > 100 * row.lookups > 0, row
+    kept = [line for line in whole if json.loads(line)["design"] != "raft"]
+    cut = [line for line in whole if json.loads(line)["design"] == "raft"][:3]
+    rows.write_text("\n".join([*kept, *cut]) + "\n" + whole[0][:20])
+    again = mqbench("costs", "--resume", str(path.parent), folder=tmp_path)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "1 of 2 lives" in again.stderr
+    lines = rows.read_text().splitlines()
+    assert lines[: len(kept)] == kept
+    assert len(lines) == len(whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(
+            ["--designs", "apache"], "apache: allowed are independent, raft, zookeeper", id="design"
+        ),
+        pytest.param(
+            ["--resume", "nowhere"], "--resume nowhere: no run of costs was begun there", id="folder"
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_bad_input_is_named(words: list[str], message: str, tmp_path: Path) -> None:
+    done = mqbench("costs", *words, folder=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

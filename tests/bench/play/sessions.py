@@ -1,0 +1,218 @@
+"""A playground that runs as a process of its own, asked over HTTP as its page asks it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import psutil
+
+from routekeeper.bench.play.model import (
+    Broker,
+    Client,
+    Design,
+    Done,
+    Link,
+    Order,
+    Server,
+    State,
+)
+from tests.waiting import wait_until
+
+READY: Final = "mqbench play ready http="
+#: A start of a design on a busy machine, s.
+STARTED_S: Final = 240.0
+
+T = TypeVar("T")
+
+
+class Session:
+    """A playground's process.
+
+    Attributes:
+        addr: ``host:port`` of its page.
+        said: Its stderr, once it has ended.
+    """
+
+    def __init__(self, *words: str, out: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.said = ""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "routekeeper.bench", "play", "--no-open", "--out", str(out), *words],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            # All that its processes write lies below the test's folder: so those that are left can be found.
+            env={**os.environ, "TMPDIR": str(out), **(environment or {})},
+        )
+        assert self.process.stdout is not None
+        self.first_line = self.process.stdout.readline().rstrip("\n")
+        self.addr = self.first_line.removeprefix(READY)
+
+    def errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; return the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        if not self.process.stdout.closed:
+            self.said = self.errors()
+            self.process.stdout.close()
+            self._errors.close()
+        return code
+
+    def children(self) -> list[psutil.Process]:
+        """Return all processes below it."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    # -- HTTP ---------------------------------------------------------------------------------------------
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.addr, timeout=60)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        finally:
+            connection.close()
+
+    def state(self) -> State:
+        status, body = self.ask("GET", "/v1/state")
+        assert status == 200
+        return msgspec.json.decode(body, type=State)
+
+    def post(self, path: str, body: object = None) -> tuple[int, bytes]:
+        return self.ask("POST", path, msgspec.json.encode(body), {"Content-Type": "application/json"})
+
+    def do(self, order: Order) -> Done:
+        status, body = self.post("/v1/actions", order)
+        assert status == 200, body
+        return msgspec.json.decode(body, type=Done)
+
+    @contextlib.contextmanager
+    def events(self, last: str | None = None) -> Iterator[Iterator[tuple[str, str, Any]]]:
+        """Open the stream; yield (event, id, data) of each event."""
+        connection = http.client.HTTPConnection(self.addr, timeout=60)
+        connection.request("GET", "/v1/events", headers={} if last is None else {"Last-Event-ID": last})
+        reply = connection.getresponse()
+        assert reply.status == 200
+
+        def each() -> Iterator[tuple[str, str, Any]]:
+            fields: dict[str, str] = {}
+            while line := reply.readline():
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name:
+                    fields[name] = value
+                elif fields:
+                    yield fields["event"], fields.get("id", ""), json.loads(fields["data"])
+                    fields = {}
+
+        try:
+            yield each()
+        finally:
+            connection.close()
+
+    # -- what is shown ------------------------------------------------------------------------------------
+
+    def design(self, name: str) -> Design:
+        return next(each for each in self.state().designs if each.name == name)
+
+    def await_started(self) -> State:
+        """Wait until every design is whole, by answers and readings that come from now on."""
+        since_ms = self.state().at_ms
+
+        def started() -> bool:
+            state = self.state()
+            for design in state.designs:
+                assert design.phase != "failed", design.reason
+            return all(is_whole(design, since_ms=since_ms) for design in state.designs)
+
+        wait_until(started, "every design is whole", within_s=STARTED_S, every_s=0.1)
+        return self.state()
+
+    def shows(
+        self, name: str, condition: Callable[[Design], T], what: str, *, within_s: float = STARTED_S
+    ) -> T:
+        """Wait until a design's picture shows something; return that."""
+        return wait_until(lambda: condition(self.design(name)), what, within_s=within_s, every_s=0.05)
+
+
+def is_whole(design: Design, *, since_ms: int = 0) -> bool:
+    """Return whether every process runs, every link is open, and every client is answered rightly.
+
+    Args:
+        since_ms: Answers and readings that are older prove nothing.
+    """
+    return (
+        design.phase == "running"
+        and all(each.life == "up" for each in design.brokers)
+        and all(
+            each.life == "up"
+            and each.answers
+            and each.serves
+            and len(each.brokers) == len(design.brokers)
+            and (each.read_ms or 0) >= since_ms
+            for each in design.servers
+        )
+        and all(
+            each.last is not None and each.last.verdict == "right" and each.last.sent_ms >= since_ms
+            for each in design.clients
+        )
+        and all(
+            (each.forward, each.back, each.forward_ms, each.back_ms) == ("open", "open", 0, 0)
+            for each in design.links
+        )
+    )
+
+
+def server(design: Design, name: str) -> Server:
+    return next(each for each in design.servers if each.name == name)
+
+
+def broker(design: Design, name: str) -> Broker:
+    return next(each for each in design.brokers if each.name == name)
+
+
+def client(design: Design, name: str) -> Client:
+    return next(each for each in design.clients if each.name == name)
+
+
+def link(design: Design, dialler: str, acceptor: str) -> Link:
+    return next(each for each in design.links if (each.dialler, each.acceptor) == (dialler, acceptor))
+
+
+@contextlib.contextmanager
+def session(*words: str, out: Path, environment: Mapping[str, str] | None = None) -> Iterator[Session]:
+    """Run a playground; end it, and everything that it started, in the end."""
+    made = Session(*words, out=out, environment=environment)
+    try:
+        yield made
+    finally:
+        children = made.children() if made.process.poll() is None else []
+        made.end()
+        _, left = psutil.wait_procs(children, timeout=10)
+        for each in left:
+            each.kill()
+
+
+def ended(pids: list[psutil.Process], within_s: float = 20.0) -> list[psutil.Process]:
+    """Return those of the processes that have not ended in time."""
+    deadline = time.monotonic() + within_s
+    return psutil.wait_procs(pids, timeout=max(0.0, deadline - time.monotonic()))[1]

@@ -1,0 +1,58 @@
+"""A session's record: windows of faults, and the instant at which each was taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from routekeeper.bench.events import Fault
+from routekeeper.bench.play.model import Order
+from routekeeper.bench.play.orders import directions
+from routekeeper.bench.play.stage import PlayedSession, plan_of
+from routekeeper.bench.runfolder import find_run_folders
+from routekeeper.bench.schedule import SessionPlan
+from tests.bench.lives import rows
+
+pytestmark = [pytest.mark.bench, pytest.mark.slow]
+
+
+def test_a_fault_is_taken_back_by_the_order_that_does_so_whatever_came_between(tmp_path: Path) -> None:
+    """No process is started: orders are only noted."""
+    plan = plan_of(60.0)
+    played = PlayedSession(
+        SessionPlan(
+            out=tmp_path / "work",
+            plan=plan,
+            series=plan.series[0],
+            arm="independent",
+            block=1,
+            order_in_block=0,
+            attempt=1,
+            profile="play",
+            seed=1,
+            command=("mqbench", "play"),
+        ),
+        lambda sample: None,
+    )
+    try:
+        played.cluster.build()
+        begin_ns = played.begin_now()
+        cut, kill = Order(do="cut", target="client-0"), Order(do="kill", target="broker-1")
+        played.strikes(cut, "client-0", directions(cut, "client-0", ""), "", begin_ns + 1)
+        played.strikes(kill, "broker-1", [], "broker", begin_ns + 2)
+        played.heals(Order(do="heal"), "", begin_ns + 3)
+        played.heals(Order(do="start", target="broker-1"), "broker-1", begin_ns + 4)
+        played.strikes(Order(do="pause", target="broker-2"), "broker-2", [], "broker", begin_ns + 5)
+        played.save(tmp_path / "saved")
+    finally:
+        played.end_all()
+    (run,) = find_run_folders([tmp_path / "saved"])
+    found = rows(run, Fault)
+    assert [(each.kind, each.healed_ns and each.healed_ns - begin_ns) for each in found] == [
+        ("cable", 3),
+        ("kill", 4),
+        ("freeze", None),
+    ]
+    assert [each.until_ns - begin_ns for each in found[:2]] == [2, 5]
+    assert found[2].until_ns > found[2].begin_ns

@@ -1,0 +1,28 @@
+"""A module of the playground's page that is not loaded: the page says so in one line."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.bench.play.sessions import Session
+from tests.bench.play_page.shown import shown
+from tests.browser import page_of
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+NOT_LOADED = "A part of this page was not loaded. Reload the page."
+
+
+@pytest.mark.parametrize("module", ["web/page.js", "web/lessons.js", "drawings/timeline.js"])
+def test_page_whose_modules_fail_says_so(module: str, opened: Browser, one: Session) -> None:
+    with page_of(opened) as (page, _):  # the browser prints that it got no module
+        page.set_default_timeout(8_000)
+        page.route(f"**/{module}", lambda route: route.abort())
+        page.goto(f"http://{one.addr}/")
+        page.locator("main").get_by_text(NOT_LOADED).wait_for()
+
+
+def test_whole_page_never_says_that_a_part_is_missing(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        assert page.page.get_by_text(NOT_LOADED).count() == 0

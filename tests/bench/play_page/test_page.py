@@ -1,0 +1,239 @@
+"""The playground's page: faults, the past, a program that went, a saved session, accessibility."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.bench.play.sessions import Session, server, session
+from tests.bench.play_page.shown import Shown, shown
+from tests.browser import WITHIN_MS, faults
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+LISTS_ALL = '[data-lists="broker-0 broker-1 broker-2"]'
+
+
+def repair(page: Shown) -> None:
+    """Repair everything by the page's own buttons, and wait until all is as before."""
+    page.press("repair", "heal")
+    for state in ("cut", "slow"):
+        expect(page.page.locator(f'[data-link][data-state="{state}"]')).to_have_count(0, timeout=WITHIN_MS)
+    if page.page.locator('.cl-node[data-state="down"]').count():
+        page.press("repair", "start")
+    for name in ("broker-0", "broker-1", "broker-2"):
+        page.sees(name, "up")
+    for name in ("nameserver-0", "nameserver-1", "nameserver-2"):
+        page.see(page.node(name, state="up") + LISTS_ALL)
+    for name in ("client-0", "client-1", "client-2", "client-3"):
+        page.see(page.node(name, state="right") + LISTS_ALL)
+
+
+def test_each_fault_button_hits_and_the_repair_mends(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        page.press("server", "kill", target="nameserver-1")
+        page.sees("nameserver-1", "down")
+        page.press("server", "pause", target="nameserver-2")
+        page.sees("nameserver-2", "paused")
+        page.press("broker", "kill", target="broker-0")
+        page.sees("broker-0", "down")
+        page.press("broker", "pause", target="broker-1")
+        page.sees("broker-1", "paused")
+        page.press("broker", "stop", target="broker-2")
+        page.sees("broker-2", "down")
+        repair(page)
+
+        before = server(one.design("independent"), "nameserver-0").pid
+        page.press("server", "restart-empty", target="nameserver-0")
+        one.shows(
+            "independent", lambda d: server(d, "nameserver-0").pid not in (None, before), "another process"
+        )
+        repair(page)
+
+        page.press("server", "part", target="nameserver-2")
+        page.there(page.link("broker-0", "nameserver-0", "cut"))
+        page.there(page.link("broker-1", "nameserver-2", "cut"))
+        repair(page)
+
+        page.press("cable", "cut", **{"from": "broker-1", "to": "nameserver-0"})
+        page.there(page.link("broker-1", "nameserver-0", "cut") + '[data-way="both"]')
+        page.page.check("#cable-oneway")
+        page.press("cable", "cut", **{"from": "nameserver-0", "to": "broker-2"})
+        page.there(page.link("broker-2", "nameserver-0", "cut") + '[data-way="back"]')
+        page.press("cable", "slow", **{"from": "client-3", "to": "", "delay": "200"})
+        page.there(page.link("client-3", "nameserver-0", "slow"))
+        repair(page)
+
+        page.page.fill("#topic", "Payments")
+        page.press("topic", "make-topic")
+        one.shows("independent", lambda d: "Payments" in d.topics, "the topic")
+
+
+def test_squares_of_a_client_are_the_route_of_the_topic_that_it_uses_now(
+    opened: Browser, one: Session
+) -> None:
+    with shown(opened, one) as page:
+        page.page.fill("#topic", "Alpha")  # it sorts before the topics that were made first
+        page.press("topic", "make-topic")
+        one.shows("independent", lambda d: d.topics[-1] == "Alpha", "the topic")
+        page.press("broker", "stop", target="broker-2")
+        page.see(page.node("client-1") + '[data-lists="broker-0 broker-1"]')
+        page.sees("broker-2", "down")  # it says that it goes before it ends
+        repair(page)
+
+
+def test_the_menu_of_a_process_hits_it_and_gives_the_focus_back(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        page.focus_by_tab(".cl-node")
+        for _ in range(4):
+            page.page.keyboard.press("ArrowRight")
+        assert page.page.evaluate("document.activeElement.dataset.id") == "nameserver-1"
+        page.page.keyboard.press("Enter")
+        page.see('#menu [data-do="pause"]')
+        page.page.keyboard.press("Escape")
+        expect(page.page.locator("#menu")).to_be_hidden()
+        assert page.page.evaluate("document.activeElement.dataset.id") == "nameserver-1"
+        page.page.keyboard.press("Enter")
+        page.page.keyboard.press("ArrowDown")
+        page.page.keyboard.press("Enter")
+        page.sees("nameserver-1", "paused")
+        repair(page)
+
+
+def test_a_server_that_dies_behind_the_pages_back_is_shown(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        page.sees("nameserver-2", "up")
+        pid = server(one.design("independent"), "nameserver-2").pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        page.sees("nameserver-2", "down")
+        repair(page)
+
+
+def test_the_past_is_shown_as_past_and_left_again(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        page.press("server", "kill", target="nameserver-0")
+        page.sees("nameserver-0", "down")
+        page.page.focus(".tl-slider")
+        # Seconds pass in the session while keys are pressed, so go back until the server runs.
+        for _ in range(60):
+            page.page.keyboard.press("ArrowLeft")
+            if page.page.locator(page.node("nameserver-0", state="up")).count():
+                break
+            page.page.wait_for_timeout(50)
+        page.sees("nameserver-0", "up")
+        assert "You see the past" in page.see("#past").inner_text()
+        assert page.page.locator('#faults button[data-of="server"]').first.is_disabled()
+        assert "ago" in (page.page.get_attribute(".tl-slider", "aria-valuetext") or "")
+        page.page.keyboard.press("End")
+        page.sees("nameserver-0", "down")
+        expect(page.page.locator("#past")).to_be_hidden()
+
+        page.page.click("#events summary")
+        page.see("#events li").click()
+        page.see("#past")
+        page.page.click("#past button")
+        expect(page.page.locator("#past")).to_be_hidden()
+        repair(page)
+
+
+def test_the_difference_counter_tells_what_clients_were_answered(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        page.press("broker", "pause", target="broker-1")
+        wrong = page.see('[data-design="independent"] .counts [data-verdict="wrong"]')
+        assert int(wrong.get_attribute("data-count") or 0) > 0
+        expect(page.page.locator("#difference")).to_contain_text("Since the fault")
+        expect(page.page.locator("#difference")).to_contain_text("wrong")
+        page.there('[data-lane="independent client-0"][data-state="wrong"]')
+        repair(page)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault(opened: Browser, one: Session, dark: bool) -> None:
+    with shown(opened, one, dark=dark) as page:
+        assert faults(page.page) == []
+        page.page.click('[data-lesson="leader-dies"]')
+        page.page.click("#events summary")
+        assert faults(page.page) == []
+        page.page.focus(page.node("client-1"))
+        page.page.keyboard.press("Enter")
+        page.see("#menu button")
+        assert faults(page.page) == []
+        page.page.keyboard.press("Escape")
+        page.page.focus(".tl-slider")
+        page.page.keyboard.press("Home")
+        page.see("#past")
+        assert faults(page.page) == []
+        page.page.click("#signs")
+        page.see("dialog[open]")
+        assert faults(page.page) == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280, 1920])
+def test_the_page_is_as_wide_as_its_window_and_axe_finds_no_serious_fault(
+    opened: Browser, one: Session, width: int, dark: bool
+) -> None:
+    with shown(opened, one, width=width, dark=dark) as page:
+        page.page.click('[data-lesson="silence"]')
+        assert page.page.evaluate("document.documentElement.scrollWidth") == width
+        assert faults(page.page) == []
+
+
+def test_a_saved_session_is_played_again_and_nothing_can_be_done_to_it(
+    opened: Browser, one: Session, tmp_path: Path
+) -> None:
+    with shown(opened, one) as page:
+        page.press("server", "pause", target="nameserver-1")
+        page.sees("nameserver-1", "paused")
+        repair(page)
+        page.page.click("#save")
+        folder = page.see("#notice code").inner_text()
+    with session("--replay", folder, out=tmp_path) as again, shown(opened, again) as page:
+        expect(page.page.locator("#live")).to_have_text("A saved session, played again")
+        assert page.page.locator('#faults button[data-of="server"]').first.is_disabled()
+        assert page.page.locator("#save").is_disabled()
+
+
+def test_a_page_whose_program_went_says_so_and_comes_back(opened: Browser, tmp_path: Path) -> None:
+    words = ("--divisor", "60", "--designs", "independent")
+    with session(*words, out=tmp_path) as first:
+        addr = first.addr
+        first.await_started()
+        with shown(opened, first) as page:
+            page.press("server", "kill", target="nameserver-1")
+            page.sees("nameserver-1", "down")
+            first.end()
+            page.see('#live[data-live="no"]')
+            with session(*words, "--listen", addr, out=tmp_path) as second:
+                assert second.addr == addr
+                second.await_started()
+                page.see('#live[data-live="yes"]')
+                page.sees("nameserver-1", "up")
+            page.see('#live[data-live="no"]')
+            # The browser reports each failed attempt to connect.
+            assert all("ERR_" in error for error in page.errors)
+            page.errors.clear()
+
+
+def test_style_and_script_that_stand_in_markup_do_nothing(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        seen = page.page.evaluate(
+            """() => {
+              const made = document.createElement("div");
+              made.innerHTML = '<p style="display: none">x</p><style>p { visibility: hidden }</style>'
+                + '<img src="/nowhere" onerror="document.title = 1">';
+              document.body.append(made);
+              const { display, visibility } = getComputedStyle(made.firstChild);
+              return new Promise((resolve) => {
+                const answer = () => resolve([display, visibility, document.title]);
+                made.lastChild.addEventListener("error", answer);
+              });
+            }"""
+        )
+        assert seen == ["block", "visible", "RouteKeeper playground"]
+        page.errors.clear()  # the browser reports each thing that it refused

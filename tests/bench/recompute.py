@@ -1,0 +1,436 @@
+"""Figures of a report's first screen, computed again from raw events.
+
+``python tests/bench/recompute.py RESULTS [values.csv]``
+
+One file of plain Python that imports nothing of the benchmark, so that a mistake of the report's is not made
+twice. RESULTS is a result folder, with ``runs/series=.../scenario=.../block=.../arm=.../``. With the report's
+``marts/values.csv`` each figure is compared with the report's, and the exit code is 1 if any differs.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+Row = dict[str, Any]
+Key = tuple[str, str, str, str, int]
+"""Scenario, case ("" without one), measure, arm, round."""
+
+SERIES = "equal"
+WAITED = 250_000_000
+NEVER = 2**62
+TOLERANCE = 0.01
+"""The report's medians come from buckets that are 0.8 % wide, everything else is exact."""
+
+
+class Run:
+    """One run folder; instants are as recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest: Row = json.loads((folder / "manifest.json").read_text())
+        self.begin, self.end = self.manifest["measure_begin_ns"], self.manifest["measure_end_ns"]
+        self.scenario, self.arm, self.block = (self.manifest[name] for name in ("scenario", "arm", "block"))
+        self.life = (self.block, self.arm, self.manifest["session"])
+        self.faults = sorted(self.rows("faults"), key=lambda row: int(row["n"]))
+
+    def rows(self, kind: str) -> list[Row]:
+        return [
+            json.loads(line)
+            for path in sorted(self.folder.glob(f"{kind}-*.jsonl"))
+            for line in path.read_bytes().splitlines()
+        ]
+
+    def fault_of(self, due: int) -> Row | None:
+        return next((each for each in self.faults if each["from_ns"] <= due < each["until_ns"]), None)
+
+
+class Life:
+    """All runs of one cluster's life, in order: what is true or shown in one holds on in the next."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self.runs = sorted(runs, key=lambda run: int(run.begin))
+        self.spans = list(_spans(row for run in self.runs for row in run.rows("views")))
+        self.holders: dict[str, set[int]] = defaultdict(set)
+        truth = [row for run in self.runs for row in run.rows("truth")]
+        self.ops = {id(run): run.rows("ops") for run in self.runs}
+        for ops in self.ops.values():
+            for op in ops:
+                if op.get("brokers") is not None:
+                    self.holders[op["topic"]] |= set(op["brokers"])
+        self.begun: dict[tuple[str, int], int] = {}
+        self.acked: dict[tuple[str, int], int] = {}
+        for row in truth:
+            if row["subject"] == "topic":
+                times = self.begun if row["what"] == "changing" else self.acked
+                key = row["topic"], row["version"]
+                times[key] = min(times.get(key, NEVER), row["t_ns"])
+        self.gaps = [*self._gaps_of_everybody(truth), *self._gaps_of_sides()]
+
+    def _gaps_of_everybody(self, truth: list[Row]) -> Iterator[tuple[int, str | None, int, int, int]]:
+        """Broker, side that misses it (None: all), gone since, being started since, back since."""
+        starts = [
+            (row["index"], row["t_ns"])
+            for run in self.runs
+            for row in run.rows("processes")
+            if row["role"] == "broker" and row.get("event") == "start"
+        ]
+        for gone, back in (("down", "up"), ("cut", "healed")):
+            facts: dict[int, list[tuple[int, str]]] = defaultdict(list)
+            for row in truth:
+                if row["subject"] == "broker" and row["what"] in (gone, back):
+                    facts[row["broker"]].append((row["t_ns"], row["what"]))
+            for broker, told in facts.items():
+                told.sort()
+                for place, (since, what) in enumerate(told):
+                    if what == gone:
+                        until = told[place + 1][0] if place + 1 < len(told) else NEVER
+                        within = [at for index, at in starts if index == broker and since < at < until]
+                        yield broker, None, since, min(within) if within and gone == "down" else until, until
+
+    def _gaps_of_sides(self) -> Iterator[tuple[int, str | None, int, int, int]]:
+        for run in self.runs:
+            sims = {100 + n: f"side-{'ab'[n % 2]}" for n in range(run.manifest["sim_brokers"])}
+            places = {n: f"broker-{n}" for n in range(run.manifest["brokers"])} | sims
+            for fault in run.faults:
+                apart = {frozenset(pair) for pair in fault.get("cut") or []}
+                back = [fault[name] for name in ("healed_ns", "end_ns") if fault.get(name) is not None]
+                for broker, place in places.items():
+                    for side in ("side-a", "side-b"):
+                        if place not in fault["targets"] and frozenset((side, place)) in apart:
+                            healed, done = (min(back), max(back)) if back else (NEVER, NEVER)
+                            yield broker, side, fault["begin_ns"], healed, done
+
+    def verdict(self, op: Row) -> tuple[str, int]:
+        """Return what an answer is worth, and for how long it had been superseded."""
+        sent, done = op["sent_ns"], op["done_ns"]
+        gaps = [gap for gap in self.gaps if gap[1] is None or gap[1] == op.get("client_side")]
+        if op["op"] not in ("lookup", "newcomer"):
+            return ("right" if op["outcome"] == "ok" else "failed"), 0
+        if op["outcome"] not in ("ok", "absent"):
+            return "failed", 0
+        listed = set(op.get("brokers") or [])
+        lacked = {
+            broker
+            for broker in self.holders[op["topic"]] - listed
+            if not any(of == broker and since <= done and back > sent for of, _, since, _, back in gaps)
+        }
+        came_back = {of for of, _, _, _, back in gaps if back <= sent}
+        if lacked - came_back:
+            return "missing", 0
+        if self.unreachable(op):
+            return "ghost", 0
+        if lacked:
+            return "returning", 0
+        topic, version = op["topic"], op.get("version")
+        if op["outcome"] == "ok" and version is not None and (topic, version + 1) in self.begun:
+            newer = [at for (of, number), at in self.acked.items() if of == topic and number > version]
+            if newer and sent >= min(newer):
+                return "stale", int(sent - min(newer))
+        return "right", 0
+
+    def unreachable(self, op: Row) -> bool:
+        """Return whether a route lists a broker that its client could not reach."""
+        return any(
+            of in (op.get("brokers") or [])
+            and (side is None or side == op.get("client_side"))
+            and since <= op["sent_ns"]
+            and started > op["done_ns"]
+            for of, side, since, started, _ in self.gaps
+        )
+
+
+def _spans(views: Iterable[Row]) -> Iterator[Row]:
+    """Turn transitions into spans; instants lie in the middle of what is known of them."""
+    by_view: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
+    for row in views:
+        by_view[row["observer"], row["index"], row["topic"]].append(row)
+    for (observer, index, topic), rows in by_view.items():
+        rows.sort(key=lambda row: int(row["seen_ns"]))
+        for row, after in zip(rows, [*rows[1:], None], strict=True):
+            if row["state"] == "end":
+                continue
+            is_open = after is None or after["state"] == "end"
+            seen = row["seen_ns"]
+            unseen_after = None if after is None else after.get("unseen_ns")
+            still = seen if after is None else unseen_after if unseen_after is not None else after["seen_ns"]
+            until = (
+                seen if after is None else after["seen_ns"] if is_open else (still + after["seen_ns"]) // 2
+            )
+            unseen = row.get("unseen_ns")
+            yield {
+                "observer": observer,
+                "index": index,
+                "topic": topic,
+                "state": row["state"],
+                "brokers": sorted(row.get("brokers") or []),
+                "version": row.get("version"),
+                "since": ((seen if unseen is None else unseen) + seen) // 2,
+                "seen": seen,
+                "until": until,
+                "still": still,
+                "open": is_open,
+            }
+
+
+def _recovered(asked: list[tuple[int, int, str, int]]) -> float:
+    """Return until when requests were disturbed, in s: (due, done since the fault, verdict, behind) each."""
+    disturbed = [
+        due
+        for due, done, verdict, behind in asked
+        if verdict in ("missing", "ghost", "failed") or done - due > WAITED or behind > WAITED
+    ]
+    if not disturbed:
+        return 0.0
+    again = [done for _, done, verdict, _ in asked if verdict == "right" and done >= max(disturbed)]
+    return max(min(again), 0) / 1e9 if again else math.inf
+
+
+def _in_fault(run: Run, ops: Iterable[Row], fault: Row) -> list[Row]:
+    return [
+        op
+        for op in ops
+        if run.begin <= op["due_ns"] < run.end
+        and run.fault_of(op["due_ns"]) is fault
+        and (op["due_ns"] >= fault["begin_ns"] or op["done_ns"] > fault["begin_ns"])
+    ]
+
+
+def _registrations(ops: Iterable[Row]) -> list[Row]:
+    """Make one operation of what a broker announced to all servers: it ends with the first success."""
+    groups: dict[tuple[int, int, int], list[Row]] = defaultdict(list)
+    for op in ops:
+        if op["op"] == "announce" and op.get("change") is not None:
+            groups[op["user"], op["due_ns"], op["change"]].append(op)
+    made = []
+    for told in groups.values():
+        accepted = [op["done_ns"] for op in told if op["outcome"] == "ok"]
+        done = min(accepted) if accepted else max(op["done_ns"] for op in told)
+        made.append({**told[0], "done_ns": done, "outcome": "ok" if accepted else "unknown"})
+    return made
+
+
+def _of_requests(life: Life, run: Run, fault: Row) -> Iterator[tuple[str, float]]:
+    every = life.ops[id(run)]
+    by_op: dict[str, list[Row]] = defaultdict(list)
+    for op in _in_fault(run, every, fault):
+        by_op[op["op"]].append(op)
+    by_op["registration"] = _in_fault(run, _registrations(every), fault)
+
+    def recovered(ops: list[Row]) -> float:
+        since = fault["begin_ns"]
+        return _recovered([(op["due_ns"] - since, op["done_ns"] - since, *life.verdict(op)) for op in ops])
+
+    parted = fault["kind"] == "partition" and fault["case"] != "broker-nameserver"
+    for kind, measure in (("lookup", "right_again"), ("registration", "announce_again")):
+        for side in ("side-a", "side-b") if parted else (None,):
+            mine = [each for each in by_op[kind] if side is None or each.get("client_side") == side]
+            if mine:
+                yield f"{measure}_{side.replace('-', '_')}_s" if side else f"{measure}_s", recovered(mine)
+    servers = {op.get("target") for op in by_op["newcomer"]}
+    if servers:
+        each = [[op for op in by_op["newcomer"] if op.get("target") == server] for server in servers]
+        yield "newcomer_right_s", max(map(recovered, each))
+    if by_op["lookup"]:
+        right = [op for op in by_op["lookup"] if life.verdict(op)[0] == "right"]
+        slowest = max((op["done_ns"] - op["due_ns"] for op in right), default=math.inf)
+        yield "slowest_lookup_s", slowest / 1e9
+        routes = [op for op in by_op["lookup"] if op["outcome"] in ("ok", "absent")]
+        yield "unreachable_lookups", sum(map(life.unreachable, routes))
+        yield "missing_lookups", sum(life.verdict(op)[0] == "missing" for op in routes)
+    for kind, measure in (("send", "failed_sends"), ("send_once", "failed_sends_once")):
+        if by_op[kind]:
+            yield measure, sum(each["outcome"] != "ok" for each in by_op[kind])
+
+
+def _left_out(life: Life, fault: Row, observer: str) -> float | None:
+    """Return until when the last observer listed a broker that the fault took away, s; None without any."""
+    gone = [int(name.rpartition("-")[2]) for name in fault["targets"] if name.startswith("broker-")]
+    back = fault.get("healed_ns") or fault["until_ns"]
+    times = [
+        math.inf
+        if span["open"] or span["until"] > fault["until_ns"]
+        else max(span["until"] - fault["begin_ns"], 0) / 1e9
+        for span in life.spans
+        if span["observer"] == observer
+        and set(gone) & set(span["brokers"])
+        and span["seen"] < back
+        and 2 * span["until"] - span["still"] > fault["begin_ns"]
+    ]
+    return max(times) if times else None
+
+
+def _disagreed(life: Life, fault: Row, differ: Callable[[Row, Row], bool]) -> float:
+    """Return for how long two nameservers certainly gave answers that differ, in s."""
+    by_topic: dict[str, list[Row]] = defaultdict(list)
+    for span in life.spans:
+        if span["observer"] == "nameserver" and span["state"] in ("routed", "absent"):
+            by_topic[span["topic"]].append(span)
+    pieces = []
+    for spans in by_topic.values():
+        for place, one in enumerate(spans):
+            for other in spans[place + 1 :]:
+                begin = max(one["seen"], other["seen"], fault["begin_ns"])
+                end = min(one["still"], other["still"], fault["until_ns"])
+                if one["index"] != other["index"] and begin < end and differ(one, other):
+                    pieces.append((begin, end))
+    total, known = 0, 0
+    for begin, end in sorted(pieces):
+        total += max(end - max(begin, known), 0)
+        known = max(known, end)
+    return total / 1e9
+
+
+def _lists_differ(one: Row, other: Row) -> bool:
+    return bool(one["brokers"] != other["brokers"])
+
+
+def _counts_differ(one: Row, other: Row) -> bool:
+    return None not in (one["version"], other["version"]) and one["version"] != other["version"]
+
+
+def _known_to_clients(life: Life, run: Run) -> list[float]:
+    """Return how long each change of a quiet time took until the last client knew it, ms."""
+    found = []
+    for (topic, version), begun in life.begun.items():
+        fault = run.fault_of(begun)
+        is_quiet = fault is None and run.scenario in ("quiet", "staleness", "idle-300")
+        is_before = fault is not None and begun < fault["begin_ns"]
+        if not run.begin <= begun < run.end or not (is_quiet or is_before):
+            continue
+        shown: dict[int, list[int]] = defaultdict(list)
+        for span in life.spans:
+            if span["observer"] == "client" and span["topic"] == topic and span["version"] is not None:
+                shown[span["index"]] += [span["since"]] if span["version"] >= version else []
+        if shown:
+            last = max(min(times, default=NEVER) for times in shown.values())
+            found.append(math.inf if last == NEVER else max(last - begun, 0) / 1e6)
+    return found
+
+
+def _costs(run: Run) -> Iterator[tuple[str, float]]:
+    used: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for row in run.rows("processes"):
+        if row["role"] == "nameserver" and run.begin <= row["t_ns"] <= run.end:
+            used[row["index"], row["pid"]].append(row)
+    if used:
+        times = [row["t_ns"] for rows in used.values() for row in rows]
+        cpu = [[row["cpu_ns"] for row in rows] for rows in used.values()]
+        if max(times) > min(times):
+            spent = sum(max(each) - min(each) for each in cpu)
+            yield "cpu_s_per_min", spent / 1e9 / ((max(times) - min(times)) / 60e9)
+        most: dict[int, int] = defaultdict(int)
+        for (index, _), rows in used.items():
+            most[index] = max(most[index], *(row["rss_bytes"] for row in rows))
+        yield "rss_mib", sum(most.values()) / 2**20
+    links: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in run.rows("links"):
+        if row["acceptor"].startswith("nameserver-") and run.begin <= row["t_ns"] <= run.end:
+            links[row["dialler"], row["acceptor"]].append(row)
+    rates = []
+    for rows in links.values():
+        times = [row["t_ns"] for row in rows]
+        both = [(row["forward_bytes"], row["back_bytes"]) for row in rows]
+        grown = sum(max(each) - min(each) for each in zip(*both, strict=True))
+        if max(times) > min(times):
+            rates.append(grown / 1024 / ((max(times) - min(times)) / 1e9))
+    if rates:
+        yield "network_kib_per_s", sum(rates)
+    disks: dict[int, list[Row]] = defaultdict(list)
+    for row in run.rows("disks"):
+        if row["role"] == "nameserver":
+            disks[row["index"]].append(row)
+    ends = [(rows[0], rows[-1]) for rows in (sorted(each, key=_instant) for each in disks.values())]
+    spans = [last["t_ns"] - first["t_ns"] for first, last in ends]
+    if spans and max(spans):
+        minutes = max(spans) / 60e9
+        for name, measure, size in (
+            ("written_bytes", "written_mib_per_min", 2**20),
+            ("syncs", "syncs_per_min", 1),
+        ):
+            yield measure, sum(last[name] - first[name] for first, last in ends) / size / minutes
+
+
+def _instant(row: Row) -> int:
+    return int(row["t_ns"])
+
+
+def figures(results: Path) -> dict[Key, float]:
+    """Return every figure that is computed here, round by round."""
+    runs = [Run(path.parent) for path in results.glob(f"runs/series={SERIES}/*/*/*/manifest.json")]
+    by_life: dict[object, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.manifest["void"] is None and run.manifest["ended_ns"] is not None:
+            by_life[run.life].append(run)
+    found: dict[Key, float] = {}
+    known: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for life in map(Life, by_life.values()):
+        for run in life.runs:
+            for case, measure, value in _of_run(life, run):
+                found[run.scenario, case, measure, run.arm, run.block] = value
+            if run.scenario not in ("staleness", "idle-300"):
+                known[run.arm, run.block] += _known_to_clients(life, run)
+    for (arm, block), times in known.items():
+        if len(times) >= 20:
+            middle = sorted(times)[math.ceil(len(times) / 2) - 1]
+            found["quiet", "", "visible_clients_ms_p50", arm, block] = middle
+    return found
+
+
+def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
+    if run.scenario in ("quiet", "rest", "idle-300"):
+        yield from (("", measure, value) for measure, value in _costs(run))
+    watched = any(span["observer"] == "nameserver" for span in life.spans)
+    for fault in run.faults:
+        case = fault["case"]
+        yield from ((case, measure, value) for measure, value in _of_requests(life, run, fault))
+        for observer in ("nameserver", "client"):
+            left = None if fault["kind"] == "partition" else _left_out(life, fault, observer)
+            if left is not None:
+                yield case, f"left_by_{observer}s_s", left
+        if watched:
+            yield case, "disagree_s", _disagreed(life, fault, _lists_differ)
+            yield case, "disagree_queues_s", _disagreed(life, fault, _counts_differ)
+
+
+def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
+    """Return how many figures the report has, too, and the rounds for which it says something else."""
+    compared: set[tuple[str, str, str]] = set()
+    told = []
+    with values.open(newline="") as file:
+        for row in csv.DictReader(file):
+            key = row["scenario"], row["case"], row["measure"], row["arm"], int(row["block"])
+            if row["series"] != SERIES or key not in found:
+                continue
+            compared.add(key[:3])
+            mine, said = found[key], float(row["value"])
+            if mine != said and not math.isclose(mine, said, rel_tol=TOLERANCE, abs_tol=1e-6):
+                told.append(f"{' '.join(map(str, key))}: the report says {said:g}, the events {mine:g}")
+    return len(compared), told
+
+
+def main(results: str, values: str | None = None) -> int:
+    """Print each figure's median for each design; compare them with a report's if there is one."""
+    found = figures(Path(results))
+    rounds: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for (scenario, case, measure, arm, _), value in found.items():
+        rounds[scenario, case, measure, arm].append(value)
+    for place, each in sorted(rounds.items()):
+        print(f"{' '.join(filter(None, place))}: {median(each):g} ({len(each)} rounds)")
+    if values is None:
+        return 0
+    compared, told = differences(found, Path(values))
+    print(f"{compared} figures compared, {len(told)} differ")
+    print("\n".join(told))
+    return 1 if told or not compared else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

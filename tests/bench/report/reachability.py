@@ -1,0 +1,62 @@
+"""Runs in which a partition decides which answer is right for whom, and nameservers differ in two ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from routekeeper.bench.links import between_groups
+from tests.bench.report.planted import PlantedRun
+
+ALONE: Final = ["nameserver-0", "broker-0", "side-a"]
+OTHERS: Final = ["nameserver-1", "nameserver-2", "broker-1", "broker-2", "side-b"]
+CUT: Final = [list(direction) for direction in between_groups([ALONE, OTHERS])]
+OF_SIDE_B: Final = "sim-101-changing"
+"""A topic of a simulated broker that sits with the clients of side b."""
+
+
+def tenths(begin: float, end: float) -> list[float]:
+    """Instants in the middle of the tenths of a second between two instants."""
+    return [begin + 0.05 + 0.1 * number for number in range(round((end - begin) * 10))]
+
+
+def parted(root: Path) -> None:
+    """Side a sits with nameserver 0 and broker 0, cut off from all others from 5 to 10 s.
+
+    Its answers list brokers 1 and 2, which it cannot reach, for 2 s, and a simulated one for 1 s; then no
+    more, which is right, until 0.5 s after the cut. Answers to side b list broker 0, which it cannot reach,
+    for 3 s; then for 1 s they lack broker 2, and one lacks the simulated broker, both in its reach.
+    Brokers of side a register again when the cut is over, those of side b after 0.7 s.
+    """
+    with PlantedRun(root, scenario="parted") as run:
+        run.fault(5.0, 15.0, case="1-2", healed=10.0, cut=CUT, targets=["nameserver-0"])
+        for due in tenths(0.0, 15.0):
+            side_a = [0] if 7 < due < 10.5 else [0, 1, 2]
+            side_b = [1] if 8 < due < 9 else [1, 2] if 9 < due < 10 else [0, 1, 2]
+            run.op("lookup", due, 0.001, brokers=side_a, client_side="side-a")
+            run.op("lookup", due, 0.001, brokers=side_b, client_side="side-b")
+            run.op("announce", due, 10 - due if 5 < due < 10 else 0.001, user=1, client_side="side-a")
+            run.op("announce", due, 5.7 - due if 5 < due < 5.7 else 0.001, user=2, client_side="side-b")
+        for due in (*tenths(4.0, 6.0), 6.05, 8.05):
+            told = {"brokers": [101]} if due < 6 else {"outcome": "absent", "brokers": None}
+            run.op("lookup", due, 0.001, topic=OF_SIDE_B, client_side="side-a", **told)
+        run.op("lookup", 6.5, 0.001, "absent", topic=OF_SIDE_B, client_side="side-b")
+
+
+def two_kinds_of_disagreement(root: Path) -> None:
+    """From 6 to 7.5 s one nameserver lists a broker less; from 6 to 9 s it has an older count of queues."""
+    with PlantedRun(root, scenario="two-kinds") as run:
+        run.fault(5.0, 15.0, case="1-2", healed=9.0, cut=CUT, targets=["nameserver-0"])
+        for index in range(2):
+            run.view(0.0, index=index)
+            run.view(0.0, index=index, topic="sim-100-changing", brokers=[100], version=1)
+        run.view(6.0, index=0, unseen=6.0, brokers=[0, 1])
+        run.view(7.5, index=0, unseen=7.5)
+        for index, at in ((1, 6.0), (0, 9.0)):
+            run.view(at, index=index, unseen=at, topic="sim-100-changing", brokers=[100], version=2)
+        for index in range(2):
+            for topic in ("t", "sim-100-changing"):
+                run.view(14.0, "end", index=index, topic=topic)
+
+
+PLANTS: Final = (parted, two_kinds_of_disagreement)

@@ -1,0 +1,109 @@
+"""Bytes and syncs of the servers' files: what they wrote is counted, and not what the kernel charges."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from routekeeper.bench.arms.servers import Nameservers, StartedServers, ZooKeepers, wait_until
+from routekeeper.bench.disk import Written, bytes_of_zookeeper, end_of_log, figures, sectors_written
+from routekeeper.bench.network import ProxyNetwork
+from routekeeper.bench.timers import Timers
+
+ENTRIES: Final = 20
+SIZE: Final = 500
+
+
+def log_of(*sizes: int) -> bytes:
+    """Return a transaction log of ZooKeeper's with entries of these sizes, and room made ahead."""
+    entries = b"".join(struct.pack(">qi", 7, size) + bytes(size) + b"B" for size in sizes)
+    return b"ZKLG" + bytes(12) + entries + bytes(4096)
+
+
+def test_log_ends_behind_its_last_entry_and_not_where_its_file_does(tmp_path: Path) -> None:
+    assert end_of_log(log_of()) == 16
+    assert end_of_log(log_of(100, 50)) == 16 + 113 + 63
+    assert end_of_log(log_of(100)[:100]) == 16, "an entry that is being written is none yet"
+    assert end_of_log(b"") == 0
+    (tmp_path / "version-2").mkdir()
+    (tmp_path / "version-2" / "log.1").write_bytes(log_of(100))
+    (tmp_path / "version-2" / "log.2").write_bytes(b"")
+    (tmp_path / "version-2" / "snapshot.0").write_bytes(bytes(30))
+    assert bytes_of_zookeeper(tmp_path) == 16 + 113 + 30
+
+
+def test_figures_are_read_from_both_kinds_of_servers() -> None:
+    said = ["zk_cnt_fsynctime\t12", "# TYPE x gauge", "x 3.5", 'y{code="1"} 4', "zk_version\t3.9.3, built"]
+    assert figures(said) == {"zk_cnt_fsynctime": 12.0, "x": 3.5, 'y{code="1"}': 4.0}
+
+
+def test_device_counts_sectors_or_says_that_nobody_does(tmp_path: Path) -> None:
+    before = sectors_written(tmp_path)
+    if before is None:
+        pytest.skip("the device of this folder counts nothing")
+    assert (sectors_written(tmp_path) or 0) >= before
+
+
+def a_cluster(folder: Path, arm: str) -> tuple[StartedServers, ProxyNetwork]:
+    timers = Timers(divisor=60.0, election_timeout_ms=500)
+    network = ProxyNetwork(folder, lambda sample: None)
+    if arm == "zookeeper":
+        return ZooKeepers("zookeeper", folder, timers, lambda sample: None, count=3, network=network), network
+    return Nameservers(
+        "raft", folder, timers, lambda sample: None, count=3, durability="fsync", network=network
+    ), network
+
+
+def write_entries(servers: StartedServers, arm: str) -> None:
+    """Have the servers store entries of a known size, one after the other."""
+    if arm == "zookeeper":
+        from routekeeper.bench.arms.zookeeper import connect
+
+        client = connect([servers.clients[0]], session_s=10)
+        client.start()
+        for number in range(ENTRIES):
+            client.create(f"/entry-{number}", bytes(SIZE))
+        client.stop()
+        client.close()
+        return
+    from routekeeper.client.blocking import Client
+    from routekeeper.client.config import ClientConfig
+
+    with Client(ClientConfig(nameservers=(servers.clients[0],))) as client:
+        for number in range(ENTRIES):
+            client.run(client.admin.kv_put("bench", f"key-{number}", "x" * SIZE))
+
+
+@pytest.mark.bench
+@pytest.mark.slow
+@pytest.mark.one_core
+@pytest.mark.parametrize("arm", ["raft", "zookeeper"])
+def test_t3_each_server_counts_what_it_wrote_and_its_syncs(tmp_path: Path, arm: str) -> None:
+    """The kernel charged 257 KiB for an entry of 500 bytes."""
+    servers, network = a_cluster(tmp_path, arm)
+    processes = [*network.carriers(), *servers.processes]
+    try:
+        for process in processes:
+            process.launch()
+        wait_until(servers.ready, "servers are not ready", servers.processes, 100)
+        before = [servers.written(index) for index in range(3)]
+        write_entries(servers, arm)
+        for index, was in enumerate(before):
+            assert was is not None
+            wait_until(partial(grew, servers, index, was), "entries are missing", [])
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def grew(servers: StartedServers, index: int, was: Written) -> bool:
+    """Return whether a server has written all entries, and hardly more than they."""
+    now = servers.written(index)
+    assert now is not None
+    size, syncs = now.written_bytes - was.written_bytes, now.syncs - was.syncs
+    assert size < 3 * ENTRIES * SIZE
+    return size >= ENTRIES * SIZE and 1 <= syncs <= 3 * ENTRIES

@@ -1,0 +1,56 @@
+"""A page in the machine's own Chromium, driven by playwright; axe-core judges how accessible it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from routekeeper.bench.report.picture import QUIET, browser
+
+#: Longest time in ms that a page gets to show something; long, because a busy machine is no failure.
+WITHIN_MS: Final = 60_000
+_SERIOUS: Final = ("serious", "critical")
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run a browser that asks nobody but those whom its pages name."""
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=browser(), args=[*QUIET], chromium_sandbox=False)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@contextlib.contextmanager
+def page_of(
+    opened: Browser, *, width: int = 1280, height: int = 900, dark: bool = False
+) -> Iterator[tuple[Page, list[str]]]:
+    """Return a page with nothing in it, and a list of the errors that it will print."""
+    context = opened.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", locale="en-GB"
+    )
+    context.set_default_timeout(WITHIN_MS)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        yield page, errors
+    finally:
+        context.close()
+
+
+def faults(page: Page) -> list[str]:
+    """Return the serious faults of accessibility that axe-core finds, each with the elements it is about."""
+    found: list[dict[str, Any]] = Axe().run(page).response["violations"]
+    return [
+        f"{fault['id']} ({fault['impact']}): {[node['target'] for node in fault['nodes']][:5]}"
+        for fault in found
+        if fault["impact"] in _SERIOUS
+    ]

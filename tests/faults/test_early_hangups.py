@@ -1,0 +1,139 @@
+"""SIGHUP while a server starts or ends: a supervisor that reloads right after a start kills nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.signals import IN_TERMINAL, inherited
+from tests.waiting import WITHIN_S, wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SERVERS: Final = {
+    "mqnamesrv": ("--listen", "127.0.0.1:0", "--http", "off", "--data", "data"),
+    "mqbroker": ("--listen", "127.0.0.1:0", "--store", "data", "--name", "broker-a"),
+}
+MODULES: Final = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}
+#: Runs a program that gets a SIGHUP at each module that it loads from its own first line on.
+AT_EACH_IMPORT: Final = """
+import os, runpy, signal, sys
+name = sys.argv[1]
+__import__(name)
+import routekeeper.remoting.interrupt
+
+def at_import(event, arguments):
+    if event == "import" and arguments[0].startswith("routekeeper."):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+sys.argv[:2] = [name]
+sys.addaudithook(at_import)
+runpy.run_module(name, run_name="__main__", alter_sys=True)
+"""
+SIGNALS_PER_S: Final = 500
+
+
+@contextlib.contextmanager
+def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a program that has no terminal; its log is the file ``log`` in the folder."""
+    with (
+        inherited(signal.SIGHUP, signal.SIG_DFL),
+        (folder / "log").open("w") as log,
+        subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ready(process: subprocess.Popen[str], folder: Path) -> str:
+    """Return the line with which a server says that it is ready."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert " ready listen=" in line, (process.wait(WITHIN_S), (folder / "log").read_text())
+    return line
+
+
+def program_that_survives(process: subprocess.Popen[str]) -> str:
+    """Return the name of the program that a process runs if it ignores or handles SIGHUP, else nothing."""
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    facts = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
+    heeded = int(facts["SigIgn"], 16) | int(facts["SigCgt"], 16)
+    return facts["Name"] if heeded & 1 << (signal.SIGHUP - 1) else ""
+
+
+@contextlib.contextmanager
+def hangups(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Send one SIGHUP after the other."""
+    stop = threading.Event()
+
+    def send() -> None:
+        while not stop.wait(1 / SIGNALS_PER_S) and process.poll() is None:
+            process.send_signal(signal.SIGHUP)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_hangup_at_any_moment_of_a_start_is_remembered_and_followed(name: str, tmp_path: Path) -> None:
+    command = (sys.executable, "-c", AT_EACH_IMPORT, MODULES[name], *SERVERS[name])
+    with started(tmp_path, *command) as process:
+        ready(process, tmp_path)
+        said = "reloaded changed=nothing refused=nothing"
+        wait_until(lambda: said in (tmp_path / "log").read_text(), "the reload that was asked for")
+        process.terminate()
+        assert process.wait(WITHIN_S) == 0
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_hangups_from_the_first_moment_to_the_end_kill_nothing(name: str, tmp_path: Path) -> None:
+    with started(tmp_path, "sh", str(ROOT / "bin" / name), *SERVERS[name]) as process:
+        first = wait_until(lambda: program_that_survives(process), "the script begins", every_s=0.0005)
+        assert first == "sh", "the script itself, before it looks for a Python"
+        with hangups(process):
+            ready(process, tmp_path)
+            process.terminate()
+            assert process.wait(WITHIN_S) == 0
+    assert "exiting at once" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_terminal_that_closes_ends_what_is_started_in_it(name: str, tmp_path: Path) -> None:
+    with started(tmp_path, *IN_TERMINAL, "sh", str(ROOT / "bin" / name), *SERVERS[name]) as process:
+        ready(process, tmp_path)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(WITHIN_S) == 128 + signal.SIGHUP
+
+
+def test_hangup_while_a_broker_ends_changes_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the goodbye waits for its answer
+        words = ("-n", f"127.0.0.1:{silent.getsockname()[1]}", *SERVERS["mqbroker"])
+        with started(tmp_path, sys.executable, "-m", MODULES["mqbroker"], *words) as process:
+            ready(process, tmp_path)
+            process.terminate()
+            wait_until(lambda: "stopping" in (tmp_path / "log").read_text(), "the end has begun")
+            time.sleep(1.1)  # the length is what is tested: sooner a signal counts as a repeat
+            assert process.poll() is None
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(WITHIN_S) == 0
+            assert "exiting at once" not in (tmp_path / "log").read_text()

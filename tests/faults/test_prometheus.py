@@ -1,0 +1,109 @@
+"""A real Prometheus scrapes a nameserver over HTTPS and a broker, and answers the queries of dashboards."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.test_tls_servers import server
+from tests.ports import free_ports
+from tests.tidy.test_metrics_reference import PROMETHEUS, queries
+from tests.tls import AUTHORITY, key, pem
+from tests.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.one_core,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not on this machine"),
+]
+
+
+def configuration(folder: Path, nameserver: str, broker: str) -> Path:
+    """Write our configuration for these servers: the nameserver over HTTPS, everything each second."""
+    text = (PROMETHEUS / "prometheus.yml").read_text()
+    text = re.sub(r"\b(10|5)s\b", "1s", text)
+    secured = f'scheme: https\n    tls_config: {{ca_file: "{AUTHORITY}"}}\n    static_configs:'
+    text = text.replace("static_configs:", secured, 1)
+    text = re.sub(r'\["namesrv-1.*\]', f'["{nameserver}"]', text)
+    text = re.sub(r'\["broker-1.*\]', f'["{broker}"]', text)
+    for rules in PROMETHEUS.glob("*alerts.yml"):
+        shutil.copy(rules, folder)
+    file = folder / "prometheus.yml"
+    file.write_text(text)
+    return file
+
+
+@contextmanager
+def running(folder: Path, file: Path) -> Iterator[str]:
+    """Run Prometheus; yield the address of its API."""
+    (port,) = free_ports(1)
+    command = ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    with (
+        (folder / "prometheus.log").open("w") as log,
+        subprocess.Popen(
+            [*command, f"--web.listen-address=127.0.0.1:{port}"], cwd=folder, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            yield f"http://127.0.0.1:{port}/api/v1"
+        finally:
+            process.kill()
+
+
+def ask(api: str, path: str, **parameters: str) -> Any:
+    """Return the data of an answer; None while there is none."""
+    try:
+        with urllib.request.urlopen(
+            f"{api}/{path}?{urllib.parse.urlencode(parameters)}", timeout=20
+        ) as answer:
+            return json.load(answer)["data"]
+    except OSError:
+        return None
+
+
+def test_prometheus_scrapes_over_https_and_answers_the_queries_of_dashboards_and_rules(
+    tmp_path: Path,
+) -> None:
+    for name in ("namesrv", "broker", "prometheus"):
+        (tmp_path / name).mkdir()
+    secured = ("--http-tls-cert", pem("member"), "--http-tls-key", key("member"))
+    with (
+        server("nameserver", tmp_path / "namesrv", *secured, http=True) as nameserver,
+        server("broker", tmp_path / "broker", "-n", nameserver.listen, http=True) as broker,
+        running(
+            tmp_path / "prometheus", configuration(tmp_path / "prometheus", nameserver.http, broker.http)
+        ) as api,
+    ):
+
+        def states() -> list[tuple[str, str]]:
+            targets = (ask(api, "targets") or {"activeTargets": ()})["activeTargets"]
+            return sorted((target["labels"]["job"], target["health"]) for target in targets)
+
+        wait_until(lambda: states() == [("mqbroker", "up"), ("mqnamesrv", "up")], "both are scraped")
+
+        def rules() -> list[Any]:
+            return [rule for group in ask(api, "rules")["groups"] for rule in group["rules"]]
+
+        wait_until(lambda: {rule["health"] for rule in rules()} == {"ok"}, "every rule was evaluated")
+        failed, with_data = [], 0
+        for where, query, _ in queries():
+            found = ask(api, "query", query=query.replace("$instance", ".*"))
+            if found is None:
+                failed.append(where)
+            else:
+                with_data += bool(found["result"])
+        assert failed == []
+        assert with_data > 15, "rates need two scrapes, and most alerts say nothing"
+        (kinds,) = (ask(api, "query", query="count(mqbroker_connections_by_kind)")["result"],)
+        assert kinds[0]["value"][1] == "4"

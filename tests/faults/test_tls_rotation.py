@@ -1,0 +1,129 @@
+"""A certificate that changes while a thousand requests a second and more are under way fails none of them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from tests.faults.test_tls_servers import SERVERS, Running, serial, server
+from tests.tls import Authority
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone]
+
+#: Requests in flight on a connection, connections, and those of them that are new for each batch of requests.
+DEPTH: Final = 16
+CONNECTIONS: Final = 8
+NEW: Final = 2
+#: Requests a second that are asked for, over all connections, and that must have been served.
+WANTED_PER_S: Final = 2_500
+LEAST_PER_S: Final = 1_000
+#: The load's requests, whose answers are short: the rate must not hang on the client.
+REQUESTS: Final = {
+    "nameserver": RemotingCommand.request(106),
+    "broker": RemotingCommand.request(30, {"topic": "TBW102", "queueId": "0"}),
+}
+COUNTERS: Final = {
+    "nameserver": 'mqnamesrv_requests_total{code="106"}',
+    "broker": 'mqbroker_requests_total{code="30"}',
+}
+
+
+def served(running: Running) -> float:
+    """Return how many of the load's requests a server has counted."""
+    with urllib.request.urlopen(f"http://{running.http}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    found = re.search(rf"^{re.escape(COUNTERS[running.kind])} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+class Load:
+    """Threads that keep several requests in flight, over connections that stay and over new ones.
+
+    Attributes:
+        answered: Requests that were answered with success.
+        connected: Handshakes that succeeded.
+        failed: The reason for which each thread ended that did not have to.
+    """
+
+    def __init__(self, running: Running, context: ssl.SSLContext) -> None:
+        self._running, self._context = running, context
+        self._frames = REQUESTS[running.kind].encode() * DEPTH
+        self._stop = threading.Event()
+        self.answered = 0
+        self.connected = 0
+        self.failed: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._ask, args=(number < NEW,)) for number in range(CONNECTIONS)
+        ]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, comes_anew: bool) -> None:
+        try:
+            while not self._stop.is_set():
+                with self._running.connect(self._context) as link:
+                    self.connected += 1
+                    while not self._stop.is_set():
+                        began = time.monotonic()
+                        self._batch(link)
+                        pause_s = began + CONNECTIONS * DEPTH / WANTED_PER_S - time.monotonic()
+                        time.sleep(max(pause_s, 0))  # the rate of the load, not a wait for something
+                        if comes_anew:
+                            break
+        except (OSError, AssertionError) as error:
+            self.failed.append(repr(error))
+
+    def _batch(self, link: socket.socket) -> None:
+        link.sendall(self._frames)
+        decoder, left = FrameDecoder(), DEPTH
+        while left:
+            data = link.recv(1 << 16)
+            if not data:
+                raise ConnectionError(f"closed with {left} requests unanswered")
+            for frame in decoder.feed(data):
+                assert decode_command(frame).code == 0
+                left -= 1
+        self.answered += DEPTH
+
+
+@SERVERS
+def test_certificate_changes_under_a_thousand_requests_a_second_and_fails_none(
+    kind: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    cert, its_key = authority.issue()
+    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    flags = ("--tls-mode", "enforcing", "--tls-cert", cert, "--tls-key", its_key)
+    rates = []
+    with server(kind, tmp_path, *flags, http=True) as running, Load(running, context) as load:
+        wait_until(lambda: load.answered > WANTED_PER_S, "a load")
+        for _ in range(2):
+            before, connected = serial(running, context), load.connected
+            count, began = served(running), time.monotonic()
+            authority.issue()
+            wait_until(lambda: serial(running, context) != before, "the new certificate", every_s=0.1)  # noqa: B023
+            answered = load.answered
+            wait_until(lambda: load.answered > answered + WANTED_PER_S, "the load goes on")  # noqa: B023
+            rates.append((served(running) - count) / (time.monotonic() - began))
+            assert load.connected > connected + 10, "new connections during the change"
+        assert load.failed == []
+    assert min(rates) >= LEAST_PER_S, f"requests a second: {rates}"

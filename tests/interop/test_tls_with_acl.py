@@ -1,0 +1,88 @@
+"""Apache's mqadmin and Java's clients where our servers demand certificates and signatures together."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from routekeeper import Client, NoNameserver, ResponseError, TlsConfig
+from tests.ports import free_addresses
+
+from .admin_session import AdminSession
+from .apache import RELEASES, START_S, Apache, wait_until
+from .ours import MODES, launch_broker, start_namesrv
+from .patient import patient
+from .test_acl import ACCOUNTS, ADMIN, CLIENT, KEYS, await_namesrv_http
+from .test_tls import TLS
+from .tls_files import AUTHORITY, MODE_FLAGS, TO_NAMESRV, java_client
+
+pytestmark = pytest.mark.interop
+
+COUNT = 20
+
+
+@pytest.mark.parametrize(("mode", "release"), list(zip(MODES, RELEASES, strict=True)))
+def test_java_with_certificate_and_keys_is_served_where_both_are_demanded(
+    apaches: dict[str, Apache], mode: str, release: str, tmp_path: Path
+) -> None:
+    apache, home = apaches[release], tmp_path / "home"
+    accounts, keys = tmp_path / "accounts.yml", home / "conf" / "tools.yml"
+    keys.parent.mkdir(parents=True)
+    accounts.write_text(ACCOUNTS)
+    keys.write_text(KEYS)
+    flags = ["--mode", mode, "--data", str(tmp_path / "data"), *MODE_FLAGS["enforcing"]]
+    flags += ["--acl", "all", "--acl-file", str(accounts)]
+    if mode == "raft":
+        (raft,) = free_addresses(1)
+        flags += ["--raft", raft, "--peers", raft]
+    settings = {
+        **TO_NAMESRV,
+        "tlsMode": "enforcing",
+        "tlsCert": TLS.cert_file,
+        "tlsKey": TLS.key_file,
+        "tlsCa": AUTHORITY,
+        "tlsClientAuth": "require",
+        "aclEnable": "true",
+        "aclFile": str(accounts),
+        "namesrvAclFile": str(keys),
+    }
+    with ExitStack() as stack:
+        namesrv = start_namesrv(flags, tmp_path / "namesrv", "127.0.0.1:0")
+        stack.callback(namesrv.kill)
+        await_namesrv_http(namesrv)
+        addrs = [namesrv.addr]
+        broker = launch_broker(addrs, tmp_path, name="guarded", settings=settings)
+        stack.callback(broker.kill)
+        stack.callback(apache.end_clients)
+        ours = stack.enter_context(Client(config=patient(addrs, tls=TLS), credentials=ADMIN))
+
+        def routed(topic: str) -> bool:
+            try:
+                return len(ours.route(topic).broker_datas) == 1
+            except ResponseError:
+                return False
+
+        wait_until(lambda: routed("TBW102"), "the broker's route", START_S)
+        addr = broker.text().split("listen=")[1].split()[0]
+        admin = AdminSession(*apache.command("AdminSession", [], home, properties=java_client()), home)
+        stack.callback(admin.close)
+        made = admin.run("updateTopic", "-b", addr, "-t", "Orders", namesrvs=addrs)
+        assert "success" in made.stdout, made
+        assert addr in admin.run("clusterList", namesrvs=addrs).stdout
+        wait_until(lambda: routed("Orders"), "the topic's route", START_S)
+
+        sent = apache.produce(addrs, "Orders", COUNT, properties=java_client(), **CLIENT)
+        assert sent["status SEND_OK"] == str(COUNT), sent
+        facts = apache.consume(addrs, "Orders", "readers", COUNT, properties=java_client(), **CLIENT)
+        assert facts["distinct"] == str(COUNT), facts
+        # neither a certificate nor a key is enough alone
+        sent = apache.produce(addrs, "Orders", 1, properties=java_client())
+        assert "No route info of this topic" in sent["error"], sent
+        wait_until(lambda: 'accessKey="" reason="No accessKey is configured"' in namesrv.log(), "the line")
+        keyed = stack.enter_context(
+            Client(config=patient(addrs, tls=TlsConfig(ca_file=AUTHORITY)), credentials=ADMIN)
+        )
+        with pytest.raises(NoNameserver, match="it refuses our certificate"):
+            keyed.route("Orders")

@@ -1,0 +1,486 @@
+"""The console's resources: all nameservers against all brokers, a topic everywhere, and the last events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routekeeper.nameserver.http.console import asking
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost
+from routekeeper.remoting.transport.aio import RemotingClient
+from routekeeper.remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.transport.server import RemotingServer
+from tests.nameserver.http.consoles import Server, registered, servers
+from tests.nameserver.http.test_server_http import Running, running
+from tests.ports import free_addresses
+from tests.waiting import WITHIN_S, until, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def cells(picture: dict[str, Any], broker: str) -> list[dict[str, Any]]:
+    """Return the cells of a broker."""
+    (row,) = [row for row in picture["rows"] if row["broker_name"] == broker]
+    return [{"state": "listed", **cell} for cell in row["cells"]]
+
+
+def states(picture: dict[str, Any]) -> list[str]:
+    return [each["state"] for each in picture["nameservers"]]
+
+
+# Two independent nameservers that name each other ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    folder = tmp_path_factory.mktemp("pair")
+    addresses = free_addresses(2)
+    one, other = (
+        Server(folder / str(number), "--console-peers", ",".join(addresses), http=http)
+        for number, http in enumerate(addresses)
+    )
+    with servers(one, other):
+        yield one, other
+
+
+@pytest.fixture
+def client() -> Iterator[BlockingClient]:
+    with BlockingClient() as client:
+        yield client
+
+
+def told(client: BlockingClient, server: Server, *requests: RemotingCommand) -> None:
+    for request in requests:
+        assert client.invoke(server.wire, request, timeout_s=WITHIN_S).code == 0
+
+
+def test_cells_that_differ_between_two_nameservers_say_by_what(
+    pair: tuple[Server, Server], client: BlockingClient
+) -> None:
+    one, other = pair
+    told(client, one, registered("same", "T"), registered("aged", "T", "U", counter=2))
+    told(client, one, registered("only-here", "T"), registered("renamed", "T", addr="10.0.0.7:1"))
+    told(client, other, registered("same", "T"), registered("aged", "T", counter=1))
+    told(client, other, registered("renamed-there", "T", addr="10.0.0.7:1", counter=1))
+
+    def differing() -> dict[str, Any]:
+        picture: dict[str, Any] = one.get("/v1/console/cluster")
+        return picture if states(picture) == ["this", "answered"] and picture["differing"] == 3 else {}
+
+    picture = wait_until(differing, "the drift")
+    assert picture["asked"] == "listed"
+    assert [each["same_table"] for each in picture["nameservers"]] == [True, False]
+    assert [cell["state"] for cell in cells(picture, "same")] == ["listed", "listed"]
+    assert [cell["state"] for cell in cells(picture, "only-here")] == ["listed", "missing"]
+    here, there = cells(picture, "aged")
+    assert here["state"] == "listed"
+    assert (there["state"], there["differs"]) == ("older", ["data version", "number of topics"])
+    assert there["broker"]["data_version"]["counter"] == 1
+    _, there = cells(picture, "renamed")
+    assert (there["state"], there["differs"]) == ("differs", ["broker name", "HA address"])
+    # The other one sees the same from its side.
+    seen = wait_until(lambda: (found := other.get("/v1/console/cluster"))["differing"] == 3 and found, "it")
+    assert [cell["state"] for cell in cells(seen, "only-here")] == ["missing", "listed"]
+
+    pulse = one.get("/v1/console/pulse")
+    assert pulse["tag"] == picture["tag"]
+    ages = [each["seen_s"] for each in pulse["nameservers"]]
+    assert all(0 <= age < WITHIN_S for age in ages[0])
+    assert ages[1].count(-1) == 1  # the one that is not listed there
+
+
+def test_topic_is_shown_from_every_nameserver_with_order_change_and_explanation(
+    pair: tuple[Server, Server], client: BlockingClient
+) -> None:
+    one, _other = pair
+    told(client, one, registered("orders", "Orders", queues=4))
+    told(
+        client,
+        one,
+        RemotingCommand.request(
+            100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "Orders", "value": "orders:4"}
+        ),
+    )
+
+    def both() -> dict[str, Any]:
+        found: dict[str, Any] = one.get("/v1/console/topics/Orders")
+        return found if [each["state"] for each in found["nameservers"]] == ["this", "answered"] else {}
+
+    found = wait_until(both, "both nameservers")
+    here, there = found["nameservers"]
+    assert found["differs"]
+    assert here["own"]["route"]["queueDatas"][0]["writeQueueNums"] == 4
+    assert here["own"]["order_configuration"] == "orders:4"
+    (change,) = here["own"]["changes"]
+    assert (change["by"], change["detail"]) == ("127.0.0.1", "PUT_KV_CONFIG applied")
+    assert abs(change["at_ms"] / 1000 - time.time()) < WITHIN_S
+    assert (there["own"]["listed"], there["own"]["route"], there["same"]) == (False, None, False)
+    assert there["own"]["summary"]
+    assert there["own"]["likely_causes"]
+
+
+def test_history_has_the_events_of_all_nameservers(
+    pair: tuple[Server, Server], client: BlockingClient
+) -> None:
+    one, other = pair
+    with BlockingClient() as broker:
+        told(broker, other, registered("leaves", "L"))
+    told(client, one, RemotingCommand.request(100, {"namespace": "N", "key": "k", "value": "secret"}))
+
+    def events() -> dict[tuple[str, str], dict[str, Any]]:
+        one.get("/v1/console/cluster")
+        found = one.get("/v1/console/history")["events"]
+        named = {(each["event"]["kind"], each["event"]["subject"]): each for each in found}
+        return named if ("left", "C/leaves.test:10911") in named and ("changed", "N/k") in named else {}
+
+    named = wait_until(events, "the events")
+    left = named["left", "C/leaves.test:10911"]
+    assert (left["nameserver"], left["event"]["detail"]) == (other.wire, "the broker's connection closed")
+    changed = named["changed", "N/k"]
+    assert (changed["nameserver"], changed["event"]["by"]) == (one.wire, "127.0.0.1")
+    assert "secret" not in str(named)
+
+
+@pytest.mark.one_core
+def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
+    pair: tuple[Server, Server], client: BlockingClient
+) -> None:
+    one, other = pair
+    told(client, one, registered("still", "Still"))
+    wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "an answer")
+    other.process.send_signal(signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        topic = one.get("/v1/console/topics/Still")
+        first_s = time.monotonic() - begun
+        assert topic["nameservers"][0]["own"]["listed"]
+        assert topic["nameservers"][1]["own"] is None
+        assert first_s < 2 * asking.ANSWER_S
+        picture = wait_until(
+            lambda: (
+                (found := one.get("/v1/console/cluster"))["nameservers"][1]["state"] == "silent" and found
+            ),
+            "silence",
+        )
+        assert picture["nameservers"][1]["reason"] == "no answer within 1 s"
+        assert {cell["state"] for cell in (cells(picture, "still")[1],)} == {"unknown"}
+        begun = time.monotonic()
+        one.get("/v1/console/cluster")
+        one.get("/v1/console/topics/Other")
+        assert time.monotonic() - begun < asking.ANSWER_S  # nobody waits for one that is known to be silent
+    finally:
+        other.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "its answer")
+
+
+# A raft group ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.one_core
+def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Path) -> None:
+    rafts, https, secret = free_addresses(3), free_addresses(3), tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("a secret of the members, thirty-two bytes and more")
+    members = [
+        Server(
+            tmp_path / str(number),
+            *("--mode", "raft", "--raft", raft, "--peers", ",".join(rafts), "--durability", "memory"),
+            *("--raft-secret-file", str(secret)),  # members that prove themselves tell their HTTP addresses
+            http=http,
+        )
+        for number, (raft, http) in enumerate(zip(rafts, https, strict=True))
+    ]
+    with servers(*members), BlockingClient() as client:
+        for member in members:
+            member.await_ready()
+        told(client, members[0], registered("b", "T"))
+
+        def whole() -> dict[str, Any]:
+            picture: dict[str, Any] = members[0].get("/v1/console/cluster")
+            same = all(each["same_table"] for each in picture["nameservers"])
+            return picture if states(picture) == ["this", "answered", "answered"] and same else {}
+
+        picture = wait_until(whole, "all members")
+        assert picture["asked"] == "members"
+        assert {each["name"] for each in picture["nameservers"]} == set(rafts)
+        assert sorted(each["role"] for each in picture["nameservers"]) == ["follower", "follower", "leader"]
+        assert not any(each["stops_group"] for each in picture["nameservers"])
+        kinds = {each["event"]["kind"] for each in members[0].get("/v1/console/history")["events"]}
+        assert {"leader", "joined"} <= kinds
+
+        members[2].process.kill()
+
+        def critical() -> set[str]:
+            found = members[0].get("/v1/console/cluster")["nameservers"]
+            return {each["name"] for each in found if each["stops_group"]}
+
+        wait_until(lambda: critical() == set(rafts[:2]), "two members that are a bare majority")
+
+        def lost() -> tuple[str, bool]:
+            found = members[0].get("/v1/console/cluster")["nameservers"]
+            return next((each["state"], each["linked"]) for each in found if each["name"] == rafts[2])
+
+        wait_until(lambda: lost() == ("silent", False), "the silence of the third")
+
+
+# Nameservers that brokers name --------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def broker_at(
+    ns: Running, settings: bytes, *, addr: str = "", name: str = "b"
+) -> AsyncIterator[list[int]]:
+    """Register a broker that answers request 26 with these settings; yield the codes of its requests."""
+    codes: list[int] = []
+
+    def answer(_connection: object, command: RemotingCommand) -> RemotingCommand:
+        codes.append(command.code)
+        return command.reply(0, body=settings)
+
+    async with asyncio.TaskGroup() as group, RemotingClient() as client:
+        server = RemotingServer(handlers=dict.fromkeys((26, 105, 106), answer), group=group)
+        bound = await server.start("127.0.0.1", 0)
+        request = registered(name, "T", addr=addr or bound)
+        assert (await client.invoke(ns.wire, request)).code == 0
+        yield codes
+        await server.close(drain_s=0.0)
+
+
+async def rounds(ns: Running, count: int) -> None:
+    """Have a page open until so many more rounds have ended."""
+    peers = ns.web_server.console.peers
+    wanted = peers.rounds + count
+    with peers.watched():
+        await until(lambda: peers.rounds >= wanted)
+
+
+def test_nameservers_that_a_broker_names_are_asked_over_the_wire(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "a") as ns, running(tmp_path / "b") as other:
+            ns.live.bound(listen=ns.wire, http=ns.http)
+            itself = f"{ns.wire};localhost:{ns.wire.rpartition(':')[2]}"
+            settings = f"brokerName=b\nnamesrvAddr={itself};{other.wire}\n".encode()
+            async with broker_at(ns, settings) as codes:
+                await other.register("elsewhere", "Elsewhere", "T")
+                await rounds(ns, 2)
+                _, picture = await ns.get("/v1/console/cluster")
+                assert picture["asked"] == "brokers"
+                _here, there = picture["nameservers"]
+                assert (there["name"], there["source"], there["state"]) == (other.wire, "broker", "answered")
+                assert (there["knows"], there["named_by"]) == ("listing", 1)
+                assert [cell["state"] for cell in cells(picture, "b")] == ["listed", "missing"]
+                assert [cell["state"] for cell in cells(picture, "elsewhere")] == ["missing", "listed"]
+                _, topic = await ns.get("/v1/console/topics/Elsewhere")
+                assert [each["own"]["listed"] for each in topic["nameservers"]] == [False, True]
+                assert set(codes) == {26}  # this nameserver never renews a lease, or asks a broker for more
+
+    asyncio.run(main())
+
+
+EVIL = {
+    "a network's own address": "169.254.169.254:80",
+    "a multicast group": "224.0.0.1:9876",
+    "everybody": "255.255.255.255:9876",
+    "no machine": "0.0.0.0:9876;[::]:9876",
+    "no port": "127.0.0.1:0;127.0.0.1",
+    "a mapped network's own address": "[::ffff:169.254.169.254]:80",
+    "no address": "http://127.0.0.1/?;\\u0000;'; DROP TABLE;" + "x" * 70_000,
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("named", EVIL.values(), ids=EVIL)
+def test_addresses_that_no_machine_has_are_not_asked(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    invoke = RemotingClient.invoke
+
+    async def watched(self: RemotingClient, addr: str, *arguments: Any, **more: Any) -> RemotingCommand:
+        asked.append(addr)
+        if not addr.startswith("127.0.0.1:"):  # also without the guard nothing leaves this machine
+            raise ConnectionLost("not dialled", sent=False)
+        return await invoke(self, addr, *arguments, **more)
+
+    async def main() -> None:
+        async with running(tmp_path) as ns, broker_at(ns, f"namesrvAddr={named}".encode()) as codes:
+            monkeypatch.setattr(RemotingClient, "invoke", watched)
+            (broker,) = [record.broker.broker_addr for record in ns.mode._table.view.records()]
+            await rounds(ns, 2)
+            assert codes == [26]
+            assert set(asked) == {broker}
+            _, picture = await ns.get("/v1/console/cluster")
+            assert all(each["state"] in ("this", "refused", "silent") for each in picture["nameservers"])
+
+    asyncio.run(main())
+
+
+def test_broker_that_registers_from_elsewhere_is_not_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path) as ns,
+            broker_at(ns, b"namesrvAddr=127.0.0.1:1", addr="10.0.0.9:1") as codes,
+        ):
+            await rounds(ns, 2)
+            assert codes == []
+            assert ns.web_server.console.peers.questions == 0
+            _, picture = await ns.get("/v1/console/cluster")
+            assert "--console-peers" in picture["note"]
+
+    asyncio.run(main())
+
+
+def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) -> None:
+    """One broker names a thousand ports at which nobody answers."""
+    ports = ";".join(f"127.0.0.1:{port}" for port in range(1, 1001))
+
+    async def main() -> None:
+        async with running(tmp_path) as ns, broker_at(ns, f"namesrvAddr={ports}".encode()):
+            peers = ns.web_server.console.peers
+            await rounds(ns, 6)
+            assert len(peers.told) == 8
+            # One question to the broker, then five rounds: the pause doubles, so eight are due in some.
+            assert peers.questions <= 1 + 4 * 8
+
+    asyncio.run(main())
+
+
+def test_off_asks_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path, console_peers="off") as ns,
+            broker_at(ns, b"namesrvAddr=127.0.0.1:1") as codes,
+        ):
+            with ns.web_server.console.watched():
+                _, picture = await ns.get("/v1/console/cluster")
+                await ns.get("/v1/console/topics/T")
+            assert (picture["asked"], states(picture)) == ("off", ["this"])
+            assert codes == []
+
+    asyncio.run(main())
+
+
+# The pace ---------------------------------------------------------------------------------------------
+
+
+def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "OPEN_S", 0.5)
+
+    async def main() -> None:
+        async with (
+            running(tmp_path / "a") as ns,
+            running(tmp_path / "b") as other,
+            broker_at(ns, f"namesrvAddr={other.wire}".encode()),
+        ):
+            peers = ns.web_server.console.peers
+            await asyncio.sleep(0.3)  # the absence itself
+            assert peers.questions == 0
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            while peers.rounds < 3:
+                await asyncio.gather(*(ns.get("/v1/console/cluster") for _ in range(5)))
+                await ns.get(f"/v1/console/topics/T{peers.rounds}")
+            passed_s = loop.time() - begun
+            assert passed_s >= 2 * asking.EVERY_S * 0.95
+            # The broker once, and in three rounds the other one and a topic or two.
+            assert peers.questions <= 1 + 3 + 2 * 3 + 2
+            await until(lambda: peers._task is None)
+            before = peers.questions
+            await asyncio.sleep(asking.EVERY_S * 1.2)  # the absence itself
+            assert peers.questions == before
+
+    asyncio.run(main())
+
+
+def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path / "a") as ns,
+            running(tmp_path / "b") as other,
+            broker_at(ns, f"namesrvAddr={other.wire}".encode()),
+        ):
+            await rounds(ns, 2)
+            answers = await asyncio.gather(*(ns.get(f"/v1/console/topics/T{n}") for n in range(50)))
+            reached = [body["nameservers"][1]["state"] for _, body in answers]
+            assert reached.count("answered") == asking.TOPICS_PER_ROUND
+            assert reached.count("unknown") == 50 - asking.TOPICS_PER_ROUND
+
+    asyncio.run(main())
+
+
+def test_watchers_of_the_console_are_told_when_a_peer_differs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path / "a") as ns,
+            running(tmp_path / "b") as other,
+            broker_at(ns, f"namesrvAddr={other.wire}".encode()),
+        ):
+            url = f"http://{ns.http}/v1/watch?kinds=console&state=none"
+            async with ns.web.get(url) as stream:
+                await until(lambda: ns.web_server.console.tag)
+                tag = ns.web_server.console.tag
+                await other.register("new", "New")
+                async with asyncio.timeout(WITHIN_S):
+                    while True:
+                        line = (await stream.content.readline()).decode()
+                        if line.startswith('data: {"tag"') and f'"{tag}"' not in line and '""' not in line:
+                            break
+            _, picture = await ns.get("/v1/console/cluster")
+            assert [cell["state"] for cell in cells(picture, "new")] == ["missing", "listed"]
+
+    asyncio.run(main())
+
+
+# Search -----------------------------------------------------------------------------------------------
+
+
+def test_topics_are_found_by_a_part_of_their_names_page_by_page(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            names = [f"app-{n:03}-{'ORDERS' if n % 3 == 0 else 'bills'}" for n in range(30)]
+            await ns.register("b", *names)
+            await ns.register("c", "far-orders", cluster="D")
+            found: list[str] = []
+            cursor = ""
+            while True:
+                _, body = await ns.get(f"/v1/topics?contains=Orders&limit=4{cursor}")
+                found += body["topics"]
+                if "next_cursor" not in body:
+                    break
+                cursor = f"&cursor={body['next_cursor']}"
+            assert found == [*(name for name in names if "ORDERS" in name), "far-orders"]
+            assert (await ns.get("/v1/topics?contains=orders&cluster=D"))[1]["topics"] == ["far-orders"]
+            assert (await ns.get("/v1/topics?contains=orders&prefix=far"))[1]["topics"] == ["far-orders"]
+            assert (await ns.get("/v1/topics?contains=none"))[1]["topics"] == []
+            (broker,) = (await ns.get("/v1/brokers?contains=C&cluster=D"))[1]["brokers"]
+            assert broker["broker_name"] == "c"
+
+    asyncio.run(main())
+
+
+def test_settings_that_name_no_nameserver_are_refused() -> None:
+    from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings, validate
+
+    for value, words in (
+        ("a:9880;b:9880", "more than one address"),
+        ("a", "is not HOST:PORT"),
+        ("a:0", "needs a port"),
+        ("http://a:9880", "has a scheme"),
+        (" , ", "names 0 nameservers"),
+        (",".join(f"a:{port}" for port in range(1, 20)), "names 19 nameservers"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            validate(replace(NamesrvSettings(), console_peers=value))
+    for value in ("brokers", "off", "a:9880", "a:9880, [fd00::1]:9880"):
+        validate(replace(NamesrvSettings(), console_peers=value))

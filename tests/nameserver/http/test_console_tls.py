@@ -1,0 +1,85 @@
+"""The console's questions to peers by TLS: a private authority, and wrong certificates."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nameserver.http.consoles import Server, servers
+from tests.ports import free_addresses
+from tests.tls import client_context, key, pem
+from tests.waiting import WITHIN_S, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def flags(certificate: str, *, authority: bool = True) -> tuple[str, ...]:
+    found = ("--http-tls-cert", pem(certificate), "--http-tls-key", key(certificate))
+    return (*found, "--http-tls-ca", pem("authority")) if authority else found
+
+
+def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any]]:
+    """Return what the console shows of each nameserver but this one, by address."""
+    url = f"https://{server.http}/v1/console/cluster"
+    with urllib.request.urlopen(url, timeout=WITHIN_S, context=client_context(certificate)) as answer:
+        found = json.load(answer)["nameservers"]
+    return {each["asked_at"]: each for each in found if each["state"] != "this"}
+
+
+def test_peers_are_asked_by_tls_and_those_with_a_wrong_certificate_are_shown_as_such(tmp_path: Path) -> None:
+    here, good, stranger, expired, plain = addresses = free_addresses(5)
+    kinds = {here: flags("member"), good: flags("member"), stranger: flags("stranger")}
+    kinds |= {expired: flags("expired"), plain: ()}
+    peers = ("--console-peers", ",".join(addresses))
+    found = [
+        Server(tmp_path / str(number), *kinds[http], *peers, http=http)
+        for number, http in enumerate(addresses)
+    ]
+    with servers(*found):
+
+        def all_asked() -> dict[str, dict[str, Any]]:
+            shown = peers_of(found[0], "member")
+            states = {each["state"] for each in shown.values()}
+            return shown if len(shown) == 4 and not {"asking", "unknown"} & states else {}
+
+        shown = wait_until(all_asked, "an outcome of each question")
+        assert {addr: each["state"] for addr, each in shown.items()} == {
+            good: "answered",
+            stranger: "silent",
+            expired: "silent",
+            plain: "silent",
+        }
+        assert shown[stranger]["reason"].startswith("its certificate is refused: ")
+        assert shown[expired]["reason"] == "its certificate is refused: certificate has expired"
+        assert shown[plain]["reason"].startswith("TLS failed: ")
+        assert shown[good]["topics"] == 0  # its own part was read
+
+
+def test_certificate_of_a_private_authority_is_refused_where_that_authority_is_not_named(
+    tmp_path: Path,
+) -> None:
+    addresses = free_addresses(2)
+    found = [
+        Server(
+            tmp_path / str(number),
+            *flags("member", authority=False),
+            *("--console-peers", ",".join(addresses)),
+            http=http,
+        )
+        for number, http in enumerate(addresses)
+    ]
+    with servers(*found):
+
+        def asked() -> dict[str, Any]:
+            for peer in peers_of(found[0], None).values():
+                if peer["state"] not in ("asking", "unknown"):
+                    return peer
+            return {}
+
+        peer = wait_until(asked, "an outcome of the question")
+        assert peer["state"] == "silent"
+        assert peer["reason"].startswith("its certificate is refused: ")

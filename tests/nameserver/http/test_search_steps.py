@@ -1,0 +1,65 @@
+"""A search in the names of 100,000 topics: in steps, each of them short."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from routekeeper.nameserver.http import lists
+from routekeeper.nameserver.http.lists import Wanted
+from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.remoting.steps import STEP
+from tests.nameserver.http.test_server_http import running
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOPICS = 100_000
+BROKERS = 10
+
+
+@pytest.mark.parametrize("part", ["nowhere", "-99999"], ids=["no name has it", "only the last name has it"])
+def test_search_for_a_part_of_a_name_goes_through_a_large_table_in_steps(part: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            names = [f"orders-{number:05d}" for number in range(TOPICS)]
+            share = TOPICS // BROKERS
+            for number in range(BROKERS):
+                topics = names[number * share : (number + 1) * share]
+                assert (await ns.register(f"b{number}", *topics)).code == 0
+            _, whole = await ns.get("/v1/topics?contains=orders-&limit=1")
+            assert whole["topics"] == names[:1]
+            page = lists.topics_page(
+                ns.mode.view(Freshness.STALE), ns.web_server.reads.order, Wanted(contains=part, limit=100)
+            )
+            steps, longest_s = 0, 0.0
+            while True:
+                begun = time.thread_time()
+                try:
+                    next(page)
+                except StopIteration as ended:
+                    found = ended.value
+                    break
+                finally:
+                    longest_s = max(longest_s, time.thread_time() - begun)
+                steps += 1
+            assert b"".join(found.things.inner).decode() == "".join(
+                f'"{name}"' for name in names if part in name
+            )
+            assert steps >= TOPICS / STEP
+            assert longest_s < 0.01, "no step keeps the loop for longer, in CPU time"
+
+            # Over HTTP other requests are answered while searches are under way.
+            searches = [
+                asyncio.create_task(ns.get(f"/v1/topics?contains={part}{number}")) for number in range(20)
+            ]
+            others = 0
+            while not all(search.done() for search in searches):
+                assert (await ns.get("/healthz")) is not None
+                others += 1
+            assert others > 1
+            assert [(await search)[0] for search in searches] == [200] * len(searches)
+
+    asyncio.run(main())

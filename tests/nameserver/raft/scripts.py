@@ -1,0 +1,264 @@
+"""Scripts of events of a raft group, with the expected output beside them: ``testdata/*.txt``.
+
+A block is a list of events; the lines below ``----`` are their output. In the group of a script ``a`` leads
+in term 1 from the start. Numbers may name a figure of the member: ``last-1``, ``term+1``. Where the
+environment has ``ROUTEKEEPER_REWRITE``, a script gets the output of its events now: read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, Final
+
+from routekeeper.nameserver.raft.consensus import messages
+from routekeeper.nameserver.raft.consensus.log import REGULAR
+from routekeeper.nameserver.raft.types import ChangeRefused, NotLeader, Role
+
+FOLDER: Final = Path(__file__).with_name("testdata")
+STATES: Final = {getattr(messages, name): name.lower() for name in ("ALIVE", "MATCH", "RESET")}
+_ANSWER: Final = {"seq": "1000000", "learner": "", "clock": "", "echo": "now"}
+KINDS: Final[dict[str, tuple[type, dict[str, str]]]] = {
+    "append": (
+        messages.Append,
+        {
+            "seq": "1000000",
+            "commit": "",
+            "prev_index": "last",
+            "prev_term": "at",
+            "entries": "",
+            "last": "end",
+        }
+        | {"beat": "1", "clock": "", "echo": "none", "age": "none"},
+    ),
+    "reply": (messages.AppendReply, {"state": "match", "index": "last", **_ANSWER}),
+    "stale": (messages.Stale, {}),
+    "pre-vote": (messages.PreVote, {"last_index": "1000000", "last_term": "term"}),
+    "request-vote": (
+        messages.RequestVote,
+        {"last_index": "1000000", "last_term": "term", "transfer": ""},
+    ),
+    "vote": (messages.VoteReply, {}),
+    "snapshot": (
+        messages.SnapshotPart,
+        {"seq": "1", "index": "last", "index_term": "term", "size": "1000", "offset": "", "data": "x"}
+        | {"last": "last+60", "clock": "", "echo": "none"},
+    ),
+}
+"""Messages that a script can make: a field that it leaves out has this value, the term is the member's."""
+
+
+def play(make: Callable[..., Any], name: str) -> None:
+    """Play the script of this name; fail if its events have another output.
+
+    Raises:
+        AssertionError: The two texts, line by line.
+    """
+    file = FOLDER / f"{name}.txt"
+    written, group, played = file.read_text(), Group(make), []
+    for block in written.strip().split("\n\n"):
+        events = [] if block.startswith("#") else block.partition("----")[0].splitlines()
+        output = [line for event in events for line in group.play(event)]
+        played.append("\n".join([*events, "----", *output]) if output else "\n".join(events) or block)
+    now = "\n\n".join(played) + "\n"
+    if os.environ.get("ROUTEKEEPER_REWRITE"):
+        file.write_text(now)
+    difference = unified_diff(written.splitlines(), now.splitlines(), "as written", "as played", lineterm="")
+    assert now == written, "\n".join(difference)
+
+
+class Group:
+    """The members of one script; a method for each event."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+        self._w: Any = None
+
+    def play(self, event: str) -> Iterator[str]:
+        """Cause an event; yield its output."""
+        name, *words = event.split()
+        named = dict(word.split("=") for word in words if "=" in word)
+        output = getattr(self, name)(*(word for word in words if "=" not in word), **named)
+        yield from output or ()
+
+    def group(self, *, of: str = "3", compact: str = str(1 << 30), durability: str = "journal") -> None:
+        """Start members with the names a, b, c and so on."""
+        settings = {"members": int(of), "compact_bytes": int(compact), "volatile": durability == "memory"}
+        made = (self._make(seed, **settings) for seed in range(1, 100))
+        self._w = next(w for w in made if (w.leader.name, w.leader.engine.term) == ("a:1", 1))
+
+    # -- the group's life
+
+    def submit(self, times: str = "1", *, at: str = "", size: str = "8") -> Iterator[str]:
+        for _ in range(int(times)):
+            if self._w.submit(at or None, size=int(size)) is None:
+                yield "not appended"
+
+    def propose(self, name: str, term: str) -> Iterator[str]:
+        """Append a proposal that was made in this term."""
+        engine = self._w.engine(name)
+        if engine.append(b"proposal", term=self._number(engine, term)) is None:
+            yield "not appended"
+
+    def run(self, seconds: str) -> None:
+        self._w.run(float(seconds))
+
+    def settle(self) -> None:
+        """Wait until all have applied all."""
+        self._w.settle()
+
+    def isolate(self, name: str) -> None:
+        self._w.isolate(name)
+
+    def block(self, *, of: str, to: str) -> None:
+        self._w.block((of, to))
+
+    def heal(self) -> None:
+        self._w.heal()
+
+    def pause(self, name: str, seconds: str) -> None:
+        self._w[name].paused_until = self._w.now + float(seconds)
+
+    def crash(self, name: str, *wipe: str) -> None:
+        self._w.crash(self._w[name], wipe=bool(wipe))
+
+    def start(self, name: str) -> None:
+        self._w.start(name)
+
+    def disk(self, name: str, state: str) -> None:
+        """Have the disk of a member hang, or work again."""
+        if state == "hangs":
+            self._w[name].write_delay = float("inf")
+        else:
+            self._w[name].resume_disk()
+
+    def link(self, name: str, peer: str) -> None:
+        """Have a link begin, on one side; one that is there ends."""
+        engine = self._w.engine(name)
+        engine.link_down(f"{peer}:1")
+        engine.link_up(f"{peer}:1")
+
+    def greet(self, name: str, peer: str, *, cluster: str = "") -> Iterator[str]:
+        """Deliver the greeting of a voter."""
+        greeting = messages.Greeting("other", True, False, 300, {}, 0, cluster)
+        yield from self._receive(self._w.engine(name), peer, greeting)
+
+    def change(self, name: str, how: str, member: str) -> Iterator[str]:
+        """Have a leader add or remove a member."""
+        membership = self._w.engine(name).membership
+        try:
+            (membership.add_member if how == "add" else membership.remove_member)(f"{member}:1")
+        except (ChangeRefused, NotLeader) as error:
+            yield f"refused: {error}"
+
+    def handover(self, name: str) -> None:
+        self._w.engine(name).membership.hand_over()
+
+    # -- messages
+
+    def receive(self, name: str, sender: str, kind: str, **changes: str) -> Iterator[str]:
+        """Deliver one message, as if ``sender`` had sent it."""
+        engine, (made, values) = self._w.engine(name), KINDS[kind]
+        found: dict[str, Any] = {}
+        for field, text in ({"term": "term"} | values | changes).items():
+            found[field] = self._value(engine, field, text, found)
+        if "entries" in found and "last" not in changes:
+            found["last"] = found["prev_index"] + len(found["entries"])
+        yield from self._receive(engine, sender, made(**found))
+
+    def _receive(self, engine: Any, sender: str, message: Any) -> Iterator[str]:
+        try:
+            engine.receive(f"{sender}:1", messages.encode(message))
+        except messages.MessageError as error:
+            yield f"refused: {error}"
+
+    def _value(self, engine: Any, field: str, text: str, found: dict[str, Any]) -> Any:
+        log = engine.shared.log
+        match field, text:
+            case "entries", _:
+                pairs = (one.split(":") for one in text.split(",") if one)
+                return [(self._number(engine, term), REGULAR + payload.encode()) for term, payload in pairs]
+            case "data", _:
+                return text.encode()
+            case "state", _:
+                return next(state for state, name in STATES.items() if name == text)
+            case (("learner" | "transfer" | "beat"), _):
+                return bool(text)
+            case _, "none":
+                return None
+            case _, "now":
+                return self._w[engine.shared.me].clock()
+            case "clock", _:
+                return 0.0
+            case _, "at":
+                return log.term_at(found["prev_index"]) or 0
+            case _, "end":
+                return 0
+        return self._number(engine, text)
+
+    def _number(self, engine: Any, text: str) -> int:
+        name, sign, number = re.fullmatch(r"([a-z]*)([+-]?)(\d*)", text).groups()  # type: ignore[union-attr]
+        log = engine.shared.log
+        known = {"": 0, "term": engine.term, "last": log.last_index, "commit": engine.commit_index}
+        return int(known[name]) + int(f"{sign}{number or 0}")
+
+    def watch(self) -> None:
+        """Note what is sent from here on."""
+        self._w.logging = True
+        self._w.log.clear()
+
+    def sent(self, name: str, *kinds: str, to: str = "") -> list[str]:
+        """List the messages of a member since ``watch``, of these kinds; each different one once."""
+        lines = []
+        for sender, receiver, m in self._w.log:
+            kind = type(m).__name__
+            if sender == f"{name}:1" and kind in kinds and receiver.startswith(to):
+                said = f"{receiver[0]} {kind} term={m.term}"
+                if isinstance(m, messages.AppendReply):
+                    said += f" {STATES[m.state]} index={m.index}"
+                if isinstance(m, messages.Append):
+                    said += f" entries={len(m.entries)}"
+                lines.append(said)
+        return list(dict.fromkeys(lines)) or ["nothing"]
+
+    # -- what is so
+
+    def show(self, *names: str) -> Iterator[str]:
+        """Say of members what they are and have: ``last`` is the last index and its term."""
+        for name in names:
+            member = self._w[name]
+            if member.engine is None:
+                yield f"{name} {'removed' if member.was_removed else 'down'}"
+                continue
+            engine, log = member.engine, member.engine.shared.log
+            line = f"{name} {engine.role} term={engine.term} last={log.last_index}:{log.last_term}"
+            line += f" commit={engine.commit_index} applied={engine.applied_index}"
+            if engine.role is Role.LEADER:
+                peers = sorted(engine.leading.progress.items())
+                line += " match=" + ",".join(f"{peer[0]}:{progress.match}" for peer, progress in peers)
+                line += " next=" + ",".join(f"{peer[0]}:{progress.next}" for peer, progress in peers)
+            if engine.status()["storage_stalled"]:
+                line += " disk hangs"
+            if member.stopped:
+                line += f" stopped: {member.stopped}"
+            yield line
+
+    def leader(self) -> list[str]:
+        """Name the leader that can commit."""
+        return [f"{leader.name[0]} leads" if (leader := self._w.leader) else "nobody leads"]
+
+    def members(self, name: str) -> list[str]:
+        """List the members that this one knows."""
+        return [" ".join(member[0] for member in self._w.engine(name).members)]
+
+    def contact(self, name: str) -> list[str]:
+        """Say whether a majority has answered within an election timeout."""
+        return ["in contact" if self._w.engine(name).in_contact() else "not in contact"]
+
+    def equal(self, *names: str) -> list[str]:
+        """Compare what members have applied."""
+        applied = [self._w[name].machine.applied for name in names]
+        return ["equal" if all(one == applied[0] for one in applied) else "different"]

@@ -1,0 +1,40 @@
+"""Pictures of the playground for the documents: ``python -m tests.pictures.playground``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from routekeeper.bench.play.model import Order
+from tests.bench.play.sessions import session
+from tests.bench.play_page.shown import Shown
+from tests.browser import chromium, page_of
+
+FILE: Final = Path(__file__).resolve().parents[2] / "docs" / "playground.png"
+WIDTH, HEIGHT = 1440, 1060
+QUIET_MS = 12_000
+"""Right answers that are seen on the strip before something breaks."""
+SEEN_MS = 5_000
+
+
+def main() -> None:
+    """Part the network of three designs, and take a picture."""
+    with (
+        tempfile.TemporaryDirectory() as out,
+        session("--divisor", "30", out=Path(out)) as played,
+        chromium() as opened,
+        page_of(opened, width=WIDTH, height=HEIGHT) as (page, errors),
+    ):
+        played.await_started()
+        shown = Shown(page, errors, played.addr)
+        page.wait_for_timeout(QUIET_MS)
+        played.do(Order(do="part", target="nameserver-2"))
+        shown.there(shown.link("broker-1", "nameserver-2", "cut", "raft"))
+        page.wait_for_timeout(SEEN_MS)
+        page.screenshot(path=FILE)
+        print(FILE)
+
+
+if __name__ == "__main__":
+    main()
