@@ -315,11 +315,12 @@ class NameServer:
 
         Everything that arrives before the barrier is sent, on any connection, joins the same one.
         """
+        settings = self._settings.current
         if (
             self._freshness is not LINEARIZABLE
             or self._barrier_view is not None
             or self._refused is not None
-            or must_wait(self._settings.current, self.uptime_s)
+            or (settings.need_wait_for_service and must_wait(settings, self.uptime_s))
         ):
             return 0
         return self._mode.join_barrier(self._passed)
