@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from routekeeper.bench import compare
+from routekeeper.bench.publish import PublishError, publish
 from routekeeper.bench.schedule import blocks_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.alone, pytest.mark.timeout(600)]
@@ -168,3 +171,30 @@ def test_turn_with_a_run_missing_is_not_made_and_the_others_of_its_round_are(
     made = {turn.arm: compare.is_made(page.parent, asked, turn) for turn in block}
     aside.rename(manifest)
     assert made == {arm: arm != "zookeeper" for arm in ARMS}
+
+
+def test_published_raw_events_make_the_same_page_again(comparison: tuple[Path, str], tmp_path: Path) -> None:
+    page, _ = comparison
+    archive = publish(page.parent, tmp_path / "published")
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    assert not list((tmp_path / "unpacked").rglob("*.log*")), "event files and manifests alone are published"
+    roots = [str(folder) for folder in sorted((tmp_path / "unpacked").iterdir())]
+    again = [sys.executable, "-m", "routekeeper.bench", "report", *roots, "--out", str(tmp_path / "again")]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    published = (tmp_path / "published" / "report.html").read_bytes()
+    assert (tmp_path / "again" / "report.html").read_bytes() == published == page.read_bytes()
+
+
+def test_result_with_a_damaged_event_file_is_not_published(
+    comparison: tuple[Path, str], tmp_path: Path
+) -> None:
+    page, _ = comparison
+    result = tmp_path / "result"
+    shutil.copytree(page.parent, result, ignore=shutil.ignore_patterns("work", "silver"))
+    ops = next(folder(result / page.name, "raft", "quiet").glob("ops-*.jsonl"))
+    with ops.open("r+b") as file:
+        file.truncate(ops.stat().st_size // 2)
+    with pytest.raises(PublishError, match=f"{re.escape(ops.name)} is not as recorded"):
+        publish(result, tmp_path / "published")
+    assert not (tmp_path / "published").exists()
