@@ -258,9 +258,18 @@ def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     table: pa.Table = reduce(DataFrame.union, wide).toArrow()
     marts = table["mart"]
     return {
-        name: table.select(list(columns.values())).rename_columns(list(columns)).filter(pc.equal(marts, name))
+        name: _in_order(
+            table.select(list(columns.values())).rename_columns(list(columns)).filter(pc.equal(marts, name))
+        )
         for name, columns in assigned.items()
     }
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """Sort rows by their columns: Spark's tasks end in any order, and equal runs make equal pages."""
+    return table.sort_by(
+        [(field.name, "ascending") for field in table.schema if not pa.types.is_nested(field.type)]
+    )
 
 
 def _rows(table: pa.Table, row: type[_T]) -> list[_T]:
