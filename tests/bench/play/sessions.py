@@ -61,14 +61,15 @@ class Session:
         self.addr = self.first_line.removeprefix(READY)
 
     def errors(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode()
+        """Return what it has printed on stderr so far; its own place in that file stays where it is."""
+        file = self._errors.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(60)
+        code = self.process.wait(STARTED_S)
         assert self.process.stdout is not None
         if not self.process.stdout.closed:
             self.said = self.errors()
@@ -85,7 +86,8 @@ class Session:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.addr, timeout=60)
+        # Other timers start the designs again before they are answered.
+        connection = http.client.HTTPConnection(self.addr, timeout=STARTED_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
             reply = connection.getresponse()
