@@ -20,6 +20,7 @@ import psutil
 
 from routekeeper.bench.play.model import (
     Broker,
+    Change,
     Client,
     Design,
     Done,
@@ -212,6 +213,29 @@ def session(*words: str, out: Path, environment: Mapping[str, str] | None = None
         _, left = psutil.wait_procs(children, timeout=10)
         for each in left:
             each.kill()
+
+
+def mend(played: Session) -> None:
+    """Heal all links, start what is down, and wait until every design is whole, if one is not."""
+    if all(map(is_whole, played.state().designs)):  # each order shows its fault before it is answered
+        return
+    played.do(Order(do="heal"))
+    for design in played.state().designs:
+        down = [each.name for each in design.servers if each.life == "down"]
+        down += [each.name for each in design.brokers if each.life == "down"]
+        for name in down:
+            played.do(Order(do="start", target=name, designs=[design.name]))
+    played.await_started()
+
+
+def at_once(folder: Path) -> int:
+    """Have every change of a saved session come at its begin when it is shown; return the last one's id."""
+    file = folder / "session.jsonl"
+    begin, *lines = file.read_bytes().splitlines()
+    changes = [msgspec.json.decode(line, type=Change) for line in lines]
+    early = [msgspec.json.encode(msgspec.structs.replace(change, at_ms=0)) for change in changes]
+    file.write_bytes(b"".join(line + b"\n" for line in (begin, *early)))
+    return changes[-1].id
 
 
 def ended(pids: list[psutil.Process], within_s: float = 20.0) -> list[psutil.Process]:
