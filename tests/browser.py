@@ -21,7 +21,9 @@ _SERIOUS: Final = ("serious", "critical")
 def chromium() -> Iterator[Browser]:
     """Run a browser that asks nobody but those whom its pages name."""
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=browser(), args=[*QUIET], chromium_sandbox=False)
+        opened = playwright.chromium.launch(
+            executable_path=browser(), args=[*QUIET], chromium_sandbox=False, timeout=WITHIN_MS
+        )
         try:
             yield opened
         finally:

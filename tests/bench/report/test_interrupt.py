@@ -15,7 +15,7 @@ from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
 
-JVM_S = 60.0
+JVM_S = 120.0
 
 
 def jvms(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
