@@ -70,7 +70,7 @@ export class Teacher {
     const number = this.lessons.indexOf(this.lesson) + 1;
     const title = html("h3", { id: "desk-title", tabindex: -1 }, `Lesson ${number} of ${this.lessons.length}: ${this.lesson.title}`);
     this.table = null;
-    set(this.desk, { hidden: false, "data-phase": phase, "data-lesson": this.lesson.id, "data-happened": null });
+    set(this.desk, { hidden: false, "data-phase": phase, "data-lesson": this.lesson.id, "data-happened": null, "data-until": null });
     this.desk.replaceChildren(title, ...parts);
     title.focus();
   }
@@ -200,7 +200,9 @@ export class Teacher {
       html("h4", {}, "What the documents say"), html("p", { id: "claim" }, lesson.claim),
       html("p", {}, html("a", { href: lesson.link.href, target: "_blank" }, `${lesson.link.text} (new tab)`)),
       html("div", { class: "row" }, ...(go ? [go] : []), this.#again("Once more"), this.#closer()));
-    set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no" });
+    // The measures know the changes up to this one; later ones may tell another story.
+    const until = observed.history.last.id;
+    set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no", "data-until": until });
   }
 
   #showTable() {

@@ -13,39 +13,61 @@ from playwright.sync_api import Browser
 
 from routekeeper.bench.play.model import DESIGNS, Design, Log, State
 from routekeeper.bench.play.picture import apply, copied_state
-from tests.bench.play.sessions import Session, server
+from tests.bench.play.sessions import Session, mend, server
 from tests.bench.play_page.shown import Shown, shown
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
 NAMES = {"independent": "Independent", "raft": "Raft", "zookeeper": "ZooKeeper"}
-LESSON_MS = 150_000
-"""A lesson with divided timers on a busy machine."""
+LESSON_MS = 180_000
+"""A lesson with divided timers, whose steps end at their limits."""
 LESSONS_S = 180.0
 """All five lessons together."""
 LESSONS = ("restart-empty", "leader-dies", "network-parts", "silence", "poll-or-watch")
+PLAYS = 3
+"""A busy machine may take longer than a lesson waits. The page says so, and the lesson is played again."""
 
-took_s: dict[str, float] = {}
-"""Lessons of this run, and how long each was played."""
 
-
-def play(page: Shown, lesson: str, choice: str) -> str:
-    """Play a lesson to its end; return the choice that came true."""
-    page.page.click(f'[data-lesson="{lesson}"]')
+def play_once(page: Shown, lesson: str, choice: str) -> bool:
+    """Play a lesson to its end; return whether everything happened within the time that it waits."""
     assert page.page.locator("#go").is_disabled(), "nothing happens before a choice"
     page.page.check(f'#desk input[value="{choice}"]')
     page.page.click("#go")
     page.page.wait_for_selector(
         f'#desk[data-lesson="{lesson}"]:is([data-phase="seen"], [data-phase="failed"])', timeout=LESSON_MS
     )
-    assert page.page.get_attribute("#desk", "data-phase") == "seen", page.page.inner_text("#desk")
+    if page.page.get_attribute("#desk", "data-phase") == "failed":
+        assert "The repair took too long." in page.page.inner_text("#desk")
+        return False
+    if page.page.get_attribute("#desk", "data-within") == "yes":
+        return True
+    assert page.page.get_attribute("#desk", "data-happened") == "other"
+    assert "so it decides nothing." in page.page.inner_text("#desk .outcome")
+    return False
+
+
+def play(page: Shown, lesson: str, choice: str) -> str:
+    """Play a lesson until everything happened in time; return the choice that came true."""
+    page.page.click(f'[data-lesson="{lesson}"]')
+    for _ in range(PLAYS - 1):
+        if play_once(page, lesson, choice):
+            break
+        page.page.locator("#desk button", has_text=re.compile("^(Try again|Once more)$")).click()
+    else:
+        assert play_once(page, lesson, choice), page.page.inner_text("#desk")
     return page.page.get_attribute("#desk", "data-happened") or ""
 
 
-def log_of(played: Session) -> Log:
+def log_of(played: Session, page: Shown) -> Log:
+    """Return the log up to the change that the lesson's measures end with: the session goes on."""
     status, body = played.ask("GET", "/v1/log")
     assert status == 200
-    return msgspec.json.decode(body, type=Log)
+    log = msgspec.json.decode(body, type=Log)
+    until = int(page.page.get_attribute("#desk", "data-until") or 0)
+    known = [each for each in log.changes if each.id <= until]
+    assert known, until
+    assert known[-1].id == until
+    return msgspec.structs.replace(log, changes=known)
 
 
 def pictures(log: Log) -> list[State]:
@@ -165,7 +187,9 @@ def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
             return any((one.life, one.answers, one.role) == ("up", True, "leader") for one in design.servers)
 
         ms = settled_ms_of(since(log, killed_ms), name, is_led)
-        assert ms is not None
+        if ms is None:  # it was lost again while the lesson watched a moment longer
+            assert f"{NAMES[name]} had no new leader until the end" in sentences, sentences
+            continue
         assert f"{NAMES[name]} had a new leader after {duration(ms)}" in sentences, (ms, sentences)
         leaders = {
             one.name
@@ -207,14 +231,13 @@ def tells_of_the_copies(log: Log, happened: str, sentences: str) -> None:
     assert happened == wanted, last
 
 
-def on_the_smaller_side(played: Session) -> str:
+def on_the_smaller_side(log: Log) -> str:
     """Return the choice that came true, by the designs that answered client 0 for half of the time."""
-    log = log_of(played)
     parted_ms, healed_ms = instant_of(log, "part"), instant_of(log, "heal")
     states = pictures(log)
     shown = [each for each in states if each.at_ms <= parted_ms][-1:]
     shown += [each for each in states if parted_ms < each.at_ms < healed_ms]
-    instants = [parted_ms, *(each.at_ms for each in shown[1:]), healed_ms]
+    instants = [parted_ms, *(each.at_ms for each in shown[1:]), healed_ms - 1]
     answered = set()
     for name in DESIGNS:
         without_ms = 0
@@ -251,27 +274,44 @@ def shows_the_end_of(page: Shown, lesson: str) -> None:
                 page.see(f'{page.node("client-3", name)}[data-lists="broker-0 broker-1"]')
 
 
+def after(ms: int | None) -> str:
+    return "not until the end" if ms is None else f"after {duration(ms)}"
+
+
+def tells_of_the_silence(log: Log, happened: str, sentences: str) -> None:
+    """Check the lesson's first sentence: when the answers left the silent broker out."""
+    states = pictures(log)
+    paused_ms, killed_ms = instant_of(log, "pause"), instant_of(log, "kill")
+    silent = {name: settled_ms(states, name, "broker-1", paused_ms, killed_ms) for name in DESIGNS}
+    of_silent, _, _ = sentences.partition(". ")
+    for name, ms in silent.items():
+        assert f"{after(ms)} in {NAMES[name]}" in of_silent, (silent, sentences)
+
+
+def tells_of_the_partition(log: Log, happened: str, sentences: str) -> None:
+    """Check the lesson's choice."""
+    assert happened == on_the_smaller_side(log), sentences
+
+
+CHECKS: dict[str, Callable[[Log, str, str], None]] = {
+    "restart-empty": tells_of_the_empty_server,
+    "leader-dies": tells_of_the_new_leader,
+    "network-parts": tells_of_the_partition,
+    "silence": tells_of_the_silence,
+    "poll-or-watch": tells_of_the_copies,
+}
+
+
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
     opened: Browser, three: Session, lesson: str
 ) -> None:
     with shown(opened, three) as page:
         guess = "poll" if lesson == "poll-or-watch" else "unsure"
-        begun = time.monotonic()
-        happened = play(page, lesson, guess)
-        took_s[lesson] = time.monotonic() - begun
         # A busy machine may do another thing than a quiet one; the lesson tells it all the same.
-        assert happened != "late", page.page.inner_text("#desk")
-        if lesson == "network-parts":
-            assert happened == on_the_smaller_side(three)
+        happened = play(page, lesson, guess)
         sentences = page.page.inner_text("#sentences")
-        check = {
-            "restart-empty": tells_of_the_empty_server,
-            "leader-dies": tells_of_the_new_leader,
-            "poll-or-watch": tells_of_the_copies,
-        }.get(lesson)
-        if check is not None:
-            check(log_of(three), happened, sentences)
+        CHECKS[lesson](log_of(three, page), happened, sentences)
         assert all(name in sentences for name in NAMES.values()), sentences
         assert len(re.findall(r"\.(?: |$)", sentences)) == 2, sentences
         answer = "You made no guess."
@@ -289,26 +329,21 @@ def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
         assert status == 200
         assert f'id="{section}"'.encode() in body
         assert "(seen)" in page.page.inner_text(f'[data-lesson="{lesson}"]')
-        if lesson == "silence":
-            log = log_of(three)
-            states = pictures(log)
-            paused_ms, killed_ms = instant_of(log, "pause"), instant_of(log, "kill")
-            silent = {name: settled_ms(states, name, "broker-1", paused_ms, killed_ms) for name in DESIGNS}
-            for name, ms in silent.items():
-                assert ms is not None
-                assert f"after {duration(ms)} in {NAMES[name]}" in sentences.partition(".  ")[0], (
-                    silent,
-                    sentences,
-                )
 
 
-def test_all_lessons_together_are_played_within_three_minutes() -> None:
-    if set(took_s) != set(LESSONS):
-        pytest.skip("not all lessons were played before, in this process")
+@pytest.mark.alone
+def test_all_lessons_together_are_played_within_three_minutes(opened: Browser, three: Session) -> None:
+    took_s: dict[str, float] = {}
+    with shown(opened, three) as page:
+        for lesson in LESSONS:
+            begun = time.monotonic()
+            play(page, lesson, "unsure")
+            took_s[lesson] = time.monotonic() - begun
     assert sum(took_s.values()) < LESSONS_S, took_s
 
 
 def test_a_lesson_is_played_with_the_keyboard_alone(opened: Browser, three: Session) -> None:
+    mend(three)
     with shown(opened, three, width=768) as page:
         keyboard = page.page.keyboard
         page.focus_by_tab('[data-lesson="poll-or-watch"]')
