@@ -71,16 +71,23 @@ def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
         seen: Says so of a server's index, from what was recorded after an instant.
     """
     brokers, servers = session.cluster.brokers, session.cluster.server_processes
+    pids = {server.index: server.child.pid for server in servers if server.child is not None}
+    after_ns = time.monotonic_ns()  # until the server is killed it lists everybody
     for broker in brokers:
         broker.signal(signal.SIGSTOP)
 
+    def killed() -> list[int]:
+        """Return the servers that were killed, also if they run again."""
+        return [
+            server.index
+            for server in servers
+            if not server.alive or server.child is None or server.child.pid != pids[server.index]
+        ]
+
     def resume() -> None:
         try:
-            wait_until(
-                lambda: not all(server.alive for server in servers), "a server is killed", every_s=0.01
-            )
-            struck = next(server.index for server in servers if not server.alive)
-            after_ns = time.monotonic_ns()
+            wait_until(killed, "a server is killed", every_s=0.01)
+            (struck,) = killed()
             wait_until(lambda: seen(struck, after_ns), "the server is seen empty")
         finally:
             for broker in brokers:
