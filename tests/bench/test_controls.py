@@ -24,7 +24,7 @@ SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
 #: So long a server is gone, s; longer than a busy machine holds up the observer.
 DOWN_S: Final = 3.0
-#: What depends on timers takes so many times as long.
+#: Times that depend on timers are so many times as long.
 STRETCH: Final = 20.0
 AFTER_S: Final = 0.6
 EVERYBODY: Final = [0, 1, 2]

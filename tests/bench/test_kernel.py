@@ -198,7 +198,7 @@ def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path
     print(f"they differ from {from_s:.2f} to {until_s:.2f} s")
     assert first.seen_ns < fault.healed_ns
     assert last.seen_ns > fault.healed_ns
-    # How soon that was depends on the machine. But the last reading without a change came before its answer.
+    # A busy machine looks late. But the last reading without a change was asked for before its acknowledgement.
     changes = [row for row in told if row.change is not None and row.target in reached]
     accepted_ns = min(row.done_ns for row in changes if row.sent_ns > begin_ns)
     assert (first.unseen_ns or 0) <= accepted_ns
@@ -244,11 +244,11 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     started = psutil.Process(program.pid).children(recursive=True)
     assert left(program.pid) != []
     program.terminate()
-    _, rest = program.communicate(timeout=60)
+    _, rest = program.communicate(timeout=120)
     assert said is not None
     assert len(started) > 5
     assert program.returncode == 130, rest
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=60)
     assert [process.cmdline() for process in alive] == []
     assert left(program.pid) == []
 

@@ -361,7 +361,7 @@ def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
     struck = [row for row in newcomers if fault.begin_ns <= row.due_ns < fault.healed_ns]
     assert len(struck) >= 12
     assert all(row.queued for row in struck[1:])  # the first one, or who was just asking, is who waits
-    # Who did not wait for the user found it idle; a busy machine keeps it longer with the one before.
+    # A newcomer that did not wait found the user idle; a busy machine keeps it longer with the one before.
     for earlier, later in itertools.pairwise(newcomers):
         assert later.queued or earlier.done_ns <= later.due_ns
     assert not all(row.queued for row in newcomers if row.due_ns < fault.begin_ns)
