@@ -234,7 +234,7 @@ def test_interrupt_ends_everything_that_was_started(tmp_path: Path) -> None:
         started = children_of(process.pid)
         assert len(started) == MEMBERS + 2, "servers, brokers, bystander"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert errors == "storm: interrupted; the table holds the rows that were complete\n"
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
