@@ -198,7 +198,7 @@ def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path
     print(f"they differ from {from_s:.2f} to {until_s:.2f} s")
     assert first.seen_ns < fault.healed_ns
     assert last.seen_ns > fault.healed_ns
-    # A busy machine looks late. But the last reading without a change was asked for before its acknowledgement.
+    # A busy machine looks late. But the last reading without a change was asked for before that was accepted.
     changes = [row for row in told if row.change is not None and row.target in reached]
     accepted_ns = min(row.done_ns for row in changes if row.sent_ns > begin_ns)
     assert (first.unseen_ns or 0) <= accepted_ns
