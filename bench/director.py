@@ -190,11 +190,12 @@ class Director:
         cluster = self._cluster
         kind = CASES[scenario][fault.case]
         chance = stream(self.given.seed, f"targets of {scenario} {fault.case}")
-        servers = self._struck_servers(scenario, fault.case, chance)
+        roles = self._roles()
+        servers = self._struck_servers(scenario, fault.case, chance, roles)
         broker = cluster.brokers[chance.randrange(len(cluster.brokers))]
         takes_broker = strikes_broker(scenario, fault.case)
         processes = [broker] if takes_broker else servers
-        role = "broker" if takes_broker else self._roles()[servers[0].index]
+        role = "broker" if takes_broker else roles[servers[0].index]
         cut = directions(
             kind,
             fault.case,
@@ -233,12 +234,13 @@ class Director:
         self._sleep_until(until_ns)
         return until_ns
 
-    def _struck_servers(self, scenario: str, case: str, chance: random.Random) -> list[Process]:
+    def _struck_servers(
+        self, scenario: str, case: str, chance: random.Random, roles: list[str]
+    ) -> list[Process]:
         everybody = self._cluster.server_processes
         drawn = chance.randrange(len(everybody))
         if strikes_every_server(case):
             return list(everybody)
-        roles = self._roles()
         leader = roles.index("leader") if "leader" in roles else None
         struck = struck_server(scenario, case, count=len(everybody), drawn=drawn, leader=leader)
         return [everybody[struck]]
