@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ from routekeeper.bench.schedule import SessionPlan
 from routekeeper.bench.session import Session
 from tests.waiting import wait_until
 
+#: Limit for a restart on a busy machine, s.
+RESTARTS_S: Final = 300.0
 E = TypeVar("E", Delivery, DiskSample, Fault, LinkSample, Operation, ProcessSample, Truth, View)
 
 
@@ -86,9 +88,9 @@ def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
 
     def resume() -> None:
         try:
-            wait_until(killed, "a server is killed", every_s=0.01)
+            wait_until(killed, "a server is killed", within_s=RESTARTS_S, every_s=0.01)
             (struck,) = killed()
-            wait_until(lambda: seen(struck, after_ns), "the server is seen empty")
+            wait_until(lambda: seen(struck, after_ns), "the server is seen empty", within_s=RESTARTS_S)
         finally:
             for broker in brokers:
                 broker.signal(signal.SIGCONT)
