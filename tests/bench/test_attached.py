@@ -27,7 +27,7 @@ from tests.bench.lives import a_turn
 from tests.bench.servers import listed, running
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from tests.bench.servers import Cluster, running
 from tests.bench.stale_server import stale_server
 from tests.ports import free_addresses
 
-pytestmark = [pytest.mark.bench, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bench, pytest.mark.alone, pytest.mark.timeout(900)]
 
 STALE_NS: Final = 200_000_000
 CUT_NS: Final = 5_000_000_000

@@ -34,7 +34,7 @@ from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn, rows
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 
 PLAN = """
