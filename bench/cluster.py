@@ -52,6 +52,8 @@ from routekeeper.remoting.route import TopicConfig
 LEAD_S: Final = 0.4
 #: Longest time in which the observer begins to read or to rest, s.
 OBSERVER_MAX_S: Final = 30.0
+#: Questions to a server about what it has written, of which one is answered.
+WRITTEN_TRIES: Final = 3
 #: A server that was started and does not serve within this time has lost for its arm, s.
 RESTART_MAX_S: Final = 60.0
 
@@ -434,7 +436,9 @@ class Cluster:
     def measure_disk(self, t_ns: int) -> None:
         """Record the bytes that each server and the device have written up to now."""
         for process in self.server_processes:
-            written = self.started.written(process.index)
+            # A busy server may not answer in time: it is asked again.
+            tries = (self.started.written(process.index) for _ in range(WRITTEN_TRIES))
+            written = next((found for found in tries if found is not None), None)
             if written is not None:
                 self.record(
                     DiskSample(

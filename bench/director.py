@@ -41,6 +41,9 @@ from routekeeper.remoting.codes import DEFAULT_TOPIC
 #: Time before a new topic begins at which its producers learn its name, ns.
 SIGNAL_NS: Final = 200_000_000
 
+#: Time for which a group may elect a leader, or servers may be too busy to say who leads, s.
+ROLES_MAX_S: Final = 15.0
+
 Progress = Callable[[str], None]
 
 
@@ -187,11 +190,12 @@ class Director:
         cluster = self._cluster
         kind = CASES[scenario][fault.case]
         chance = stream(self.given.seed, f"targets of {scenario} {fault.case}")
-        servers = self._struck_servers(scenario, fault.case, chance)
+        roles = self._roles()
+        servers = self._struck_servers(scenario, fault.case, chance, roles)
         broker = cluster.brokers[chance.randrange(len(cluster.brokers))]
         takes_broker = strikes_broker(scenario, fault.case)
         processes = [broker] if takes_broker else servers
-        role = "broker" if takes_broker else cluster.servers.role(servers[0].index)
+        role = "broker" if takes_broker else roles[servers[0].index]
         cut = directions(
             kind,
             fault.case,
@@ -230,14 +234,31 @@ class Director:
         self._sleep_until(until_ns)
         return until_ns
 
-    def _struck_servers(self, scenario: str, case: str, chance: random.Random) -> list[Process]:
+    def _struck_servers(
+        self, scenario: str, case: str, chance: random.Random, roles: list[str]
+    ) -> list[Process]:
         everybody = self._cluster.server_processes
         drawn = chance.randrange(len(everybody))
         if strikes_every_server(case):
             return list(everybody)
-        leader = self._cluster.servers.leader()
+        leader = roles.index("leader") if "leader" in roles else None
         struck = struck_server(scenario, case, count=len(everybody), drawn=drawn, leader=leader)
         return [everybody[struck]]
+
+    def _roles(self) -> list[str]:
+        """Return every server's role, once all say it and one leads where one is to.
+
+        On a busy machine a group may elect its leader anew just then: a fault of the leader would strike any.
+        """
+        servers = self._cluster.servers
+        deadline = time.monotonic() + ROLES_MAX_S
+        while True:
+            roles = [servers.role(index) for index in range(len(servers.clients))]
+            is_known = "unknown" not in roles and (
+                "leader" in roles or set(roles) <= {"independent", "standalone"}
+            )
+            if is_known or time.monotonic() > deadline or self._over.wait(0.05):
+                return roles
 
     def _go_down(self, kind: Kind, processes: list[Process], cut: list[Direction], begin_ns: int) -> None:
         brokers = [process.index for process in processes if process.role == "broker"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import http.client
 import os
 import re
 import shutil
@@ -143,7 +144,7 @@ def fetch(url: str) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-    except OSError:
+    except (OSError, http.client.HTTPException):  # it may be killed while it answers
         return 0, b""
 
 

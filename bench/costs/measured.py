@@ -24,6 +24,8 @@ from routekeeper.bench.micro.storm.servers import Independent, factory_of
 #: More pairs than are measured; our bound ``tablePairsMax`` need not be raised.
 PAIRS_MAX: Final = 100_000
 _CHUNK: Final = 1 << 16
+#: A busy server says its number of syncs within so many seconds.
+_ANSWER_S: Final = 30.0
 _JOURNAL_WRITES: Final = re.compile(r"^mqnamesrv_raft_fsync_seconds_count ([0-9.e+]+)$", re.M)
 _SYNCS: Final = re.compile(r"^zk_cnt_fsynctime\t([0-9.]+)$", re.M)
 
@@ -97,6 +99,13 @@ class Disk:
         return found
 
     def _syncs(self, index: int) -> int | None:
+        """Return the syncs of a server so far; a busy one is asked again."""
+        deadline = time.monotonic() + _ANSWER_S
+        while (count := self._said_syncs(index)) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return count
+
+    def _said_syncs(self, index: int) -> int | None:
         """Return the syncs of a server so far, by its own count; independent nameservers make none."""
         system = self._system
         if isinstance(system, ZooKeeper):

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from routekeeper.bench import compare
+from routekeeper.bench.chance import stream
+from routekeeper.bench.plan import quiet_seconds
 from routekeeper.bench.publish import PublishError, publish
 from routekeeper.bench.schedule import blocks_of
 
@@ -99,13 +101,16 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
     (fault,) = rows(page, arm, "broker-dies", "faults")
     dead = int(fault["targets"][0].removeprefix("broker-"))
     shown: dict[tuple[str, int], list[list[int]]] = {}
-    for row in rows(page, arm, "broker-dies", "views"):
-        if row["topic"] == "bench-0" and row["state"] == "routed":
+    # On a busy machine the last one takes it back when the window is over, and the next scenario has begun.
+    views = [row for name in ("broker-dies", "leader-fails") for row in rows(page, arm, name, "views")]
+    for row in sorted(views, key=lambda row: row["seen_ns"]):
+        if row["topic"] == "bench-0" and row["state"] == "routed" and row["seen_ns"] > fault["begin_ns"]:
             shown.setdefault((row["observer"], row["index"]), []).append(row["brokers"])
     assert len([key for key in shown if key[0] == "nameserver"]) == 3
     assert len([key for key in shown if key[0] == "client"]) == 4
     for key, brokers in shown.items():
-        assert any(dead not in listed for listed in brokers), key
+        left_out = [place for place, listed in enumerate(brokers) if dead not in listed]
+        assert left_out, key
         assert dead in brokers[-1], key
 
 
@@ -141,16 +146,28 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
 def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> None:
     """The same broker is struck after the same quiet time; which server leads is its arm's own affair."""
     page, _ = comparison
+    asked = compare.load(page.parent)
+    (series,) = asked.plan.series
+    seed = json.loads((folder(page, "raft", "quiet") / "manifest.json").read_text())["seed"]
+    jitter = stream(seed, "jitter of faults")
+    planned_ns = [
+        round(quiet_seconds(fault, series, jitter.random()) * 1e9)
+        for scenario in asked.plan.scenarios
+        for fault in scenario.faults
+    ]
+    assert all(600_000_000 <= each <= 700_000_000 for each in planned_ns)
     struck = []
+    late_ns: list[list[int]] = []
     for arm in ARMS:
         (broker_dies,) = rows(page, arm, "broker-dies", "faults")
         (leader_fails,) = rows(page, arm, "leader-fails", "faults")
         quiet_ns = [fault["begin_ns"] - fault["from_ns"] for fault in (broker_dies, leader_fails)]
-        struck.append((broker_dies["targets"], quiet_ns))
-    assert struck[0][0] == struck[1][0] == struck[2][0]
-    for quiet in zip(*(quiet_ns for _, quiet_ns in struck), strict=True):
-        assert max(quiet) - min(quiet) < 50_000_000
-        assert 600_000_000 <= min(quiet) <= 750_000_000
+        late_ns.append([quiet - planned for quiet, planned in zip(quiet_ns, planned_ns, strict=True)])
+        struck.append(broker_dies["targets"])
+    assert struck[0] == struck[1] == struck[2]
+    # A busy machine strikes late; a quiet time that was drawn anew would sooner or later be shorter.
+    for late in zip(*late_ns, strict=True):
+        assert 0 <= min(late) < 50_000_000, late_ns
 
 
 def test_comparison_that_is_whole_is_not_made_again(comparison: tuple[Path, str]) -> None:

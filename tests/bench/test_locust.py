@@ -127,10 +127,12 @@ def test_all_users_by_defaults_in_two_processes(runs: dict[str, list[dict[str, A
     check(entries, EVERYTHING)
     # Two users of each kind at 10 operations a second each: an open loop does as many as were due.
     for entry in entries:
-        seconds = entry["last_request_timestamp"] - entry["start_time"]
         if entry["name"] == "route":
-            # Users begin within two seconds, and a worker tells of what it did every three.
-            assert 2 * 10 * (seconds - 5) <= entry["num_requests"] <= 2 * 10 * (seconds + 1)
+            ended = entry["last_request_timestamp"]
+            assert entry["num_requests"] <= 2 * 10 * (ended - entry["start_time"] + 1)
+            # On a busy machine one begins late, and a worker tells of what it did every three seconds.
+            began = min(map(int, entry["num_reqs_per_sec"]))
+            assert entry["num_requests"] >= 10 * (ended - began - 6)
 
 
 def test_simulated_brokers_leave_with_their_users(
@@ -200,5 +202,5 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
             until(f"{page}/stats/requests", lambda stats: stats["state"] == "stopped")
     finally:
         process.terminate()
-        said = process.communicate(timeout=30)[0]
+        said = process.communicate(timeout=120)[0]
     assert "Traceback" not in said, said[-4000:]

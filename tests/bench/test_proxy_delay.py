@@ -92,7 +92,7 @@ def test_each_direction_has_a_delay_of_its_own(delayed: Delayed) -> None:
     delayed.proxy.delay([("broker-0", "nameserver-0")], 150)
     assert round_trip_ms(connection) >= 300
     delayed.proxy.delay(BOTH, 0)
-    assert round_trip_ms(connection) < 150
+    assert min(round_trip_ms(connection) for _ in range(TIMES)) < 150
 
 
 def test_bytes_keep_their_order_when_the_delay_ends_before_they_have_arrived(delayed: Delayed) -> None:

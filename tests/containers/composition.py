@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.ports import free_addresses
-from tests.waiting import wait_until
 
-from .engine import COMMAND_S, COMPOSE, Engine, say
+from .engine import COMMAND_S, COMPOSE, Engine, say, wait_until
 
 NAMESRVS: Final = ("namesrv-1", "namesrv-2", "namesrv-3")
 BROKERS: Final = ("broker-1", "broker-2")

@@ -18,8 +18,11 @@ import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
+
+from tests import waiting
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMPOSE: Final = ROOT / "compose"
@@ -30,7 +33,9 @@ BENCH_IMAGE: Final = f"routekeeper-bench:{_VERSION}"
 PROGRAMS = ("podman", "runc", "conmon", "iptables", "mmdebstrap")
 #: A disk that others use has held up the removal of a cluster for 25 s.
 COMMAND_S = 240.0
-CONDITION_S = 120.0
+CONDITION_S = 180.0
+#: Each look is a command inside a container, which takes seconds on a busy machine.
+wait_until = partial(waiting.wait_until, within_s=CONDITION_S)
 #: End ``make containers`` before its time.
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Longest time of a command between the order to end and its end.

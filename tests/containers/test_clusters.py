@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
-
 from .composition import BROKERS, HTTP, NAMESRVS, USER, WIRE, Composition, running, start
-from .engine import IMAGE, Engine, say
+from .engine import CONDITION_S, IMAGE, Engine, say, wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
@@ -149,7 +147,7 @@ class Traffic:
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(timeout=30) == 0, self.path.read_text()[-2000:]
+        assert self.process.wait(timeout=CONDITION_S) == 0, self.path.read_text()[-2000:]
         self.process = None
 
     def acknowledged(self) -> set[str]:

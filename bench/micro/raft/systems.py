@@ -7,6 +7,7 @@ logs are ours.
 from __future__ import annotations
 
 import abc
+import http.client
 import importlib.util
 import json
 import os
@@ -16,7 +17,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -321,7 +321,7 @@ def _get(url: str) -> bytes | None:
         with OPENER.open(url, timeout=3) as reply:
             body: bytes = reply.read()
             return body
-    except (OSError, urllib.error.HTTPError):
+    except (OSError, http.client.HTTPException):  # a refusal is an OSError, too; one may be killed meanwhile
         return None
 
 
