@@ -19,6 +19,7 @@ from routekeeper.remoting.errors import ConnectionLost
 from routekeeper.remoting.transport.aio import RemotingClient
 from routekeeper.remoting.transport.blocking import BlockingClient
 from routekeeper.remoting.transport.server import RemotingServer
+from tests import standstill
 from tests.nameserver.http.consoles import Server, registered, servers
 from tests.nameserver.http.test_server_http import Running, running
 from tests.ports import free_addresses
@@ -155,13 +156,15 @@ def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
     pair: tuple[Server, Server], client: BlockingClient
 ) -> None:
     one, other = pair
+    standstill.begin()
+    standstill.watch(one.process.pid)
     told(client, one, registered("still", "Still"))
     wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "an answer")
     other.process.send_signal(signal.SIGSTOP)
     try:
         begun = time.monotonic()
         topic = one.get("/v1/console/topics/Still")
-        first_s = time.monotonic() - begun
+        first_s = standstill.elapsed(begun)
         assert topic["nameservers"][0]["own"]["listed"]
         assert topic["nameservers"][1]["own"] is None
         assert first_s < 2 * asking.ANSWER_S
@@ -176,7 +179,8 @@ def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
         begun = time.monotonic()
         one.get("/v1/console/cluster")
         one.get("/v1/console/topics/Other")
-        assert time.monotonic() - begun < asking.ANSWER_S  # nobody waits for one that is known to be silent
+        took_s = standstill.elapsed(begun)
+        assert took_s < asking.ANSWER_S  # nobody waits for one that is known to be silent
     finally:
         other.process.send_signal(signal.SIGCONT)
     wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "its answer")
@@ -207,7 +211,10 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
         def whole() -> dict[str, Any]:
             picture: dict[str, Any] = members[0].get("/v1/console/cluster")
             same = all(each["same_table"] for each in picture["nameservers"])
-            return picture if states(picture) == ["this", "answered", "answered"] and same else {}
+            # On a busy machine an election may come in between, in which none leads.
+            leads = sum(each.get("role") == "leader" for each in picture["nameservers"]) == 1
+            calm = leads and not any(each["stops_group"] for each in picture["nameservers"])
+            return picture if states(picture) == ["this", "answered", "answered"] and same and calm else {}
 
         picture = wait_until(whole, "all members")
         assert picture["asked"] == "members"
@@ -411,10 +418,13 @@ def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(tmp_path: Pa
             broker_at(ns, f"namesrvAddr={other.wire}".encode()),
         ):
             await rounds(ns, 2)
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
             answers = await asyncio.gather(*(ns.get(f"/v1/console/topics/T{n}") for n in range(50)))
+            windows = 1 + int((loop.time() - begun) / asking.EVERY_S)  # more than one where we are held up
             reached = [body["nameservers"][1]["state"] for _, body in answers]
-            assert reached.count("answered") == asking.TOPICS_PER_ROUND
-            assert reached.count("unknown") == 50 - asking.TOPICS_PER_ROUND
+            most = asking.TOPICS_PER_ROUND * windows
+            assert asking.TOPICS_PER_ROUND <= 50 - reached.count("unknown") <= most
 
     asyncio.run(main())
 
