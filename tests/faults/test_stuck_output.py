@@ -120,7 +120,7 @@ def test_program_that_has_a_last_line_for_nobody_ends_in_time(
     with pipe_that_nobody_reads() as full:
         process = subprocess.Popen([sys.executable, "-m", *program.split()], stderr=full, cwd=tmp_path)
         try:
-            assert process.wait(END_S) == code
+            assert process.wait(START_S) == code  # without a limit it would wait for its reader for ever
         finally:
             process.kill()
             process.wait()
