@@ -23,7 +23,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from tests import standstill
 
-WAIT_S = 40.0
+WAIT_S = 60.0
 
 
 class Wire:
