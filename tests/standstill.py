@@ -84,7 +84,7 @@ def _standstill() -> _Standstill:
 
 
 def begin() -> None:
-    """Note from now on when the machine stands still."""
+    """Note from now on when the machine lets nobody run."""
     _standstill()
 
 

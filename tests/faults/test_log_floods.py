@@ -37,7 +37,7 @@ class Log:
 
     @property
     def most(self) -> int:
-        """How many lines of an event are allowed in the time that the program ran."""
+        """Return the number of lines of an event that are allowed in the time that the program ran."""
         return EVENT_LINES * (1 + int(self.lasted_s / WINDOW_S))
 
     def count(self, event: str) -> int:

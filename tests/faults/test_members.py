@@ -233,7 +233,7 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         stranger.start()
         wait_until(lambda: "is no member" in survivor.log() + stranger.log(), "they are strangers")
         assert stranger.get("/readyz")[0] == 503
-        # Before others join, for with them an election may come of a machine that stands still.
+        # Before others join, for with them a machine that lets a leader not run may cause an election.
         if "journal stalls" not in survivor.log(said):  # a leader whose disk hangs stops leading
             assert survivor.status()["term"] == term
         stranger.kill()

@@ -74,7 +74,7 @@ def refused(cluster: Cluster) -> None:
 
 
 def test_a_group_of_three_keeps_leader_and_links(tmp_path: Path) -> None:
-    # That leadership stays is a matter of these requests, not of a busy machine.
+    # A busy machine alone changes no leader here; these requests might.
     members = make_members(tmp_path, arguments=("--election-timeout-ms", "4000"))
     with running(members) as cluster, BlockingClient() as client:
         register(client, cluster.leader(), registration("b", "127.0.0.1:10911", ("t",), counter=1))

@@ -32,7 +32,7 @@ ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
-#: A disk that is left to itself stands still for so long.
+#: A disk that is left to itself does not answer for so long.
 FROZEN_S = 20.0
 #: With ``fsync`` there are zeros ahead of the frames, and the loop waits for a write now and then.
 DURABILITIES = pytest.mark.parametrize("durability", ["journal", "fsync"])
