@@ -21,8 +21,9 @@ import pytest
 from routekeeper.remoting.codes import HeaderCodec
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
+from tests import standstill
 
-WAIT_S = 40.0
+WAIT_S = 60.0
 
 
 class Wire:
@@ -342,6 +343,7 @@ def start_in(tmp_path: Path) -> Iterator[StartIn]:
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], WAIT_S)
         started = Started(process, process.stdout.readline() if readable else "", log)
+        standstill.watch(process.pid)
         running.append(started)
         return started
 
@@ -350,6 +352,7 @@ def start_in(tmp_path: Path) -> Iterator[StartIn]:
         if started.process.poll() is None:
             started.process.kill()
             started.process.wait(WAIT_S)
+        standstill.forget(started.process.pid)
         assert started.process.stdout is not None
         started.process.stdout.close()
 

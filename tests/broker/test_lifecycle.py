@@ -132,6 +132,7 @@ def test_table_too_large_for_a_frame_travels_compressed(
 def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
+    before = time.monotonic()  # the first registration may be there before this process goes on
     start_broker(
         "--set",
         "timerDivisor=10",
@@ -141,11 +142,12 @@ def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     )
     started = time.monotonic()
     nameserver.expect(103)
-    for _ in range(3):
+    for _ in range(5):
         nameserver.drop_connections()
         nameserver.expect(103)
     # 10 s divided by 10 each, and not sooner for the loss; that nobody ran for a second changes nothing.
-    assert 2.0 < time.monotonic() - started < 15.0
+    assert time.monotonic() - before > 4.0
+    assert time.monotonic() - started < 25.0
 
 
 def test_unforced_broker_asks_for_the_version_first(

@@ -219,9 +219,9 @@ def test_a_silent_nameserver_costs_one_short_try(
             times.append(after.now_s - before.now_s)
         return times
 
-    first, *others = run(config(silent.addr, good.addr, nameserver_try_s=0.5), build)
-    assert 0.45 < first < 3.0, "not what the whole call may last"
-    assert min(others) < 0.45, "the dead one is not asked again while another answers"
+    first, *others = run(config(silent.addr, good.addr, nameserver_try_s=1.5, call_timeout_s=30.0), build)
+    assert 1.4 < first < 20.0, "not what the whole call may last"
+    assert min(others) < 1.4, "the dead one is not asked again while another answers"
     assert silent.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
 
 
@@ -473,7 +473,7 @@ def test_a_silent_broker_uses_up_the_time_that_all_tries_share(
     before = time.monotonic()
     with pytest.raises(SendOutcomeUnknown):
         run(config(namesrv.addr), lambda core: producer(core).send(message(), timeout_s=1.0))
-    assert 0.9 < time.monotonic() - before < BEFORE_THE_DEFAULT_S
+    assert 0.9 < time.monotonic() - before < 8.0, "not the 10 s of the producer's settings"
     assert silent.codes().count(RequestCode.SEND_MESSAGE_V2) == 1
 
 
@@ -555,7 +555,8 @@ def test_a_failed_registration_says_whether_it_may_be_applied(
     peer = new_peer((lambda request: None) if silent else None if isinstance(script, str) else script)
     if script == "hang up":
         peer.hang_up |= {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER}
-    timeout_s = 0.3 if silent else 10.0
+    # Long enough to be sent on a busy machine: else it would be known that it is not applied.
+    timeout_s = 1.5 if silent else 10.0
     for build in (register, unregister):
         with pytest.raises(error):
             run(
@@ -573,8 +574,11 @@ def test_timeouts_are_the_callers(run: Runner, new_peer: NewPeer) -> None:
     peer = new_peer(lambda request: None)
     before = time.monotonic()
     with pytest.raises(RequestTimeout):
-        run(config(peer.addr), lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3))
-    assert 0.25 < time.monotonic() - before < BEFORE_THE_DEFAULT_S
+        run(
+            config(peer.addr, call_timeout_s=30.0),
+            lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3),
+        )
+    assert 0.25 < time.monotonic() - before < 20.0, "not the 30 s that hold without one"
 
 
 # Requests that are not sent after all --------------------------------------------------------------

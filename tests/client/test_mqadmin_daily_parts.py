@@ -188,17 +188,17 @@ def test_many_brokers_are_asked_within_one_time(new_peer: Any) -> None:
 
     def ask(place: str, left_s: float) -> Operation[str]:
         waited.append(left_s)
-        yield Sleep(min(left_s, 0.3))
+        yield Sleep(min(left_s, 1.2))
         return place
 
     places = [f"broker-{number}" for number in range(60)]
     with Client(ClientConfig(nameservers=(new_peer().addr,))) as client:
         context = Context(name="x", nameservers=(), client=client, out=io.StringIO(), err=io.StringIO())
-        found, failures = ask_together(context, places, ask, within_s=0.5)
+        found, failures = ask_together(context, places, ask, within_s=2.0)
     assert [*found, *failures] == places  # each of them once, in their order
     assert found
-    assert {str(error) for error in failures.values()} == {"not asked, because 0.5 s were over"}
-    assert max(waited) <= 0.5
+    assert {str(error) for error in failures.values()} == {"not asked, because 2 s were over"}
+    assert max(waited) <= 2.0
 
 
 def test_an_export_lacks_no_broker(cluster: Cluster, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from routekeeper.client.mqadmin.tracks import kind_of
 from routekeeper.client.producer import Message
 from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.bodies import ConsumerConnection, MessageQueue, SubscriptionData
+from tests.ports import free_addresses
 
 #: The subcommands of Apache's tool that concern brokers, groups and messages, and that ours has.
 ASKED = (
@@ -328,8 +328,7 @@ def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Cal
     for name in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
         for target in (("-b", broker.addr), ("-c", "DefaultCluster"), ()):
             assert tool.ok(name, *target) == "success\n"
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            addr = f"127.0.0.1:{closed.getsockname()[1]}"
+        (addr,) = free_addresses(1)  # nobody listens there
         code, out, err = tool.run(name, "-b", addr)
         assert (code, out, addr in err) == (1, "false\n", True)
 

@@ -25,9 +25,10 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import history
 from tests.linearizability import check
 from tests.registrations import registration
+from tests.standstill import elapsed
 from tests.waiting import wait_until
 
-from .cluster import CONDITION_S, Cluster, Member, elapsed
+from .cluster import CONDITION_S, Cluster, Member
 
 #: Every request is answered within this time: clients give up then. Servers aim at 2.5 s.
 ANSWER_S = 3.0
@@ -237,7 +238,7 @@ class Writers:
         """Wait until a call to each of these members that began after an instant has succeeded.
 
         Returns:
-            Seconds from then to the first of these successes, whichever member gave it.
+            Seconds from then to the first of these successes, whichever member gave it, as :func:`elapsed`.
         """
         since = time.monotonic() if since is None else since
         for member in members:
@@ -253,7 +254,7 @@ class Writers:
             for c in self.calls[-5000:]
             if c.start > since and c.outcome == "applied" and c.member in numbers
         ]
-        return min(ends) - since
+        return elapsed(since, min(ends))
 
     def wait_for_load(self, members: list[Member], *, calls: int = 50) -> None:
         """Wait until registrations flow at all of these members, and enough of them to lose some."""

@@ -11,7 +11,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any
 
+from tests import standstill
 from tests.ports import free_addresses
 from tests.waiting import wait_until
 
@@ -42,49 +41,6 @@ def chooser() -> random.Random:
     seed = int(os.environ.get("RAFT_FAULT_SEED") or random.SystemRandom().randrange(10**6))
     print(f"RAFT_FAULT_SEED={seed}")
     return random.Random(seed)
-
-
-_T = TypeVar("_T")
-
-
-class _Standstill:
-    """A thread that only sleeps, and notes by how much it woke too late."""
-
-    _SLEEP_S: Final = 0.01
-    #: Less is every scheduler's business.
-    _NOTED_S: Final = 0.05
-
-    def __init__(self) -> None:
-        self._standstills: list[tuple[float, float]] = []
-        threading.Thread(target=self._run, name="standstill", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            due = time.monotonic() + self._SLEEP_S
-            time.sleep(self._SLEEP_S)
-            now = time.monotonic()
-            if now - due > self._NOTED_S:
-                self._standstills.append((due, now))
-
-    def within(self, start: float, end: float) -> float:
-        """Return how much of an interval (s, monotonic) the machine stood still."""
-        return sum(
-            max(0.0, min(end, till) - max(start, since)) for since, till in self._standstills[-10_000:]
-        )
-
-
-@cache
-def _standstill() -> _Standstill:
-    return _Standstill()
-
-
-def elapsed(start: float, end: float | None = None) -> float:
-    """Return how many seconds of an interval (s, monotonic) this machine ran; until now, without an end.
-
-    That it let nobody run for a while is no server's fault. Known since the first cluster was started.
-    """
-    end = time.monotonic() if end is None else end
-    return end - start - _standstill().within(start, end)
 
 
 def hold(instant: float) -> None:
@@ -143,6 +99,7 @@ class Member:
             assert selector.select(CONDITION_S), f"member {self.number} said nothing"
         line = self.process.stdout.readline()
         assert line.startswith("mqnamesrv ready "), self.log()
+        standstill.watch(self.process.pid)
         self._speaks()
 
     def refuse_to_start(self) -> str:
@@ -162,6 +119,7 @@ class Member:
     def reap(self) -> None:
         if self.process is not None:
             self.process.wait(timeout=CONDITION_S)
+            standstill.forget(self.process.pid)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None
@@ -340,7 +298,7 @@ def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) 
 def running(members: list[Member]) -> Iterator[Cluster]:
     """Start members, and kill them in the end; what fails meanwhile is shown with the ends of their logs."""
     cluster = Cluster(members)
-    _standstill()
+    standstill.begin()
     try:
         cluster.start()
         yield cluster

@@ -21,10 +21,11 @@ import msgspec
 import psutil
 import pytest
 
+from tests.standstill import elapsed
 from tests.waiting import wait_until
 
 from .brokers import Writers
-from .cluster import CONDITION_S, Cluster, Member, elapsed, split
+from .cluster import CONDITION_S, Cluster, Member, split
 from .proxy import Network, Recording, running_behind_proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

@@ -17,6 +17,7 @@ from routekeeper.remoting.bodies import TopicList
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.cost import TRIES
 from tests.registrations import registration
 from tests.waiting import wait_until
 
@@ -109,7 +110,8 @@ def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path
 
 
 def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path) -> None:
-    arguments = ("-c", str(settings_file(tmp_path)))
+    # However busy the machine is, a request is not refused for want of a leader.
+    arguments = ("-c", str(settings_file(tmp_path)), "--election-timeout-ms", "4000")
     with running(make_members(tmp_path, arguments=arguments)) as cluster, BlockingClient() as client:
         leader = cluster.leader()
         follower = cluster.others(leader)[0]
@@ -120,10 +122,14 @@ def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path)
 
 
 REFUSED = 3_000
+KEPT_BYTES = 300
 
 
 def memory_of_refused(addr: str, pid: int) -> float:
-    """Return how many bytes the process keeps for each refused name that one open connection registers."""
+    """Return how many bytes the process keeps for each refused name that one open connection registers.
+
+    Of some attempts the least counts: a thread, or lines that wait to be written, take room once as well.
+    """
     with BlockingClient() as client:
 
         def register_names(first: int, count: int) -> None:
@@ -135,9 +141,14 @@ def memory_of_refused(addr: str, pid: int) -> float:
             answer = client.invoke(addr, registration(name, f"{name}.example:10911", (), counter=1))
             assert answer.code == ResponseCode.SUCCESS, answer.remark
         register_names(0, REFUSED)
-        before = psutil.Process(pid).memory_info().rss
-        register_names(REFUSED, REFUSED)
-        return (psutil.Process(pid).memory_info().rss - before) / REFUSED
+        grown = []
+        for attempt in range(1, 1 + TRIES):
+            before = psutil.Process(pid).memory_info().rss
+            register_names(attempt * REFUSED, REFUSED)
+            grown.append((psutil.Process(pid).memory_info().rss - before) / REFUSED)
+            if grown[-1] < KEPT_BYTES:
+                break
+        return min(grown)
 
 
 def test_member_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
@@ -145,9 +156,9 @@ def test_member_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None
     with running(make_members(tmp_path, size=1, arguments=arguments)) as cluster:
         leader = cluster.leader()
         assert leader.process is not None
-        assert memory_of_refused(leader.listen, leader.process.pid) < 300
+        assert memory_of_refused(leader.listen, leader.process.pid) < KEPT_BYTES
 
 
 def test_independent_nameserver_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
     with independent(tmp_path) as server:
-        assert memory_of_refused(server.addr, server.pid) < 300
+        assert memory_of_refused(server.addr, server.pid) < KEPT_BYTES

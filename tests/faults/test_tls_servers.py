@@ -250,7 +250,7 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
     ):
         assert running.ask(bystander).code == 0
         before = resident(running)
-        longest, halves = 0.0, []
+        took, halves = [], []
         try:
             for number in range(2_000):
                 halves.append(running.connect())
@@ -258,10 +258,11 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
                 if number % 50 == 0:
                     began = time.monotonic()
                     assert running.ask(bystander).code == 0
-                    longest = max(longest, time.monotonic() - began)
+                    took.append(time.monotonic() - began)
                 if number % 500 == 499:
                     assert running.works(client_context()), running.log.read_text()[-1500:]
-            assert longest < 2.0, "seconds; alone it waits for some ms"
+            # A machine that does something else holds up one or two; handshakes would hold up all of them.
+            assert sorted(took)[-3] < 2.0, "seconds; alone it waits for some ms"
             assert resident(running) - before < 100 << 20
             # Those that are still there are closed in time.
             wait_until(lambda: all(map(is_closed, halves)), "half handshakes are closed", every_s=0.2)

@@ -19,6 +19,7 @@ from routekeeper.broker.server.process import BrokerServer
 from routekeeper.remoting.bodies import SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.aio import RemotingClient
+from tests.waiting import WITHIN_S, until
 
 
 class Broker:
@@ -144,7 +145,7 @@ def test_topic_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
         assert "cannot write topics.json" in (refused.remark or "")
         assert (await broker.send(b"x")).code == 14
         obstacle.rmdir()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while (await broker.send(b"x")).code != 0:
                 pass
 
@@ -183,10 +184,7 @@ def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_lat
         refused = await broker.call(314, clone)
         assert (refused.code, refused.remark) == (14, "cannot write consumerOffset.json: Is a directory")
         obstacle.rmdir()
-        for _ in range(200):
-            if file.exists():
-                break
-            await asyncio.sleep(0.05)
+        await until(file.exists, "the offsets are written later")
         # nothing has changed since, so it was not taken for saved
         assert b'"T@G":{0:1}' in file.read_bytes()
         assert (await broker.call(314, clone | {"destGroup": "I"})).code == 0

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
+from tests.cost import TRIES
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -261,8 +262,13 @@ def test_cost_of_a_new_topic_does_not_grow_with_the_table(start_broker: StartLik
         names = [{"topicName": f"topic-{number}"} for number in range(first, first + 5000)]
         assert wire.call(18, body=json.dumps({"topicConfigList": names}).encode()).code == 0
     assert len(topics(broker)) > 40_000
-    before = cpu_s(broker)
-    for number in range(40):
-        assert wire.send_message(f"New{number}", b"x").code == 0
+    least_s = float("inf")
+    for attempt in range(TRIES):
+        before = cpu_s(broker)
+        for number in range(40):
+            assert wire.send_message(f"New{attempt}-{number}", b"x").code == 0
+        least_s = min(least_s, cpu_s(broker) - before)
+        if least_s < 1.0:
+            break
     # Once the whole table may have been written. 40 times takes 4 s and more.
-    assert cpu_s(broker) - before < 1.0
+    assert least_s < 1.0
