@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from routekeeper.nameserver.http import lists
-from routekeeper.nameserver.http.lists import Page, Wanted
+from routekeeper.nameserver.http.lists import Wanted
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.remoting.steps import STEP
-from tests.cost import TRIES
 from tests.nameserver.http.test_server_http import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPICS = 100_000
 BROKERS = 10
-#: Longest processor time of a step.
-STEP_S = 0.01
 
 
 @pytest.mark.parametrize("part", ["nowhere", "-99999"], ids=["no name has it", "only the last name has it"])
@@ -57,30 +53,14 @@ def test_search_for_a_part_of_a_name_goes_through_a_large_table_in_steps(part: s
             assert max(shortest_s) < 0.01, "no step keeps the loop for longer, in CPU time"
 
             # Over HTTP other requests are answered while searches are under way.
-            asked = [
+            searches = [
                 asyncio.create_task(ns.get(f"/v1/topics?contains={part}{number}")) for number in range(20)
             ]
             others = 0
-            while not all(search.done() for search in asked):
+            while not all(search.done() for search in searches):
                 assert (await ns.get("/healthz")) is not None
                 others += 1
             assert others > 1
-            assert [(await search)[0] for search in asked] == [200] * len(asked)
+            assert [(await search)[0] for search in searches] == [200] * len(searches)
 
     asyncio.run(main())
-
-
-def step_times(page: Generator[None, None, Page], wanted: str) -> list[float]:
-    """Search; return the processor time of each step in s. The names that are found are the wanted ones."""
-    took = []
-    while True:
-        begun = time.thread_time()
-        try:
-            next(page)
-        except StopIteration as ended:
-            found: Page = ended.value
-            took.append(time.thread_time() - begun)
-            break
-        took.append(time.thread_time() - begun)
-    assert b"".join(found.things.inner).decode() == wanted
-    return took
