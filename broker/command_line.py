@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         "--namesrv-acl-file",
         metavar="FILE",
         help="file with accessKey and secretKey in the form of tools.yml: this broker signs its requests to "
-             "nameservers (default: it signs nothing)",
+        "nameservers (default: it signs nothing)",
     )
     security.add_argument(
         "--rpc-hook",
@@ -180,8 +180,10 @@ def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -
         ("--tls-config", "RocketMQ's settings of TLS (tls.server.certPath and others)"),
         ("--http-tls-cert", "PEM file: certificate of HTTP; turns TLS on there"),
         ("--http-tls-key", "PEM file: its key (default: in the file of --http-tls-cert)"),
-        ("--http-tls-ca", "PEM file: authorities; if given, HTTP clients must present a certificate signed "
-                          "by one"),
+        (
+            "--http-tls-ca",
+            "PEM file: authorities; if given, HTTP clients must present a certificate signed by one",
+        ),
     ):
         (http if flag.startswith("--http") else security).add_argument(flag, metavar="FILE", help=text)
     security.add_argument(
@@ -189,7 +191,7 @@ def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -
         choices=("on", "off"),
         metavar="on|off",
         help="TLS to nameservers: their certificates must be signed by --tls-ca and name their host; "
-             "without --tls-ca any certificate is accepted (default: on if --tls-mode is enforcing)",
+        "without --tls-ca any certificate is accepted (default: on if --tls-mode is enforcing)",
     )
     for flag, text in (
         ("--tls-client-cert", "PEM file: certificate to present to nameservers that request one"),

@@ -50,7 +50,7 @@ class WaitingPulls:
         self._waking = False
 
     def park(self, pull: Pull, *, deadline: float) -> bool:
-        """Hold a pull until a deadline (loop time); return False if there is no place for it or its host."""
+        """Hold a pull until a deadline (loop time); return False if a bound is reached."""
         if not self._parked.park(
             pull,
             owner=pull.connection,

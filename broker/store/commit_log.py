@@ -272,7 +272,10 @@ class CommitLog:
 
     @property
     def padded_to(self) -> int | None:
-        """Return the beginning of the next file if the last one ends with padding; user data may look so."""
+        """Return the beginning of the next file if the last one seems to end with padding.
+
+        User data at the end may look the same.
+        """
         return self._padding_end(self._segments[-1]) if self._segments else None
 
     def holes(self) -> tuple[tuple[int, int], ...]:

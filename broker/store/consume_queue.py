@@ -122,7 +122,7 @@ class ConsumeQueue:
 
     @property
     def last_log_offset(self) -> int:
-        """Return the place of its last record, also if the log has lost it; if none, behind everything."""
+        """Return the place of its last record, even if lost; without a record, a place behind all others."""
         entry = self._entry_at(self.max_index - 1) if self.max_index else None
         return 2**63 if entry is None else entry.log_offset
 
@@ -289,7 +289,7 @@ class ConsumeQueue:
             self._disk.close(fd)
 
     def _cut_files(self, files: list[int]) -> None:
-        """Remove entries above ``max_index`` from the file: they would come back as the file grows."""
+        """Remove entries above ``max_index`` from the file: else they would come back as the file grows."""
         end = self.max_index * ENTRY_SIZE
         removed = False
         for start in reversed(files):

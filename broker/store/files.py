@@ -167,7 +167,9 @@ def write_whole(disk: Disk, fd: int, data: bytes | memoryview, at: int) -> None:
 
 
 def write_atomic(disk: Disk, path: Path, data: bytes) -> None:
-    """Replace ``path``, which checks itself, by ``data``; after a crash the old or the new content is there.
+    """Replace the content of ``path`` by ``data``, which has its own checksum.
+
+    After a crash, the file has the old or the new content.
 
     Raises:
         OSError: If it cannot be written; the old content remains, unless only the last step failed, which

@@ -92,7 +92,7 @@ class Mender:
         return found.get(index)
 
     def is_sound(self, topic: str, queue_id: int, index: int, entry: Entry) -> bool:
-        """Say whether the log has the message of an entry where it says, or the message is known as lost."""
+        """Return whether the log has an entry's message at its offset, or the message is known to be lost."""
         if not is_plausible(entry, self._log.max_offset):
             return False
         begin, end = entry.log_offset, entry.log_offset + entry.size
