@@ -496,7 +496,7 @@ class MessageStore:
         return None if found is None else found[0]
 
     def counts(self, topic: str, physical_offset: int) -> bool:
-        """Say whether a message in the log belongs to its topic: not if that was deleted since."""
+        """Return whether a message in the log still belongs to its topic, and not to a deleted one."""
         born = self._born_at(topic)
         return born is not None and physical_offset >= born
 
@@ -817,8 +817,10 @@ class MessageStore:
         """Write a last checkpoint in steps and close the files.
 
         Args:
-            is_late: Called between steps. Once it returns True, no more files of queues are written. ¶
-                Raises: OSError, StoreUnavailable: If the disk failed.
+            is_late: Called between steps. Once it returns True, no more files of queues are written.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk failed.
         """
         work = self.prepare_checkpoint()
         if work is not None:
