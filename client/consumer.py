@@ -145,7 +145,7 @@ class PushConsumerCore(GroupMember):
                 yield Spawn(self._work_on(), f"worker {number} {self.config.group}")
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve what a broker sends, as :meth:`GroupMember.on_request`, and 309: consume one message now."""
+        """Serve a broker's request: as :meth:`GroupMember.on_request`, and 309 (consume one message now)."""
         if (
             request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY
             and request.ext_fields.get("consumerGroup") == self.config.group
@@ -262,7 +262,10 @@ class PushConsumerCore(GroupMember):
                     process.give_back((message,))
 
     def _suspend(self, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]) -> Operation[None]:
-        """Have messages of an orderly queue delivered again here; who used up its retries is dead."""
+        """Have messages of an orderly queue delivered again here.
+
+        Messages without retries left become dead letters.
+        """
         times_max = self.config.max_reconsume_times
         again = []
         for message in batch:

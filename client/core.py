@@ -181,8 +181,10 @@ class ClientCore:
         end: Callable[[], Operation[None]],
         cached: Callable[[], int],
     ) -> None:
-        """Name a consumer group in heartbeats, hand it the requests that brokers send us, close it at the
-        end; ``cached`` counts the bytes that it holds, ``end`` is as of :meth:`add_producer`."""
+        """Register a consumer: name its group in heartbeats, pass brokers' requests to it, close it later.
+
+        ``cached`` counts the bytes that it holds; ``end`` is as for :meth:`add_producer`.
+        """
         if group in self._consumers:
             raise InvalidArgument(
                 f"consumer group {group!r} runs in this client already, allowed is one each"

@@ -98,8 +98,10 @@ class PartlyNotApplied(NotApplied):
 
 
 class PartlyUnknown(OutcomeUnknown):
-    """Of several changes at queues or brokers, at least one has an unknown outcome; attributes as of
-    :class:`PartlyNotApplied`. Changes that ``failures`` does not name were made."""
+    """Of several changes at queues or brokers, at least one has an unknown outcome.
+
+    Changes that ``failures`` does not name were made. Attributes as for :class:`PartlyNotApplied`.
+    """
 
     def __init__(self, change: str, failures: Mapping[Any, RemotingError], *, of: int) -> None:
         super().__init__(_parts(change, failures, of=of))

@@ -101,7 +101,7 @@ class _SecureHandler(urllib.request.HTTPSHandler):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Returns a redirection as the reply: a token must go only to the address that its owner named."""
+    """Returns a redirection as the reply: a token must be sent only to the address that its owner named."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

@@ -399,7 +399,7 @@ def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> B
         raise
     except (
         BaseException
-    # the user's code may raise anything, even SystemExit; the other messages must still be reported
+        # the user's code may raise anything, even SystemExit; the other messages must still be reported
     ) as error:
         return error
     return ClientError(f"it returned {discarded(result)}") if never_runs(result) else None

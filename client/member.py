@@ -31,7 +31,7 @@ _PAUSE_ON_ERROR_S: Final = 1.0
 _PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
 _PAUSE_ON_FULL_S: Final = 0.05
 _PAUSE_WHILE_PAUSED_S: Final = 5.0
-#: Least pause between pulls, for a broker that answers without holding a pull.
+#: For a broker that does not hold pulls although requested: without a pause, it would get pull after pull.
 _LONG_POLL_MIN_S: Final = 0.01
 _PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
 
@@ -235,8 +235,11 @@ class GroupMember:
         self._work.notify()
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve what a broker sends: 40 (members changed), 220 (offsets were reset), and what operators ask:
-        221 (offsets), 307 (state)."""
+        """Serve a broker's request.
+
+        These are 40 (members changed), 220 (offsets were reset), and for operators 221 (offsets) and 307
+        (state).
+        """
         fields = request.ext_fields
         group = self.config.group
         match request.code:

@@ -12,7 +12,7 @@ from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    # imported only for types: that module imports producers, which import this one
+    # imported only for types, because that module is in a layer above this one
     from .queue_reader import ReceivedMessage
 
 _SEPARATOR: Final = "%"
@@ -38,7 +38,7 @@ class Namespace:
     name: str = ""
 
     def inside(self, resource: str) -> str:
-        """Return the stored name of a topic or group; one that has the namespace already stays."""
+        """Return the stored name of a topic or group; do not add the namespace twice."""
         if not self.name or resource in _SYSTEM or resource.startswith(_SYSTEM_PREFIXES):
             return resource
         prefix, plain = _split(resource)

@@ -96,7 +96,7 @@ class OwnOffsets:
             yield from self._keep(self._path)
 
     def _keep(self, path: Path) -> Operation[None]:
-        """Write the file, one operation at a time: an older one that stood still would undo a younger one."""
+        """Write the file, one operation at a time: a delayed older one could undo a younger one."""
         while self._writing:
             yield from wait(self._written, self._written.version, None)
         known = dict(self._known or {})

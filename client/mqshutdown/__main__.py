@@ -42,7 +42,7 @@ class Server:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop servers and say which; return 0 if there were some and all ended, 2 for a wrong word, else 1."""
+    """Stop servers and print which; return 0 if there were some and all ended, 2 for a wrong word, else 1."""
     print_any_text()
     words = list(sys.argv[1:] if argv is None else argv)
     if set(words) & {"-h", "--help"}:
