@@ -154,7 +154,9 @@ class ClientCore:
         end: Callable[[], Operation[None]],
         unsent: Callable[[], int],
     ) -> None:
-        """Name a producer's group in heartbeats, close it at the end; ``unsent`` counts its messages.
+        """Name a producer's group in heartbeats; close the producer at the end.
+
+        ``unsent`` counts its messages.
 
         Args:
             end: Called when the client ends, for messages that ``close`` has left.

@@ -285,7 +285,7 @@ class Directory:
             instant = yield Clock()
 
     def keep_nameservers(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
-        """Read the page of nameserver addresses, if one is configured, until told to stop."""
+        """Read the page of nameserver addresses, if one is configured, repeatedly until the client stops."""
         url = self.config.nameserver_url
         if url is None:
             return

@@ -109,7 +109,10 @@ class ProcessQueue(Generic[M]):
         self.next_offset = next_offset
 
     def take(self, count: int) -> tuple[M, ...]:
-        """Hand out up to ``count`` messages, lowest offsets first; a serial queue one batch at a time."""
+        """Return up to ``count`` messages to consume, lowest offsets first.
+
+        A serial queue has one batch at a time.
+        """
         if self.dropped or self.leaving or (self.serial and self._in_flight):
             return ()
         if not self._sorted:

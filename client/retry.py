@@ -206,10 +206,9 @@ class QueueTurn:
     def pick(
         self, info: PublishInfo, *, last_broker: str | None = None, avoid: Collection[str] = ()
     ) -> MessageQueue:
-        """Return the next queue, if possible at no broker of ``avoid``, and on a retry at another broker than
-        the last one.
+        """Return the next queue, if possible at a broker that is not in ``avoid``.
 
-        ``info.queues`` must not be empty.
+        A retry prefers another broker than the last one. ``info.queues`` must not be empty.
         """
         count = len(info.queues)
         second: MessageQueue | None = None

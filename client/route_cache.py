@@ -117,8 +117,7 @@ def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ..
 
 
 def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:
-    """Return the default topic's route as that of a topic that will be created with ``queue_nums`` queues at
-    most."""
+    """Return the default topic's route, changed for a new topic with at most ``queue_nums`` queues."""
 
     def clamp(data: QueueData) -> QueueData:
         nums = min(queue_nums, data.read_queue_nums)  # Java uses the number of read queues for both
@@ -128,8 +127,7 @@ def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteDat
 
 
 def pick_read_addr(addrs: Mapping[int, str], suggested: int) -> str | None:
-    """Return the address to pull from: the suggested id, else the master, else the lowest id; None without
-    any."""
+    """Return the address for pulls: the suggested id's, else the master's, else the lowest id's; or None."""
     if not addrs:
         return None
     for broker_id in (suggested, MASTER_ID):

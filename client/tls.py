@@ -44,7 +44,7 @@ def secured(directory: Directory) -> Tls | None:
 
 
 class _Files:
-    """A client's authority, certificate and key: looked at before each new connection.
+    """A client's authority, certificate and key, read again after a change before each new connection.
 
     A broken new content keeps the former one in use; one WARNING says why.
 
