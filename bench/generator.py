@@ -406,7 +406,7 @@ def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[i
 
 
 class Shared:
-    """A holder of the generator: Locust makes the users itself, so they cannot get it as an argument."""
+    """Holds the generator for the users: Locust makes them itself, so they get no argument."""
 
     generator: Generator
 

@@ -139,7 +139,7 @@ class KernelNetwork(Network):
             ip(*self._spaces.held_back(sender, receivers), space=space)
 
     def _at_router(self) -> subprocess.Popen[str]:
-        """Return a process that waits for lines at the router, because a start may take 0.1 s."""
+        """Return a process that waits for lines at the router. It starts early: a start may take 0.1 s."""
         command = ["ip", "-n", self._spaces.router, "-batch", "-"]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -153,7 +153,7 @@ class KernelNetwork(Network):
         return done_ns
 
     def counts(self) -> list[Count]:
-        """Return no counts: an interface's counters name no pair, and would count repeated packets twice."""
+        """Return no counts: an interface's counters name no pair, and count repeated packets twice."""
         return []
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class Disk:
         return found
 
     def _syncs(self, index: int) -> int | None:
-        """Return the syncs of a server so far, by its own count; independent nameservers make none."""
+        """Return the syncs of a server so far, by its own count; 0 for an independent nameserver."""
         system = self._system
         if isinstance(system, ZooKeeper):
             count = _SYNCS.search(four_letters(system.clients[index], b"mntr"))

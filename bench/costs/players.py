@@ -1,4 +1,4 @@
-"""The process that plays all brokers and clients while costs are measured; its own cost is no server's.
+"""The process that simulates all brokers and clients while costs are measured.
 
 Reads a :class:`Plan` and then one :class:`Command` a line as JSON from standard input, and answers each with
 one line. Ends with its input. Brokers repeat their registrations, clients poll or watch, all at phases that
@@ -311,7 +311,7 @@ class Jute(Routes):
         await line.ask(line.wire.request(SetData(path, b"%d" % queues, -1)))
 
     async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None:
-        """Read a route as the comparison's clients do: the children, then queues and address of each."""
+        """Read a route like the comparison's clients: the children, then queues and address of each."""
         parent = topic_path(topic_name(topic))
         body = await line.ask(line.wire.request(GetChildren(parent, watch)))
         asked = []
