@@ -1,4 +1,4 @@
-"""Helpers of tests of whole lives: the number of a life's turn, and the rows of its runs."""
+"""Functions for tests of whole runs of a cluster: the number of a turn, and the rows of its runs."""
 
 from __future__ import annotations
 

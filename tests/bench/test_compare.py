@@ -23,7 +23,7 @@ SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run ``mqbench compare --open`` and return the page's path and what was said meanwhile."""
+    """Run ``mqbench compare --open``; return the page's path and the output."""
     out = tmp_path_factory.mktemp("compare")
     command = [
         sys.executable,
@@ -136,7 +136,7 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
 
 
 def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> None:
-    """The same broker is struck after the same quiet time; which server leads is its arm's own affair."""
+    """The same broker is hit after the same quiet time; which server leads depends on the arm."""
     page, _ = comparison
     struck = []
     for arm in ARMS:

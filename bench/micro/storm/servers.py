@@ -70,7 +70,7 @@ class Independent(System):
 
 
 class Raft(RouteKeeper):
-    """Our nameservers with one replicated table, synced before it acknowledges; reads as by default."""
+    """Our nameservers with one replicated table, synced before acknowledgements; default freshness."""
 
     def __init__(self, folder: Path, *, pairs: int, interpreter: str, program: str) -> None:
         super().__init__(

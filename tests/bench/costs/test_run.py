@@ -30,7 +30,7 @@ def mqbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         try:
             out, error = process.communicate(timeout=RUN_S)
         except subprocess.TimeoutExpired:
-            process.terminate()  # it ends its servers, which a kill would leave behind
+            process.terminate()  # let it end its servers, which a kill would leave behind
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, error)
 
@@ -66,7 +66,7 @@ def test_quick_costs_measure_each_unit_and_go_on_after_an_interrupt(tmp_path: Pa
     whole = rows.read_text().splitlines()
     for row in map(ROW.decode, whole):
         if row.series == "change":
-            # Each change is an entry that each of three servers writes and syncs.
+            # Each change is an entry, which each of three servers writes and syncs.
             assert row.changes > 0
             assert row.disk_bytes is not None
             assert row.syncs is not None

@@ -1,4 +1,4 @@
-"""The raft benchmark before real systems: what it writes by hand is understood, leaders are replaced."""
+"""The raft benchmark with real systems: they accept its hand-made requests, and leaders are replaced."""
 
 import json
 import signal
@@ -95,5 +95,5 @@ def test_leader_that_is_stopped_is_replaced_and_comes_back(system: System) -> No
     finally:
         system.bring_back(leader, stopped=True)
     system.wait_healthy()
-    # Only silence tells of it; the last word of the leader was a heartbeat ago at most.
+    # Only silence shows the end of the leader; its last message was at most one heartbeat ago.
     assert figures["ms"] > 300

@@ -1,4 +1,4 @@
-"""Tiny storms before real servers: samples add up, answers are right, only servers' pauses are published."""
+"""Tiny storms with real servers: samples add up, answers are right, only servers' pauses are published."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_topic_lists_every_broker_after_the_storm(storm: tuple[Life, Rows]
 
 
 def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
-    """Return the bystander's samples from around something that happens."""
+    """Return the bystander's samples from shortly before to shortly after an action."""
     life.bystander.ask(b"start")
     time.sleep(0.1)
     happens()
@@ -117,7 +117,7 @@ def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: tuple[Life, Rows
         server: waits([one for one in samples if one.server == server])["wait_ms_longest"]
         for server in range(MEMBERS)
     }
-    # The visible part of it depends on the bystander's last question, and on its own pauses.
+    # The visible part of the pause depends on the bystander's last request, and on its own pauses.
     assert longest_ms[index] > 0.8 * PAUSE_S * 1e3
     assert longest_ms[index] == max(longest_ms.values())
 
