@@ -76,7 +76,7 @@ class Life:
         self.gaps = [*self._gaps_of_everybody(truth), *self._gaps_of_sides()]
 
     def _gaps_of_everybody(self, truth: list[Row]) -> Iterator[tuple[int, str | None, int, int, int]]:
-        """Broker, side that misses it (None: all), gone since, being started since, back since."""
+        """Return absences: broker, side that misses it (None: all), instants of loss, start and return."""
         starts = [
             (row["index"], row["t_ns"])
             for run in self.runs

@@ -107,7 +107,7 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
 
 
 def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None:
-    """C10: the same operations, due at the same instants of the run and drawn alike."""
+    """All arms get the same operations at the same instants of the run, with the same draws (C10)."""
     page, _ = comparison
     loads: dict[str, dict[str, list[Any]]] = {}
     for arm in ARMS:

@@ -538,7 +538,10 @@ def test_it_is_the_leader_that_is_struck_and_the_others_go_on_without_it(life: L
 
 @of(*ARMS)
 def test_partition_of_one_against_two(life: Life) -> None:
-    """Independent nameservers list the brokers they can hear; a minority of the others changes nothing."""
+    """Independent nameservers list the brokers that they can reach.
+
+    A minority in the other designs changes nothing.
+    """
     fault = life.fault("partition", "1-2")
     assert fault.healed_ns is not None
     (alone,) = life.targets(fault, "nameserver")

@@ -1,4 +1,7 @@
-"""RocketMQ's own brokers and Java client, live: one life of one arm, a broker killed twice; about 90 s."""
+"""RocketMQ's own brokers and Java client as processes: one run of one arm, a broker killed twice.
+
+About 90 s.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     if (lacking := missing()) is not None:
         pytest.skip(f"RocketMQ's own brokers need {lacking}")
     plan = load_plan("real")
-    # Seconds matter here, so clients ask for routes oftener than the profile allows. A broker of RocketMQ's
-    # registers every 10 s even so, and first 10 s after its start: it may be started again at once. It is
-    # killed twice, as few sends of one kill meet the dead one, and chance says how many.
+    # Seconds matter here, so clients ask for routes more often than the profile allows. RocketMQ's broker
+    # still registers every 10 s, and first 10 s after its start, so it may be restarted at once. It is killed
+    # twice, because only a few, random sends after one kill go to the dead broker.
     dies = PlannedFault(case="kill", quiet_s=0.4, jitter_s=0.1, down_s=1.0, after_s=REGISTERS_S + POLL_S + 2)
     (series,) = plan.series
     plan = msgspec.structs.replace(
@@ -118,10 +121,10 @@ def views(folder: Path, observer: str) -> list[View]:
 def sender(
     folder: Path, due_in_s: list[float], end_in_s: float | None
 ) -> tuple[int, list[Operation | View], str]:
-    """Run the Java program alone, without any nameserver, on look-ups that are due in so many seconds.
+    """Run the Java program without any nameserver, on look-ups that are due within some seconds.
 
     Returns:
-        Its exit code, the rows of its lines, and what it said.
+        Its exit code, the rows of its lines, and its log.
     """
     load = msgspec.structs.replace(
         load_plan("real").load,

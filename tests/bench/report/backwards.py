@@ -102,7 +102,7 @@ def broker_came_back_to_life(root: Path) -> None:
 
 
 def next_scenario(root: Path) -> None:
-    """A life goes on: version 5 is shown in one slot, 6 between both, 4 in the next, before its fault."""
+    """A cluster goes on: version 5 is shown in one slot, 6 between both, 4 in the next, before its fault."""
     with PlantedRun(root, scenario="went-before", session="goes-on", seconds=9) as run:
         run.used("nameserver", 0, -2.0, 0.0, pid=10, event="start")
         for version in range(1, 6):

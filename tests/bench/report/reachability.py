@@ -1,4 +1,4 @@
-"""Runs in which a partition decides which answer is right for whom, and nameservers differ in two ways."""
+"""Runs in which a partition decides which answers are right, and nameservers differ in two ways."""
 
 from __future__ import annotations
 

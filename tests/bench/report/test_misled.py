@@ -185,7 +185,10 @@ def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
 
 
 def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None:
-    """Recoveries below 250 ms are not told from none: a margin of 200 ms lies within what is not seen."""
+    """The harness cannot distinguish recoveries below 250 ms from none.
+
+    So a margin of 200 ms is too small.
+    """
     place = Place("equal", "leader-fails", "kill", "right_again_s")
     values = values_of(place, independent=[0.0] * 10, raft=[0.21] * 10)
     for margin, said in (
@@ -200,7 +203,10 @@ def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None
 
 
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
-    """Of claim (b) two figures favour one side by a hair, one the other by a lot: hairs count nothing."""
+    """Two figures of claim (b) favour one side by a tiny difference, one the other by a large one.
+
+    Tiny ones do not count.
+    """
     values: Values = {}
     named = []
     for measure, scenario, case, independent, raft in (

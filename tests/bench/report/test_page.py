@@ -299,7 +299,10 @@ def test_page_says_which_runs_had_their_links_cut_by_the_kernel(gold: Gold, valu
 def test_what_runs_in_which_language_stands_beside_processor_time_unfolded(
     gold: Gold, values: Values
 ) -> None:
-    """RocketMQ's own nameserver needs about as much as ZooKeeper: the difference is not the design's."""
+    """RocketMQ's own nameserver needs about as much as ZooKeeper.
+
+    So the design does not cause the difference.
+    """
     html = page(gold, values)
     claim = html[html.index("A light metadata server is enough") : html.index("A nameserver has little code")]
     unfolded, _, _ = claim.partition("<details")

@@ -85,7 +85,10 @@ def test_one_server_is_not_right_again_because_another_one_answers(gold: Gold) -
 
 
 def failed_then_waited(root: Path) -> None:
-    """All killed: refused until 1.49 s, what is due then waits until 2.15 s."""
+    """All servers are killed: requests are refused until 1.49 s.
+
+    Those that are due then wait until 2.15 s.
+    """
     with PlantedRun(root, scenario="failed") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -117,7 +120,10 @@ def test_freeze_of_two_seconds_is_two_seconds_and_that_maximum_latency(gold: Gol
 
 
 def relapsed(root: Path) -> None:
-    """Right again after 1 s, wrong once more at 3 s: the first right answer did not stay right."""
+    """Answers are right again after 1 s, and wrong once more at 3 s.
+
+    The first right answer was not the end.
+    """
     with PlantedRun(root, scenario="relapsed") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -218,7 +224,10 @@ def test_rates_hold_for_the_time_that_was_sampled(gold: Gold) -> None:
 
 
 def cut_five_seconds(root: Path) -> None:
-    """Nameserver 2 is cut off for 5 s: it goes on showing what has changed elsewhere; the prober sees all."""
+    """Nameserver 2 is cut off for 5 s and still shows the state from before changes elsewhere.
+
+    The observer reads all.
+    """
     with PlantedRun(root, scenario="cut") as run:
         run.fault(5.0, 18.0, case="1-2", healed=10.0, targets=["nameserver-2"])
         for index in range(3):
@@ -238,7 +247,10 @@ def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None
 
 
 def stale_200_ms(root: Path) -> None:
-    """Each of 50 changes is acknowledged at once and shown 200 ms after it was sent; the last just ends."""
+    """Each of 50 changes is acknowledged at once and visible 200 ms after its sending.
+
+    The last one just before the end.
+    """
     with PlantedRun(root, scenario="stale") as run:
         for index in range(3):
             run.view(0.0, index=index, version=0)
@@ -415,7 +427,10 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
 
 
 def cable_was_mended_within_a_reading(root: Path) -> None:
-    """Cut from 5 to 8 s; the reading that shows it again was sent 15 ms before and read 5 ms after."""
+    """The broker is cut off from 5 to 8 s.
+
+    The first reading with it again was sent 15 ms before the end and read 5 ms after.
+    """
     with PlantedRun(root, scenario="mended") as run:
         run.fault(5.0, 10.0, case="cable", targets=["broker-1"], healed=8.0)
         run.view(0.0, index=0)
@@ -524,7 +539,10 @@ def test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user
 
 
 def two_slots(root: Path) -> None:
-    """One cluster's life: a broker dies in the first slot and stays dead; views of the first hold on."""
+    """One run of a cluster: a broker dies in the first slot and stays dead.
+
+    Views of the first slot are still valid.
+    """
     with PlantedRun(root, scenario="slot-1", session="one", seconds=10) as run:
         run.broker(2, "down", 8.0)
         for index in range(3):

@@ -317,7 +317,7 @@ def test_nothing_is_concluded_where_the_machine_was_busy(
 
 
 def filled_by(gold: Gold, arm: str, runs: int) -> Gold:
-    """In so many runs of an arm its own servers, the load and the harness take 19 of 20 core-seconds."""
+    """In some runs of an arm, its own servers, the load and the harness use 19 of 20 core-seconds."""
     costs = []
     for source in gold.sources:
         full = source.arm == arm and source.block <= runs
