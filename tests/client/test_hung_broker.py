@@ -1,4 +1,4 @@
-"""A broker that hangs: what it costs sends, threads and the other brokers."""
+"""A hung broker: its effects on sends, threads and the other brokers."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None
         sends = send_some(client, 6, try_timeout_s=0.3)
     assert {result.queue.broker_name for result in sends} == {"broker-b"}
     repeated = [result for result in sends if result.tries == 2]
-    assert repeated, "some began at the hung one"  # and its try did not use up the send's own 3 s
+    assert repeated, "some began at the hung one"  # and its try did not use all of the send's 3 s
     assert all(result.maybe_repeated for result in repeated)
 
 
@@ -150,7 +150,7 @@ def test_with_defaults_a_hung_broker_costs_a_second_each_time(hung: Pair) -> Non
             before = time.monotonic()
             if sender.send(Message(topic="Two", body=b"x")).tries > 1:
                 waited.append(time.monotonic() - before)
-    # queues are taken in turn, and the hung broker has two of four: nothing keeps it out of its turn
+    # queues are used in turn, and the hung broker has two of four: it is not skipped
     assert 2 <= len(waited) <= 4
     assert min(waited) > 0.9
     assert max(waited) < 2.5, "less than the 3 s of the whole send"
