@@ -1,4 +1,4 @@
-"""A cluster that somebody else runs is driven by its addresses, and stays as it is."""
+"""A load on a cluster that somebody else runs, by its addresses, does not change the cluster."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_attached_profile_without_addresses_is_refused(
 def test_brokers_of_any_name_have_a_number_each() -> None:
     assert [broker_index(name) for name in ("broker-7", "sim-103", "")] == [7, 103, None]
     names = [f"{kind}-{letter}" for kind in ("broker", "order") for letter in "abcdefghij"]
-    names += ["broker-100", "broker-103"]  # those who are simulated have these
+    names += ["broker-100", "broker-103"]  # the numbers of simulated brokers
     found = {broker_index(name) for name in names}
     assert len(found) == len(names)
     assert min(index for index in found if index is not None) >= FOREIGN_FROM
@@ -78,7 +78,8 @@ def test_brokers_of_any_name_have_a_number_each() -> None:
 def short_plan() -> Plan:
     plan = load_plan("attached")
     (quiet,) = plan.scenarios
-    # No server is struck, so a late answer says that the machine is busy: little load, time for each request.
+    # No fault hits a server, so a late answer means a busy machine: use little load, and allow time for each
+    # request.
     load = msgspec.structs.replace(
         plan.load,
         topics=2,

@@ -28,7 +28,7 @@ SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run ``mqbench compare --open`` and return the page's path and what was said meanwhile."""
+    """Run ``mqbench compare --open``; return the page's path and the output."""
     out = tmp_path_factory.mktemp("compare")
     command = [
         sys.executable,
@@ -115,7 +115,7 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
 
 
 def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None:
-    """C10: the same operations, due at the same instants of the run and drawn alike."""
+    """All arms get the same operations at the same instants of the run, with the same draws (C10)."""
     page, _ = comparison
     loads: dict[str, dict[str, list[Any]]] = {}
     for arm in ARMS:
@@ -144,7 +144,7 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
 
 
 def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> None:
-    """The same broker is struck after the same quiet time; which server leads is its arm's own affair."""
+    """The same broker is hit after the same quiet time; which server leads depends on the arm."""
     page, _ = comparison
     asked = compare.load(page.parent)
     (series,) = asked.plan.series

@@ -1,4 +1,7 @@
-"""The controls, live: the same arm twice, and RocketMQ's own nameserver before the same clients."""
+"""The controls with real processes.
+
+The same arm twice, and RocketMQ's own nameserver with the same clients.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,10 @@ def test_larger_timers_lengthen_the_window_and_not_the_time_for_which_a_server_i
 
 
 def test_same_arm_twice_gets_the_same_load(folders: dict[Arm, list[Path]]) -> None:
-    """When look-ups and sends are due, and of which topic; scenarios do not begin to the nanosecond."""
+    """Return when look-ups and sends are due, and their topics.
+
+    Scenarios do not begin exactly to the nanosecond.
+    """
     asked = []
     for arm in ARMS[:2]:
         quiet, _ = folders[arm]

@@ -1,4 +1,4 @@
-"""Bytes and syncs of the servers' files: what they wrote is counted, and not what the kernel charges."""
+"""Bytes and syncs of the servers' files: their own writes count, not the kernel's figures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def write_entries(servers: StartedServers, arm: str) -> None:
 @pytest.mark.one_core
 @pytest.mark.parametrize("arm", ["raft", "zookeeper"])
 def test_t3_each_server_counts_what_it_wrote_and_its_syncs(tmp_path: Path, arm: str) -> None:
-    """The kernel charged 257 KiB for an entry of 500 bytes."""
+    """The kernel counted 257 KiB for an entry of 500 bytes."""
     servers, network = a_cluster(tmp_path, arm)
     processes = [*network.carriers(), *servers.processes]
     try:

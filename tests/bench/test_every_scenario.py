@@ -1,9 +1,9 @@
-"""Every scenario and case of the full comparison, short and live: faults strike the processes they name.
+"""Every scenario and case of the full comparison, short, with real processes: faults hit the named processes.
 
 The three designs share the code that starts, cuts, freezes and kills. So each design runs the cases in which
 it differs from the others, and all three together run every case. ZooKeeper's servers are JVMs, and its
-clients learn of changes at once: its run has the machine for itself. Each of the other two runs beside one
-more test. The tests read raw events.
+clients see changes at once, so its run has the machine for itself. Each of the other two runs together with
+one more test. The tests read raw events.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RUN: Final[dict[Arm, dict[str, tuple[str, ...]]]] = {
     "independent": {
         "broker-dies": ("stop", "kill", "freeze", "cable"),
         "nameserver-restarts": ("one-empty", "all", "disk-lost"),
-        "leader-fails": ("kill",),  # a server, as nobody leads
+        "leader-fails": ("kill",),  # any server, because there is no leader
         "partition": ("1-2", "1-1-1", "broker-nameserver"),
         "messages": ("broker-kill", "broker-cable"),
         "new-topic": ("update-topic", "first-send"),
@@ -69,7 +69,7 @@ RUN: Final[dict[Arm, dict[str, tuple[str, ...]]]] = {
     },
 }
 SECOND: Final = 10**9
-#: Folder for the lives, if so many bytes are free there.
+#: Folder for the runs, if it has this many free bytes.
 MEMORY: Final = Path("/dev/shm")
 ROOM: Final = 4 * 1024**3
 #: Lease 3 s, registration and refresh every 0.75 s.
@@ -99,7 +99,7 @@ SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("new-topic", "update-topic"): (0.0, 4.0),
     ("new-topic", "first-send"): (0.0, 5.0),
 }
-#: A session ends up to a tick later than a lease, and JVMs begin anew more slowly.
+#: A session may end up to a tick later than a lease, and JVMs restart more slowly.
 SLOWER: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("broker-dies", "stop"): (2.0, 3.0),
     ("broker-dies", "cable"): (5.5, 4.2),
@@ -186,7 +186,7 @@ class Life:
         self._rows: dict[tuple[str, type], list[Any]] = {}
 
     def progress(self, step: str) -> None:
-        """Leave a mark on every disk before a fault, and see after it where it still lies."""
+        """Write a file to every disk before a fault, and check after it which disks still have it."""
         if step == "starting":
             return
         if step == "quiet":
@@ -215,7 +215,7 @@ class Life:
         )
 
     def synced(self, index: int) -> int:
-        """Return what tells that a server syncs: files open for it, or how often ZooKeeper did."""
+        """Return evidence that a server syncs: files open for syncs, or ZooKeeper's number of syncs."""
         servers = self.session.cluster.started
         if self.arm == "zookeeper":
             told = four_letters(servers.clients[index], b"mntr").splitlines()
@@ -255,7 +255,7 @@ class Life:
         return sorted(found, key=lambda row: row.t_ns)
 
     def views(self, scenario: str, topic: str = "bench-0") -> dict[tuple[str, int], list[View]]:
-        """Return what each nameserver and each client showed of a topic, in order of time."""
+        """Return the views of a topic at each nameserver and each client, in order of time."""
         found: dict[tuple[str, int], list[View]] = {}
         for row in sorted(self.rows(scenario, View), key=lambda row: row.seen_ns):
             if row.topic == topic and row.state != "end":
@@ -264,7 +264,7 @@ class Life:
 
 
 def shown_between(views: list[View], begin_ns: int, end_ns: int) -> list[View]:
-    """Return what was shown at any time in between."""
+    """Return all views between two instants."""
     return [
         view
         for place, view in enumerate(views)
@@ -282,7 +282,7 @@ def said_at(views: list[View], at_ns: int) -> View:
 
 
 def lived(life: Life) -> Life:
-    """Run a life; its observers look less often than in a comparison, so that a core is enough."""
+    """Run a cluster; its observers read less often than in a comparison, so that one core is enough."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "SAMPLE_EVERY_S", 0.5)
         patch.setattr(cluster, "OBSERVE_EVERY_S", 0.1)
@@ -296,8 +296,8 @@ def lived(life: Life) -> Life:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a folder in memory, if there is room for it.
 
-    On a disk that others write to, a sync has taken more than a second, and ZooKeeper's servers elected a
-    leader in the midst of what was done to a broker.
+    On a disk with other writers, a sync once took more than a second, and ZooKeeper's servers elected a
+    leader during a fault of a broker.
     """
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM:
         with tempfile.TemporaryDirectory(prefix="every-scenario-", dir=MEMORY) as found:
@@ -446,7 +446,7 @@ def test_cut_lets_nothing_through_in_the_directions_that_it_names(
     assert used & cut, "what was cut had been in use"
     (first, *_) = fault.targets
     if CASES[scenario][case] == "oneway":
-        # Messages to the leader still came to it, from the moment of the cut on.
+        # Messages to the leader still reached it from the instant of the cut on.
         into = passed(life, fault.begin_ns - SECOND // 2, fault.healed_ns)
         assert {sender for sender, _ in cut} == {first}
         assert any(many for (_, receiver), many in into.items() if receiver == first)
@@ -478,7 +478,7 @@ def test_lost_disk_is_empty_and_the_others_are_not(life: Life) -> None:
 
 @of(*ARMS)
 def test_every_arm_that_stores_anything_syncs_it(life: Life) -> None:
-    """By what the kernel knows of raft's open files, and by what ZooKeeper counts."""
+    """For raft, the kernel's list of open files decides; for ZooKeeper, its own count."""
     before, after = life.syncs
     match life.arm:
         case "independent":
@@ -557,7 +557,10 @@ def test_it_is_the_leader_that_is_struck_and_the_others_go_on_without_it(life: L
 
 @of(*ARMS)
 def test_partition_of_one_against_two(life: Life) -> None:
-    """Independent nameservers list the brokers they can hear; a minority of the others changes nothing."""
+    """Independent nameservers list the brokers that they can reach.
+
+    A minority in the other designs changes nothing.
+    """
     fault = life.fault("partition", "1-2")
     assert fault.healed_ns is not None
     (alone,) = life.targets(fault, "nameserver")
@@ -585,7 +588,7 @@ def test_partition_into_three(life: Life) -> None:
     if life.arm == "independent":
         last = [said_at(views["nameserver", index], fault.healed_ns - SECOND // 10) for index in range(3)]
         assert sorted(view.brokers or [] for view in last) == [[0], [1], [2]]
-    else:  # nobody has a majority: nobody is left out
+    else:  # there is no majority, so no broker is evicted
         for view in last:
             assert view.state in ("refused", "silent") or view.brokers == [0, 1, 2], view
     for index in range(3):
@@ -640,7 +643,7 @@ def test_new_topic_is_found_by_everybody_sent_to_and_read(life: Life, case: str)
 
 
 def delays(life: Life) -> list[float]:
-    """Return after how many seconds each client showed each change that was told in quiet times."""
+    """Return the seconds until each client showed each change in quiet times."""
     found = []
     for topic in ("sim-100-changing",):
         views = life.views("staleness", topic)
@@ -679,7 +682,7 @@ def arc(instants_s: list[float], period_s: float) -> float:
 
 
 def usual_phase(instants_s: list[float], period_s: float) -> float:
-    """Return where in a period most of these instants lie, to which some of a busy machine may be late."""
+    """Return the phase at which most of these instants lie; on a busy machine, some may be late."""
     phases = [instant % period_s for instant in instants_s]
     usual = min(
         phases, key=lambda one: statistics.median_low(arc([one, other], period_s) for other in phases)
@@ -691,7 +694,7 @@ def usual_phase(instants_s: list[float], period_s: float) -> float:
 
 @of(*ARMS)
 def test_brokers_are_spread_over_the_period_in_which_they_report(life: Life) -> None:
-    """Brokers that were started together would act as one broker, many times over."""
+    """Brokers that start together would act at the same instants, like one broker."""
     assert arc(life.launched_s, 0.75) > 0.15  # three numbers drawn for seed 5
 
 
@@ -700,7 +703,7 @@ def test_clients_are_spread_over_the_period_in_which_they_ask(life: Life) -> Non
     own = []
     for place in range(6):
         shown = life.views("staleness", "sim-100-changing")["client", place]
-        seen = [view.seen_ns / SECOND for view in shown[1:]]  # the first is what it knew before
+        seen = [view.seen_ns / SECOND for view in shown[1:]]  # the first view is from before
         assert len(seen) >= 2
         own.append(usual_phase(seen, 0.75))
     assert arc(own, 0.75) > 0.25

@@ -1,4 +1,4 @@
-"""A comparison whose links the kernel cuts, live: what a cut stops, how long, and that nothing is left."""
+"""A comparison whose links the kernel cuts, with real processes: effects, length and clean-up of a cut."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES: Final = {
     ("leader-fails", "oneway"): (2.0, 1.0),
     ("partition", "1-2"): (3.0, 6.0),
 }
-#: Each design is cut in two, and each case strikes one design at least: the kernel does not know designs.
+#: Each design has two of the cases, and each case runs in at least one design: the kernel treats all alike.
 RUN: Final = {
     "independent": [("broker-dies", "cable"), ("partition", "1-2")],
     "raft": [("leader-fails", "oneway"), ("partition", "1-2")],
@@ -50,7 +50,10 @@ HOLDS_NS: Final[list[int]] = []
 
 
 def left(pid: int | None = None) -> list[str]:
-    """Return what the kernel still has of a harness, by default of this process: all names begin alike."""
+    """Return the kernel's objects of a harness, by default of this process.
+
+    Their names have a common prefix.
+    """
     mine = f"rkb{os.getpid() if pid is None else pid}-"
     return [line for what in ("netns", "link", "route") for line in ip(what).splitlines() if mine in line]
 
@@ -225,7 +228,7 @@ def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
 
 
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    """As in the background, where no terminal interrupts anything that was started."""
+    """As in the background, where no terminal interrupts the child processes."""
     command = [
         sys.executable,
         "-m",
@@ -254,7 +257,7 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
-    """Brokers do not start: the harness fails, in its only attempt."""
+    """Brokers do not start, so the harness fails in its only attempt."""
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
     plan = msgspec.structs.replace(plan, arms=["independent"])
     with pytest.MonkeyPatch.context() as patched:
@@ -295,7 +298,7 @@ def test_two_runs_at_a_time_stand_beside_each_other() -> None:
 
 
 def reaches(network: KernelNetwork, dialler: str, acceptor: str) -> bool:
-    """Say whether one is at once refused by the other, where nobody listens."""
+    """Return whether a connection to a port without a listener is refused at once."""
     host = network.dialled(dialler, acceptor, ":9").rpartition(":")[0]
     code = f"import socket; socket.create_connection(('{host}', 9), timeout=0.5)"
     done = subprocess.run(

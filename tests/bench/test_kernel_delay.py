@@ -1,4 +1,4 @@
-"""Delay and loss by the kernel: packets between two namespaces are held back as told, and some are lost."""
+"""Delay and loss by the kernel: packets between two namespaces are delayed as set, and some are lost."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def network() -> Iterator[KernelNetwork]:
 
 
 def numbers(network: KernelNetwork, code: str) -> list[float]:
-    """Run a program in the first namespace that asks the second; return what it prints."""
+    """Run a program in the first namespace that sends to the second; return its output."""
     host = network.host(ENDS[1])
     command = network.command(ENDS[0], [sys.executable, "-c", code, host, str(PORT)])
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""Truths planted in living processes, found again by the report: real nameservers, proxy and observer.
+"""Truths planted in running processes, which the report must find: real nameservers, proxy and observer.
 
 A server that dies by itself is planted in test_session.py, exact rows in tests/bench/report/test_planted.py.
 """
@@ -78,7 +78,7 @@ def listing(topic: str, version: int) -> Listing:
 
 
 class Watched:
-    """One run folder: an observer of its own writes views to it, the test writes what it does."""
+    """One run folder: its own observer writes views into it, and the test writes its actions."""
 
     def __init__(self, out: Path, scenario: str, servers: list[str], topic: str) -> None:
         self.run = PlantedRun(out, scenario=scenario, arm="independent")
@@ -115,7 +115,7 @@ class Watched:
 
 
 def tell(watched: Watched, broker: RemotingBroker, begin_ns: int) -> int:
-    """Make changes, which the nameserver is told at once; return when the last one began."""
+    """Make changes, which the nameserver gets at once; return when the last one began."""
     at_ns = begin_ns
     for version in range(2, CHANGES + 2):
         at_ns += EVERY_NS
@@ -182,7 +182,7 @@ def live(out: Path, cluster: Cluster) -> Cut:
     (listen,) = free_addresses(1)
     link = Link(dialler="broker-0", acceptor="nameserver-2", listen=listen, to=cluster.nameservers[2])
     network = network_process([link], out, sys.executable, lambda event: None)
-    # The view of one nameserver must be no disagreement of three: they have observers of their own.
+    # The view of one nameserver must not count as a disagreement of three, which have other observers.
     (behind,) = free_addresses(1)
     stale = Watched(out, "stale", [behind], "sim-100-stale")
     parted = Watched(out, "parted", cluster.nameservers, "sim-101-parted")
@@ -219,7 +219,7 @@ def live(out: Path, cluster: Cluster) -> Cut:
             last_ns = tell(stale, told, begin_ns)
             cut = cutting.result(120)
         time.sleep(0.3)
-        stale.end(begin_ns, last_ns + 1)  # the last change is seen when nothing is measured any more
+        stale.end(begin_ns, last_ns + 1)  # the last change becomes visible after the end of measuring
         parted.end(begin_ns, time.monotonic_ns())
     return cut
 

@@ -1,4 +1,7 @@
-"""RocketMQ's own brokers and Java client, live: one life of one arm, a broker killed twice; about 90 s."""
+"""RocketMQ's own brokers and Java client as processes: one run of one arm, a broker killed twice.
+
+About 90 s.
+"""
 
 from __future__ import annotations
 
@@ -125,10 +128,10 @@ def views(folder: Path, observer: str) -> list[View]:
 def sender(
     folder: Path, due_in_s: list[float], end_in_s: float | None
 ) -> tuple[int, list[Operation | View], str]:
-    """Run the Java program alone, without any nameserver, on look-ups that are due in so many seconds.
+    """Run the Java program without any nameserver, on look-ups that are due within some seconds.
 
     Returns:
-        Its exit code, the rows of its lines, and what it said.
+        Its exit code, the rows of its lines, and its log.
     """
     load = msgspec.structs.replace(
         load_plan("real").load,

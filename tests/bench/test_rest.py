@@ -1,4 +1,4 @@
-"""The scenario in which nobody asks: it comes after the load, and what servers cost is measured there."""
+"""The scenario without requests: it comes after the load, and measures the servers' cost."""
 
 from __future__ import annotations
 

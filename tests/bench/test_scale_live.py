@@ -1,4 +1,4 @@
-"""A tiny grid of sizes with real servers: rows, events in the comparison's format, going on, and the page."""
+"""A tiny grid of sizes with real servers: rows, events in the comparison's format, resuming, and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One cluster's life with live processes: planted truths are found again in what was recorded."""
+"""One run with real processes: planted truths are found in the recorded events."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def see_brokers_leave(session: Session) -> None:
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Run independent nameservers through the plan; one of them is ended from outside in the quiet time."""
+    """Run independent nameservers through the plan; the test ends one of them in the quiet time."""
     plan = parse_plan(PLAN)
     given = a_turn(tmp_path_factory.mktemp("life"), plan, "independent", profile="planted", seed=11)
     session: Session
@@ -111,7 +111,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             pid = child.pid
             threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
 
-        if step.startswith(("leader-fails", "partition")):  # the server that died has been told of everybody
+        if step.startswith(("leader-fails", "partition")):  # the dead server knew all brokers
             deadline = time.monotonic() + 60
             listed.clear()
             while listed != [4, 4, 4] and time.monotonic() < deadline:
@@ -132,7 +132,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-#: One nameserver, so that nobody can ask another; newcomers have one user, too few while it hangs.
+#: One nameserver, so that no client can ask another; new clients have one user, too few while it hangs.
 FREEZE = """
 arms = ["independent"]
 servers = 1
@@ -200,7 +200,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gold(
     life: list[Path], frozen: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Gold:
-    """The report's tables of both lives."""
+    """The report's tables of both runs."""
     return compute(
         spark,
         [str(folder) for folder in (*life, frozen)],
@@ -232,9 +232,9 @@ def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[
 
 
 def test_nobody_reads_the_servers_while_their_cost_is_measured(life: list[Path]) -> None:
-    """Reading 300 idle brokers cost a server more than the brokers did."""
+    """To read 300 idle brokers cost a server more than the brokers did."""
     quiet, leader_fails, _ = life
-    begin_ns = read_manifest(quiet).measure_begin_ns  # what was read in the warm-up lies there, too
+    begin_ns = read_manifest(quiet).measure_begin_ns  # readings from the warm-up are there, too
     read = [row for row in rows(quiet, View) if row.observer == "nameserver" and row.seen_ns >= begin_ns]
     assert read == []
     before = [
@@ -279,7 +279,7 @@ def test_freeze_is_silence_for_as_long_as_it_lasts_and_requests_that_waited_say_
     ]
     waited = [row for row in struck if row.outcome == "ok"]
     assert waited
-    for row in waited:  # no report was answered while its nameserver stood still
+    for row in waited:  # no registration was answered while its nameserver was stopped
         assert row.done_ns >= fault.healed_ns
 
 
@@ -293,7 +293,7 @@ def test_server_that_died_by_itself_loses_every_figure_of_its_run(gold: Gold) ->
 
 
 def test_what_was_acknowledged_is_handed_to_the_group_through_faults_of_nameservers(life: list[Path]) -> None:
-    """A send names its message and each hand-over is a row: so lost and repeated ones can be counted."""
+    """A send names its message and each delivery is a row, so lost and repeated messages can be counted."""
     handed = [row.message for folder in life for row in rows(folder, Delivery)]
     last_ns = read_manifest(life[-1]).measure_end_ns - 4 * SECOND
     acknowledged = {
@@ -335,7 +335,7 @@ def test_freeze_of_two_seconds_is_told_as_two_seconds(gold: Gold, frozen: Path) 
 
 
 def test_sends_do_not_wait_for_routes(frozen: Path) -> None:
-    """C3: routes are kept fresh in the background; the only nameserver hangs for three refreshes."""
+    """Routes are refreshed in the background, and the only nameserver hangs for three refreshes (C3)."""
     fault = the_fault(frozen)
     assert fault.healed_ns is not None
     sends = [
@@ -352,7 +352,7 @@ def test_sends_do_not_wait_for_routes(frozen: Path) -> None:
 
 
 def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
-    """C4: the only user for newcomers waits for the frozen server while the next ones are due."""
+    """The only user for new clients waits for the frozen server while the next ones are due (C4)."""
     fault = the_fault(frozen)
     assert fault.healed_ns is not None
     operations = rows(frozen, Operation)
@@ -368,13 +368,13 @@ def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
 
 
 def test_change_is_a_truth_and_a_heartbeat_is_none(life: list[Path]) -> None:
-    """C5: a report each second that says what the one before said changes nothing."""
+    """A registration each second with the same content changes nothing (C5)."""
     facts = [row for folder in life for row in rows(folder, Truth) if row.subject == "topic"]
     begun = [row.change for row in facts if row.what == "changing"]
     assert None not in begun
     assert len(begun) == len(set(begun)) > 20
     told = [row for folder in life for row in rows(folder, Operation) if row.op == "announce"]
-    # Each report of a change has one; of the last ones either may be due too late to be kept.
+    # Each registration of a change has one; at the end, either may be due too late to be recorded.
     assert len({row.change for row in told if row.change is not None} ^ set(begun)) <= 2
     heartbeats = [row for row in told if row.change is None]
     assert len(heartbeats) > 3 * len(set(begun)) / 2, "every second, to each of three nameservers"
@@ -423,7 +423,7 @@ def test_every_run_says_who_lives_and_what_is_shown_when_it_begins(life: list[Pa
 
 
 def test_users_stay_until_the_end_and_a_linger(life: list[Path], frozen: Path) -> None:
-    """C2: a broker that the generator plays is listed until the linger is over, and then forgotten."""
+    """A simulated broker is listed until the linger is over, and then forgotten (C2)."""
     for folder, servers, linger_ns in ((life[-1], 3, SECOND // 2), (frozen, 1, SECOND)):
         leave_ns = read_manifest(folder).measure_end_ns + linger_ns
         changing = [

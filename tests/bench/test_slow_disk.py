@@ -1,4 +1,4 @@
-"""A slow disk of one process: each sync takes longer while it is switched on, in Python and in a JVM."""
+"""A slow disk of one process: while it is switched on, each sync takes longer, in Python and in a JVM."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def quick_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def least_ms(process: subprocess.Popen[str], word: str) -> float:
-    """Return how long the quickest of some syncs took."""
+    """Return the time of the fastest of some syncs."""
     assert process.stdin is not None
     assert process.stdout is not None
     found = []

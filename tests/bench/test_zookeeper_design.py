@@ -1,4 +1,4 @@
-"""ZooKeeper as a committer would run it: clients try again, have local sessions, and set watches anew."""
+"""ZooKeeper in a committer's configuration: clients retry, have local sessions, and set watches anew."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ WAIT_S = 60.0
 
 
 class Wire:
-    """A plain socket that speaks frames; nothing of the client package is used."""
+    """A plain socket that sends and receives frames, without the client package."""
 
     def __init__(self, addr: str) -> None:
         host, _, port = addr.rpartition(":")
@@ -130,7 +130,7 @@ class Wire:
 
 
 class RecordingNameserver:
-    """Listens, records requests as (code, ext, body), answers success. Stands for any nameserver.
+    """Listens, records requests as (code, ext, body), and answers success, like any nameserver.
 
     Attributes:
         answering: While it is not set, no request is answered.
@@ -248,7 +248,7 @@ class StartBroker(Protocol):
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Start brokers that do not outlive the test."""
+    """Start brokers; the test's end stops them."""
     running: list[BrokerProcess] = []
 
     def start(
@@ -303,7 +303,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @dataclass
 class Started:
-    """A server that was started in a folder, as a shell does, whether it got ready or not.
+    """A server that was started in a folder, as by a shell; it need not be ready.
 
     Attributes:
         line: First line on its standard output.
@@ -328,7 +328,7 @@ class StartIn(Protocol):
 
 @pytest.fixture
 def start_in(tmp_path: Path) -> Iterator[StartIn]:
-    """Start servers with nothing but their flags and a working folder; none outlives the test."""
+    """Start servers with only their flags and a working folder; the test's end stops them."""
     running: list[Started] = []
 
     def start(folder: Path, program: str, *flags: str) -> Started:

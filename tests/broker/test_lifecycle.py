@@ -23,7 +23,7 @@ from routekeeper.remoting.registration import PlainRegistration, body_crc32
 from routekeeper.remoting.route import DataVersion
 from tests.registrations import read_registration
 
-pytestmark = pytest.mark.faults  # real processes, though hardly harmed
+pytestmark = pytest.mark.faults  # real processes, with few faults
 
 
 class NameserverLike(Protocol):
@@ -96,7 +96,7 @@ def test_created_topic_is_registered_alone_and_at_once(
     assert increment.data_version.counter == full.data_version.counter + 1
     ext = {"topic": "Made", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
     assert wire.call(17, ext).code == 0
-    # 17 is answered after its registration, so it must be here already.
+    # Request 17 is answered after the registration, so the topic must be here already.
     _, increment = registration(nameserver.expect(103, timeout_s=0.5))
     assert topic_names(increment) == {"Made"}
 
@@ -185,7 +185,7 @@ def test_nothing_is_registered_after_the_farewell(
         process = broker.process  # type: ignore[attr-defined]
         process.send_signal(signal.SIGTERM)
         nameserver.expect(104)
-        # The goodbye to the silent one still lasts; requests are served meanwhile.
+        # The unregistration at the silent nameserver still lasts; requests are served meanwhile.
         assert wire.send_message("Late", b"x").code == 0
         assert process.wait(40) == 0
     with pytest.raises(queue.Empty):
@@ -227,7 +227,7 @@ def test_broker_without_write_permission_says_so_to_the_nameservers(
     assert broker.wire().call(25, body=b"brokerPermission=4\n").code == 0
     _, body = registration(nameserver.expect(103))
     assert {numbers.perm & 2 for numbers in body.topics.values()} == {0}
-    # With an equal version a nameserver would not look at the topics.
+    # With an equal version, a nameserver would not read the topics.
     assert body.data_version.counter > before.data_version.counter
 
 
@@ -395,7 +395,7 @@ def test_pulls_that_wait_for_a_message_are_answered_at_the_end(start_broker: Sta
     asked = []
     for wire in wires:
         asked.append([wire.pull("T", 1, sys_flag=6, suspend_ms=15_000) for _ in range(2)])
-        # Answered after the pulls were looked at, so they are parked now.
+        # This is answered after the pulls were tried, so they are parked now.
         assert wire.call(30, {"topic": "T", "queueId": "0"}).code == 0
     assert broker.stop() == 0
     for wire, opaques in zip(wires, asked, strict=True):

@@ -1,4 +1,4 @@
-"""The same operations on both drivers, against peers on real sockets that misbehave as told."""
+"""The same operations on both drivers, with peers on real sockets that fail as the test says."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BEFORE_THE_DEFAULT_S = 2.5
 
 
 def config(*addrs: str, **values: Any) -> ClientConfig:
-    """Settings with limits that only a peer which never answers can reach."""
+    """Settings with limits that are reached only if a peer never answers."""
     return ClientConfig(
         nameservers=addrs, **{"nameserver_try_s": 5.0, "connect_timeout_s": 5.0, "shutdown_s": 1.0, **values}
     )
@@ -153,7 +153,7 @@ def test_client_that_is_closed_while_it_starts_a_thread_waits_for_it(
             starting.set()
             while not started.core.closing:
                 time.sleep(0.001)
-            time.sleep(0.05)  # by now the threads are waited for
+            time.sleep(0.05)  # by now, close() waits for the threads
             super().start()
 
     def background() -> Operation[None]:
@@ -210,7 +210,7 @@ def test_a_silent_nameserver_costs_one_short_try(
     good.answer = answers({"T": route_body(broker_a=good.addr)})
 
     def build(core: ClientCore) -> Operation[list[float]]:
-        core.directory.nameservers.answered(silent.addr)  # the choice stands at the dead one
+        core.directory.nameservers.answered(silent.addr)  # the present choice is the dead one
         times = []
         for _ in range(3):
             before: Instant = yield Clock()
@@ -614,7 +614,8 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         return reading.is_set()
 
     with socket.create_server(("127.0.0.1", 0)) as server, BlockingClient() as blocking:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else much of it fits into buffers
+        # otherwise much of it would fit into buffers
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         addr = f"127.0.0.1:{server.getsockname()[1]}"
         large = RemotingCommand.request(28, body=bytes(15 << 20), oneway=True)
         first = threading.Thread(target=blocking.invoke_oneway, args=(addr, large), kwargs={"timeout_s": 30})
@@ -622,7 +623,7 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         peer, _ = server.accept()
         with peer:
             length = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
-            # So the first one is being sent, and hangs: nobody reads on.
+            # So the first one is being sent and hangs, because the peer does not read on.
             withdrawn: list[bool] = []
 
             def send() -> None:

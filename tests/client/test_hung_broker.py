@@ -1,4 +1,4 @@
-"""A broker that hangs: what it costs sends, threads and the other brokers."""
+"""A hung broker: its effects on sends, threads and the other brokers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None
         sends = send_some(client, 6, try_timeout_s=0.3)
     assert {result.queue.broker_name for result in sends} == {"broker-b"}
     repeated = [result for result in sends if result.tries == 2]
-    assert repeated, "some began at the hung one"  # and its try did not use up the send's own 3 s
+    assert repeated, "some began at the hung one"  # and its try did not use all of the send's 3 s
     assert all(result.maybe_repeated for result in repeated)
 
 

@@ -1,4 +1,4 @@
-"""A listener that ends by something else than an exception: its worker goes on, its messages come again."""
+"""A listener that ends other than by an Exception: its worker goes on, and its messages come again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subcommands of operators' daily work at scripted brokers that fail, and their pure parts."""
+"""Subcommands for operators' daily work at scripted brokers that fail, and their pure parts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_change_goes_on_after_a_broker_that_fails_and_names_it(
 def test_a_list_of_which_a_broker_leaves_out_the_changed_ones_is_sent_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    # RocketMQ 5.3 answers success and does nothing if one of a list is as it was
+    # RocketMQ 5.3 answers success and does nothing if one of a list is unchanged
     table: dict[str, Any] = {"Old": {"topicName": "Old"}}
 
     def answer(request: RemotingCommand) -> RemotingCommand:

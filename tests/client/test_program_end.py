@@ -1,4 +1,4 @@
-"""The end of a program that closed no client: what it put arrives, or a line says how much did not."""
+"""The end of a program that closed no client: its messages arrive, or a line says how many did not."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def main():
 
 asyncio.run(main())
 """
-#: The program, and the exit code it asks for.
+#: The program, and its expected exit code.
 PROGRAMS = {
     "falls off its end": (BLOCKING, 0),
     "forgets the client": (BLOCKING + "del client, producer\n", 0),
@@ -97,7 +97,7 @@ def stored(nameserver: Process, topic: str) -> int:
         reader = TopicReader(client.core, "readers")
         deadline = (
             time.monotonic() + 20
-        )  # a topic that is made by its first message is registered a moment later
+        )  # a topic that is created by its first message is registered a moment later
         while True:
             try:
                 queues = client.run(reader.queues(topic))
@@ -146,7 +146,8 @@ def test_a_nameserver_that_never_answers_holds_the_end_no_longer_than_the_shutdo
     done = run(tmp_path, f"ADDR = {peer.addr!r}\n" + PATIENT, peer.addr)
     assert time.monotonic() - began < 30  # and not the 100 s of a request
     assert done.returncode == 0, done.stderr
-    # Not sent if the sender began after the end, else unknown: it still waits for the nameserver.
+    # "Not sent" if the sender began after the end; otherwise unknown, because it still waits for the
+    # nameserver.
     assert re.search("end group=senders (not_sent=3 unknown=0|not_sent=0 unknown=3)", done.stderr)
 
 

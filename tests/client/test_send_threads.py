@@ -1,4 +1,4 @@
-"""Sends in threads that never end keep neither the blocking client nor its program from their end."""
+"""Sends in threads that never end prevent neither the client's nor the program's end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_TRY = ProducerConfig(group="g", retry_times=0, send_timeout_s=30.0)
 
 
 class Hangs:
-    """A hook that stands for anything that holds a thread: user's code, or the system's resolver."""
+    """A hook that blocks a thread, as user's code or the system's resolver may."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

@@ -86,7 +86,7 @@ def test_both_units_run_reload_are_watched_and_end_as_they_say(machine: Machine)
     for unit in ("mqnamesrv", "mqbroker"):
         assert machine.shown(unit, "ActiveState") == "active"
         assert "listen=127.0.0.1:" in machine.shown(unit, "StatusText")
-        # A user that exists only meanwhile, and no capability.
+        # The unit runs under a temporary user without capabilities.
         status = machine.run("cat", f"/proc/{machine.shown(unit, 'MainPID')}/status")
         assert "\nUid:\t0\t" not in status
         assert "\nCapEff:\t0000000000000000\n" in status

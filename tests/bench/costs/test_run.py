@@ -30,7 +30,7 @@ def mqbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         try:
             out, error = process.communicate(timeout=RUN_S)
         except subprocess.TimeoutExpired:
-            process.terminate()  # it ends its servers, which a kill would leave behind
+            process.terminate()  # let it end its servers, which a kill would leave behind
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, error)
 

@@ -1,4 +1,4 @@
-"""The raft benchmark before real systems: what it writes by hand is understood, leaders are replaced."""
+"""The raft benchmark with real systems: they accept its hand-made requests, and leaders are replaced."""
 
 import json
 import signal

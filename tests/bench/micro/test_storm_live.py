@@ -1,4 +1,4 @@
-"""Tiny storms before real servers: samples add up, answers are right, only servers' pauses are published."""
+"""Tiny storms with real servers: samples add up, answers are right, only servers' pauses are published."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_every_topic_lists_every_broker_after_the_storm(storm: tuple[Life, Rows]
 
 
 def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
-    """Return the bystander's samples from around something that happens."""
+    """Return the bystander's samples from shortly before to shortly after an action."""
     life.bystander.ask(b"start")
     time.sleep(0.1)
     happens()

@@ -1,4 +1,4 @@
-"""Request 308 compares all groups of a topic in steps, so that others have their turn."""
+"""Request 308 compares all groups of a topic in steps, so that other requests have their turn."""
 
 from __future__ import annotations
 

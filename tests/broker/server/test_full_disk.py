@@ -1,4 +1,4 @@
-"""A broker whose disk refuses: its log, ``/readyz`` and a counter tell operators."""
+"""A broker whose disk fails: its log, ``/readyz`` and a counter inform operators."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_full_disk_is_one_warning_not_ready_and_a_counter_until_there_is_room(
     assert figure(metrics(broker), "mqbroker_sends_refused_total", reason="disk_full") == 2
     wait_until(lambda: bool(lines(broker, "not ready reason=")), "a line says so")
     resize(disk, size_bytes=16 * MIB)
-    # Nobody sends: the broker finds out by itself.
+    # There are no sends, so the broker itself must notice the full disk.
     wait_until(lambda: is_ready(broker), "ready with room")
     assert wire.send_message("T", BODY).code == 0
     wait_until(lambda: bool(lines(broker, "ready again")), "a line says that it is over")
@@ -128,7 +128,7 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
         assert (await broker.send(b"x")).code == 0
         assert told() == []
         answers.clear()
-        assert (await broker.send(b"x")).code == 10  # nobody can promise that it survives
+        assert (await broker.send(b"x")).code == 10  # the message may not survive a power cut
         await asyncio.to_thread(wait_until, lambda: bool(told()), "a line says so")
         status, text = await asyncio.to_thread(get, addr, "/readyz")
         assert status == 503

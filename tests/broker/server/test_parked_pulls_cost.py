@@ -1,4 +1,4 @@
-"""The cost of pulls that wait, however many a stranger sends, no matter what comes with them."""
+"""The cost of waiting pulls, for any number of a stranger's pulls with any content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promise of SYNC_FLUSH: no acknowledgement before the disk has confirmed. Here it is slow, or broken."""
+"""SYNC_FLUSH: no acknowledgement before the disk has confirmed, even if the disk is slow or broken."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import WITHIN_S, until
 
 
 class Broker:
-    """A running broker, asked over one connection."""
+    """A running broker, and one connection to it."""
 
     def __init__(self, client: RemotingClient, addr: str) -> None:
         self._client = client
@@ -215,7 +215,7 @@ def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch:
 
 
 def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
-    """Or a request would be done and then answered as one that is not: its kind says so, for each code."""
+    """Otherwise a request would be done, but its answer would say that it is not. Each code has its kind."""
     at_once = {RemotingCommand, Park}
     waiting = set()
     for code, handler in HANDLERS.items():
@@ -252,6 +252,6 @@ def test_message_that_is_answered_with_overload_is_not_stored(
         assert int(stored.ext_fields["offset"]) == 1 + 4096
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    # On a busy machine 4500 sends take longer than the default; who gets code 10 is not unanswered any more.
+    # On a busy machine, 4500 sends take longer than the default; a send that got code 10 counts as answered.
     config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=60_000)
     asyncio.run(with_broker(tmp_path, config, act))

@@ -1,4 +1,4 @@
-"""Changes of topics and groups are appended: what they cost, and what is found after a kill or damage."""
+"""Changes of topics and groups are appended: their cost, and the content after a kill or damage."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def update(wire: WireLike, topic: str, queues: int) -> int:
 
 
 def line_in(broker: BrokerLike, level: str, words: str) -> str:
-    """Return the only line of the log with these words; it is written by a thread."""
+    """Wait for and return the only line of the log with these words, which a thread writes."""
     deadline = time.monotonic() + WAIT_S
     while not (found := [line for line in broker.log.read_text().splitlines() if words in line]):
         assert time.monotonic() < deadline, broker.log.read_text()
@@ -132,7 +132,7 @@ def test_kill_at_any_moment_loses_no_acknowledged_change(start_broker: StartLike
     def judge(broker: BrokerLike) -> None:
         found = topics(broker)
         for topic, queues in acknowledged.items():
-            # A change whose answer did not arrive may have come about.
+            # A change whose answer did not arrive may have been made.
             assert topic in found
             assert found[topic]["readQueueNums"] in (queues, queues + 1)
             acknowledged[topic] = found[topic]["readQueueNums"]
@@ -191,7 +191,7 @@ def test_torn_end_of_a_journal_is_dropped_with_a_warning(start_broker: StartLike
 
 
 def test_journal_cut_in_half_loses_no_message(start_broker: StartLike) -> None:
-    """It looks like a torn end: the topics behind are found in the log."""
+    """The damage looks like a torn end: topics after it are found in the log."""
     broker = killed_with_changes(start_broker)
     journal = journal_of(broker)
     os.truncate(journal, journal.stat().st_size // 2)

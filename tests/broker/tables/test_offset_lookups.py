@@ -1,4 +1,4 @@
-"""A look for a group's topics, or a topic's groups, costs what it finds, however many others have offsets."""
+"""The cost of a search for a group's topics, or a topic's groups, depends only on the results."""
 
 from __future__ import annotations
 
