@@ -1,4 +1,4 @@
-"""Disks that are full or hang, for single members. Most need root."""
+"""Full or hung disks for single members. Most need root."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[No
 def frozen(member: Member, *, longest_s: float) -> Iterator[None]:
     """Let the disk below a member hang: every write waits, as on a disk that does not answer.
 
-    A process of its own ends it after ``longest_s`` even if this one is killed: who waits for a frozen disk
-    cannot be killed.
+    A process of its own ends the hang after ``longest_s`` even if this one is killed, because a process that
+    waits for a frozen disk cannot be killed.
     """
     script = (
         f'fsfreeze -f "{member.data}" && echo frozen && read -t {longest_s} line; fsfreeze -u "{member.data}"'

@@ -1,6 +1,6 @@
 """One member's disk is full, or hangs, under load at all members.
 
-Environment variable ``RAFT_FAULT_CYCLES`` says how often (a few times unless told).
+Environment variable ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
-#: With ``fsync`` there are zeros ahead of the frames, and the loop waits for a write now and then.
+#: With ``fsync``, zeros follow the frames, and the loop sometimes waits for a write.
 DURABILITIES = pytest.mark.parametrize("durability", ["journal", "fsync"])
 
 
@@ -71,7 +71,7 @@ def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractCont
                 hold(full_at + 1.5)
                 writers.wait_for_progress(cluster.others(member))
                 assert member.get("/v1/topics?consistency=stale")[0] == 200
-            # It acknowledges what the others have before it has looked at its disk again.
+            # It acknowledges entries that the other members have before it checks its disk again.
             wait_for_line(member, "journal has room again", said)
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()

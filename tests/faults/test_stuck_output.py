@@ -1,4 +1,4 @@
-"""Programs whose stdout and stderr nobody reads any more: they go on serving, and end in time."""
+"""Programs whose stdout and stderr are not read any more: they go on serving, and end in time."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, 
                 assert time.monotonic() < deadline, "it does not serve"
                 time.sleep(0.05)
             with BlockingClient() as client:
-                for number in range(100):  # at a nameserver each is a line; a broker refuses them
+                for number in range(100):  # at a nameserver each causes a log line; a broker refuses them
                     client.invoke(wire, registration(number), timeout_s=5.0)
             assert healthy(http_addr)
             process.send_signal(signal.SIGTERM)

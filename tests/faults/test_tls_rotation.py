@@ -1,4 +1,4 @@
-"""A certificate that changes while a thousand requests a second and more are under way fails none of them."""
+"""A change of the certificate, during a thousand requests a second and more, makes none of them fail."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone]
 DEPTH: Final = 16
 CONNECTIONS: Final = 8
 NEW: Final = 2
-#: Requests a second that are asked for, over all connections, and that must have been served.
+#: Target rate of requests a second over all connections, and the rate that must be served.
 WANTED_PER_S: Final = 2_500
 LEAST_PER_S: Final = 1_000
-#: The load's requests, whose answers are short: the rate must not hang on the client.
+#: The load's requests have short answers, so that the client does not limit the rate.
 REQUESTS: Final = {
     "nameserver": RemotingCommand.request(106),
     "broker": RemotingCommand.request(30, {"topic": "TBW102", "queueId": "0"}),
@@ -53,7 +53,7 @@ class Load:
     Attributes:
         answered: Requests that were answered with success.
         connected: Handshakes that succeeded.
-        failed: The reason for which each thread ended that did not have to.
+        failed: The reasons for which threads ended unexpectedly.
     """
 
     def __init__(self, running: Running, context: ssl.SSLContext) -> None:
@@ -86,7 +86,8 @@ class Load:
                         began = time.monotonic()
                         self._batch(link)
                         pause_s = began + CONNECTIONS * DEPTH / WANTED_PER_S - time.monotonic()
-                        time.sleep(max(pause_s, 0))  # the rate of the load, not a wait for something
+                        # sleep to set the rate of the load, not to wait for an event
+                        time.sleep(max(pause_s, 0))
                         if comes_anew:
                             break
         except (OSError, AssertionError) as error:
