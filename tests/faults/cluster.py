@@ -286,7 +286,7 @@ class Cluster:
             wait_until(member.ready, f"member {member.number} is ready")
 
     def leader(self, among: Iterable[Member] | None = None) -> Member:
-        """The running member that leads, the one of the greatest term if an old one has not noticed yet."""
+        """Return the running leader, of the greatest term if an old leader does not know yet."""
         asked = [m for m in (self.members if among is None else among) if m.process is not None]
 
         def leading() -> list[tuple[int, int]]:

@@ -80,7 +80,7 @@ def refused(client: BlockingClient, addr: str, request: RemotingCommand, words: 
 
 
 def fill(client: BlockingClient, addr: str) -> None:
-    """Bring a table of 40 topics of one broker to each of its bounds, and check what still goes through."""
+    """Fill a table of 40 topics of one broker to each of its bounds; check which requests still succeed."""
     mine = names(40)
 
     def other(topics: tuple[str, ...], name: str = "b") -> RemotingCommand:

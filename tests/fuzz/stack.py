@@ -1,4 +1,4 @@
-"""The servers behind real ports, given bytes without sockets: the wire, HTTP and raft links of a nameserver.
+"""The servers behind a nameserver's three ports, fed with bytes without sockets.
 
 Two members, neither of which anything outside can reach: one that leads a group of one, with its wire and
 its HTTP port; and one of three, whose links are fed by strangers and by what proves itself a member.
@@ -316,7 +316,7 @@ class _Member:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether it stopped, or was told of other members, so that it refuses those of this stack."""
+        """Return whether it stopped, or has another list of members and so refuses those of this stack."""
         return bool(self._stopped) or self._transport.credentials != self._began_with
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A short fuzz run for each test run, all that once did harm, and whether harm is noticed at all."""
+"""A short fuzz run, all inputs that once caused faults, and checks that faults are noticed."""
 
 from __future__ import annotations
 
