@@ -301,7 +301,7 @@ def _cpu_ns(pid: int) -> int | None:
 
 
 def sample_machine() -> ProcessSample:
-    """Return what all programs of the machine have used as of now; what a hypervisor took counts, too."""
+    """Return the processor time of all programs of the machine so far, with time that a hypervisor took."""
     times = psutil.cpu_times()
     used = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return ProcessSample(

@@ -158,7 +158,7 @@ class Primary:
 
     @property
     def found(self) -> Found:
-        """Return the verdict on the line's first arm: the one rule behind all words of claims and choices.
+        """Return the result for the measure's first arm, by the rule behind all sentences of claims.
 
         With fewer than ten blocks ``better`` and ``worse`` mean: so it was in every block, and the middle of
         it matters. That is told as such and is no verdict; see :attr:`is_verdict`.
@@ -425,7 +425,7 @@ class Answer:
 
 
 def answer(claim: Claim, table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> Answer:
-    """Say whether a claim holds, by headline measures that compare ``independent`` with another."""
+    """Return whether a claim holds, in words, from headline measures with ``independent``."""
     found, about = [], []
     for each in claim.evidence:
         row = table.get(Place(series, each.scenario, each.case, each.measure))
