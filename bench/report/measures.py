@@ -701,7 +701,7 @@ def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 SECTOR_BYTES: Final = 512
-"""Size of a sector in the kernel's counts, whatever the device's own is."""
+"""Size of a sector in the kernel's counts; the device's own may differ."""
 OTHERS_CORES: Final = 0.25
 """Above it other programs had a part in a run's figures."""
 

@@ -171,7 +171,9 @@ def _frames(
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
-        """Several tables read it: it is computed once. Spark moves to disk what does not fit into memory.
+        """Compute it once, because several tables read it.
+
+        Spark moves data to disk that do not fit into memory.
 
         Of little data the plan is cut off as well, which would else be analysed again for each table. On a
         cluster the plan is needed: what a lost executor had computed is computed again by it.

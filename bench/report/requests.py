@@ -159,7 +159,7 @@ def _listed() -> Column:
 
 
 def _haunted() -> Column:
-    """Return whether a route lists a broker that was gone all the while and not yet being started again."""
+    """Return whether a route lists a broker that was gone all the time and not being restarted yet."""
     sent, done = F.col("sent_ns"), F.col("done_ns")
 
     def gone(broker: Column) -> Column:

@@ -62,7 +62,7 @@ def register(client: BlockingClient, addr: str) -> None:
 
 
 def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:
-    """Earlier it was 110 MiB, because a whole batch of answers was made for each, whatever their length."""
+    """Earlier it was 110 MiB, because a whole batch of long answers was made for each."""
     with (
         nameserver(tmp_path) as (addr, pid),
         BlockingClient() as client,

@@ -94,7 +94,7 @@ def read_answer(link: socket.socket) -> RemotingCommand:
 
 
 def closed_by_peer(link: socket.socket) -> bool:
-    """Read to the end; return whether the peer ended the connection, whatever it sent before."""
+    """Read to the end; return whether the peer ended the connection after any answers."""
     try:
         while link.recv(65536):
             pass

@@ -41,7 +41,7 @@ from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
 from tests.registrations import body_of, fields_of
 
-#: How long a request may block the loop in a turn: below a size in bytes, and above it.
+#: Time for which a request may block the loop in a turn: below a size in bytes, and above it.
 SMALL: Final = 64 * 1024
 HOLD_S: Final = 0.020
 HOLD_LARGE_S: Final = 0.100

@@ -379,7 +379,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             limits=LIMITS[(len(body) + broker_id) % len(LIMITS)],
         )
         self.run(command)
-        # Repeating a registration changes nothing, whatever it did the first time.
+        # Repeating a registration changes nothing.
         again = RegisterBroker(
             **{f: getattr(command, f) for f in command.__struct_fields__}
             | {

@@ -62,7 +62,7 @@ class Operator:
 
     @property
     def busy(self) -> bool:
-        """Whether a change is under way, or a removed member has not been taken away yet."""
+        """True if a change is under way, or a removed member has not been taken away yet."""
         return self._change is not None or bool(self._leaving)
 
     @property
