@@ -8,7 +8,7 @@ Rules that hold for every event:
   :mod:`routekeeper.bench.runfolder`.
 - An absent value is left out or ``null``, never 0 or "".
 - One JSON object per line, one file per process and kind. A file is written by one process only.
-- Events contain no judgement: an answered lookup is ``ok``, whatever the answer. The truth is in ``truth``.
+- Events contain no judgement: a lookup with any answer is ``ok``. The truth is in ``truth``.
 
 This module reads no clock: the caller passes instants, so a test can set them.
 """

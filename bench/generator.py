@@ -237,8 +237,8 @@ class ObservedClient:
         """Ask for the routes, then again once each period.
 
         Clients that were started together would ask together for ever, unlike those of an installation. The
-        delay until the last one knows a change would then be a single random draw from the period, whatever
-        their number.
+        delay until the last one knows a change would then be a single random draw from the period, for any
+        number of clients.
         """
         gevent.sleep(after_s)
         if self._ended:

@@ -1,6 +1,6 @@
 """A message broker that speaks RocketMQ's protocol.
 
-This folder itself holds the program and its settings. Everything else has a folder.
+Here belongs the program and its settings. Everything else has a folder.
 
     __main__.py            the program: arguments, settings, logging, signals
     command_line.py        flags

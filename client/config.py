@@ -98,7 +98,7 @@ class ClientConfig:
             names.
         tls: TLS of connections; None turns TLS off. ``connect_timeout_s`` includes the handshake.
         cache_size: Bytes of decompressed bodies that all consumers hold before they stop pulling. Each
-            consumer may hold one more body, so that it can go on whatever the others hold.
+            consumer may hold one more body, so that the others cannot stop it.
     """
 
     nameservers: tuple[str, ...]

@@ -92,7 +92,7 @@ class ProcessQueue(Generic[M]):
 
     @property
     def full(self) -> bool:
-        """Whether pulling has to pause."""
+        """True if pulling has to pause."""
         if self.count > MESSAGES_MAX or self._bytes > BYTES_MAX:
             return True
         return not self.serial and self.count > 0 and self.next_offset - self.commit_offset > SPAN_MAX

@@ -50,7 +50,7 @@ _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 
 
 class SendStatus(IntEnum):
-    """How safely a message was stored; the number is the answer's code."""
+    """Safety of a stored message; the number is the answer's code."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT

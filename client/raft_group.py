@@ -26,7 +26,7 @@ from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_cloc
 SNAPSHOT_MAX: Final = 1 << 30
 #: Largest answer to any other change.
 _ANSWER_MAX: Final = 1 << 20
-#: How often the leader may turn out to be another member.
+#: Bound of the changes of leader during one request.
 _HOPS_MAX: Final = 5
 #: Time in seconds between two requests while no leader is known.
 _NO_LEADER_PAUSE_S: Final = 0.5

@@ -174,7 +174,7 @@ class RouteCache:
         return tuple(topic for topic, asked in self._asked_s.items() if now_s - asked >= self._refresh_s)
 
     def asked(self, topic: str, now_s: float) -> None:
-        """Note a query to the nameservers, whatever the answer."""
+        """Note a query to the nameservers, with any answer."""
         self._asked_s[topic] = now_s
 
     def put(self, topic: str, route: TopicRouteData, now_s: float, *, provisional: bool = False) -> bool:

@@ -1,6 +1,6 @@
 """A nameserver: which broker holds which queues of a topic, over RocketMQ's protocol and over HTTP.
 
-This folder itself holds the program, and the values and decisions without IO that all parts share. Everything
+Here belongs the program, and the values and decisions without IO that all parts share. Everything
 else has a folder.
 
     __main__.py        the program: arguments, logging, signals; it builds all parts

@@ -96,7 +96,7 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
     try:
         return _HANDLERS[request.code](view, request, settings)
     except FieldError as error:
-        # Where a required argument is missing, Java fails later or stores null; our error names the argument.
+        # If a required argument is missing, Java fails later or stores null; our error names the argument.
         return refusal(str(error))
     except RemoteProtocolError as error:
         return refusal(f"body of request {request.code} cannot be read: {error}")

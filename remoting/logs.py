@@ -144,8 +144,8 @@ def _placeholders(text: str) -> int:
 def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     """Yield the event and the values of a line by their names.
 
-    Names come from the program's own template, never from inserted values: a stranger's text, whatever it
-    contains, is the value of one field. Numbers stay numbers.
+    Names come from the program's own template, never from inserted values: a stranger's text, with any
+    content, is the value of one field. Numbers stay numbers.
     """
     arguments = record.args or ()
     template = _read_template(shortened(str(record.msg)))

@@ -45,7 +45,7 @@ _TICK_MS: Final = 2000.0
 
 
 class Servers(abc.ABC):
-    """Queries to the servers of an arm, whoever runs them.
+    """Queries to the servers of an arm, ours or somebody else's.
 
     Attributes:
         clients: ``host:port`` for clients and brokers, by index, without the proxy.

@@ -1,6 +1,6 @@
 """Handlers: functions of a request and the broker's state that return an answer, now or later.
 
-This folder holds all handlers of request codes. No code here waits, and only the store does IO.
+Here belongs all handlers of request codes. No code here waits, and only the store does IO.
 
     handlers.py          the table from codes to handlers
     sending.py           storing messages: 10, 36, 310, 320

@@ -277,7 +277,7 @@ def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> Remoting
 def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 14.
 
-    A group without an offset starts a young queue at 0, whatever its policy, as in RocketMQ.
+    A group without an offset starts a young queue at 0 under every policy, as in RocketMQ.
 
     Raises:
         Refusal: If no offset is stored and the queue is not young.

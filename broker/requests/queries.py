@@ -19,7 +19,7 @@ from routekeeper.remoting.message import StoredMessage, encode_message
 RESULTS_MAX: Final = FOUND_MAX
 #: Bound of the messages that a query by unique id returns. Source: defaultQueryMaxNum.
 _UNIQUE_RESULTS: Final = 32
-#: Size in bytes after which an answer gets no more messages. The first message is included whatever its size.
+#: Size in bytes after which an answer gets no more messages. The first message is always included.
 _BYTES_MAX: Final = 4 << 20
 #: Bound of the entries whose messages are read: messages of deleted topics are read, too, but are no results.
 _READ_MAX: Final = 512

@@ -1,6 +1,6 @@
 """One process: sockets, tasks, threads and clocks around the rest.
 
-This folder holds all code that waits, and the start and the end of a broker.
+Here belongs all code that waits, and the start and the end of a broker.
 
     process.py             BrokerServer: one broker from its start to its end
     loading.py             reads the state from disk

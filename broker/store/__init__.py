@@ -1,6 +1,6 @@
 """Messages on disk: the log, the files that point into it, and their recovery after a crash.
 
-This folder holds all code that reads and writes files of the store. No code here knows topics, groups or
+Here belongs all code that reads and writes files of the store. No code here knows topics, groups or
 requests.
 
     messages.py        MessageStore: the store as a whole

@@ -353,7 +353,7 @@ class MessageStore:
         """Read messages from a queue offset on.
 
         Args:
-            bytes_max: Bound of the bytes; the first message is returned whatever its size.
+            bytes_max: Bound of the bytes; the first message is always returned.
             codes: Wanted tag codes; None for all.
 
         Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.

@@ -1,6 +1,6 @@
 """Tables of one broker beside messages, and their files.
 
-This folder holds the tables and their bounds. It is pure except for the files.
+Here belongs the tables and their bounds. It is pure except for the files.
 
     state.py           BrokerState: all tables of one broker, and the effects of handlers
     state_files.py     the tables on disk, and callers that wait for writes

@@ -1,6 +1,6 @@
 """Access of both modes to the disk.
 
-This folder holds the guarantees for bytes and names on a disk, and the code for this machine's disk. The
+Here belongs the guarantees for bytes and names on a disk, and the code for this machine's disk. The
 content of the files is defined elsewhere.
 
 files.py      all access to the disk: files that are replaced whole, names that are synced

@@ -1,6 +1,6 @@
 """The route table over HTTP: JSON for people, scripts and dashboards.
 
-This folder holds all code that speaks HTTP, and the bodies of its answers. No code here decides a route.
+Here belongs all code that speaks HTTP, and the bodies of its answers. No code here decides a route.
 
     app.py             HttpServer: routes, limits
     reads.py           reads of the table

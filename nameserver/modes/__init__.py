@@ -1,6 +1,6 @@
 """Interface of a mode, code that all modes share, and the mode that needs no group.
 
-This folder holds the code above the route table that both modes use. Code of the raft mode alone is in
+Here belongs the code above the route table that both modes use. Code of the raft mode alone is in
 ``replicated``.
 
     interface.py       Consistency: the interface of a mode, and its errors

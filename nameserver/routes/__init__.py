@@ -1,6 +1,6 @@
 """The route table: brokers, topics and KV configuration, as a deterministic state machine.
 
-This folder holds routes and all changes of them; it is pure. Only ``store.py`` and the parts that it uses
+Here belongs routes and all changes of them; it is pure. Only ``store.py`` and the parts that it uses
 hold state. Commands are applied by functions that take the store as an argument.
 
     table.py           RouteTable: a command is applied and becomes a verdict

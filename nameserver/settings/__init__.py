@@ -1,6 +1,6 @@
 """Settings: declared once, read from flags and files by rank, changed at run time by request 318.
 
-This folder defines the settings and the sources of their values. No code here acts on a setting.
+Here belongs the definition of each setting and of the sources of its value. No code here acts on a setting.
 
     declared.py        every setting with its key, default, range and the relations between them
     command_line.py    flags

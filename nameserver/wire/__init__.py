@@ -1,6 +1,6 @@
 """RocketMQ's protocol on a socket: it sends requests to a mode, and answers to clients.
 
-This folder holds code that only this protocol needs, and HTTP does not. No code here decides a route.
+Here belongs code that only this protocol needs, and HTTP does not. No code here decides a route.
 
     server.py          NameServer: dispatch, drain
     access.py          accounts and networks that may send requests

@@ -44,7 +44,7 @@ class Notices:
         self._registered: dict[ConnectionId, set[str]] = {}
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
-        """Note a registration, whatever its outcome.
+        """Note a registration, with any outcome.
 
         Args:
             host: Host of its connection.

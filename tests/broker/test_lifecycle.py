@@ -375,7 +375,7 @@ sys.exit(main())
 
 
 def test_a_service_that_dies_ends_the_broker_and_says_why(tmp_path: Path) -> None:
-    """A broker that goes on without one would look alive, and deliver no delayed message, say."""
+    """A broker without one of its tasks would seem to work, but might deliver no delayed messages."""
     command = [sys.executable, "-c", _NOTHING_IS_DELIVERED]
     done = subprocess.run(
         [*command, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store")],

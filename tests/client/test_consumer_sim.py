@@ -373,7 +373,7 @@ class Member:
         self.world.broker.notify()
 
     def leave(self, done: Callable[[], None]) -> None:
-        """End in order; the connection closes at the end, whatever the outcome of the unregistration."""
+        """End in order; the connection closes at the end, even if the unregistration failed."""
 
         def left() -> None:
             self.kill()

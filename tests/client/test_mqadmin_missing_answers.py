@@ -1,4 +1,4 @@
-"""A subcommand to whom one broker gives no answer prints the others', names that broker, and ends with 1."""
+"""If one broker does not answer, a subcommand prints the others' answers, names it, and ends with 1."""
 
 from __future__ import annotations
 

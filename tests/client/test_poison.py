@@ -135,7 +135,7 @@ def create(client: Client, broker: Any, topic: str, eventually: Callable[..., No
 
 
 def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
-    """Send a body unchanged, whatever the flag says about it."""
+    """Send a body unchanged, with a flag that may not fit."""
     fields = SendMessageFields(
         producer_group="raw",
         topic=topic,

@@ -153,7 +153,7 @@ class Place:
         return out
 
     def said(self, subcommand: str, *argv: str, http: str | None = None) -> str:
-        """Return mqadmin's output on both streams, whatever its exit code."""
+        """Return mqadmin's output on both streams, with any exit code."""
         _, out, err = self._admin(subcommand, *argv, http=http)
         return out + err
 

@@ -1,4 +1,4 @@
-"""Disks that are full or hang, for single members. Most need root."""
+"""Full or hung disks for single members. Most need root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGHUP while a server starts or ends: a supervisor that reloads right after a start kills nothing."""
+"""SIGHUP while a server starts or ends: a supervisor that reloads right after a start kills no server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVERS: Final = {
     "mqbroker": ("--listen", "127.0.0.1:0", "--store", "data", "--name", "broker-a"),
 }
 MODULES: Final = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}
-#: Runs a program that gets a SIGHUP at each module that it loads from its own first line on.
+#: Runs a program that gets a SIGHUP at each module that it loads, from its first line on.
 AT_EACH_IMPORT: Final = """
 import os, runpy, signal, sys
 name = sys.argv[1]
@@ -144,7 +144,7 @@ def test_terminal_that_closes_ends_what_is_started_in_it(name: str, tmp_path: Pa
 
 
 def test_hangup_while_a_broker_ends_changes_nothing(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the goodbye waits for its answer
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the unregistration waits for its answer
         words = ("-n", f"127.0.0.1:{silent.getsockname()[1]}", *SERVERS["mqbroker"])
         with started(tmp_path, sys.executable, "-m", MODULES["mqbroker"], *words) as process:
             ready(process, tmp_path)

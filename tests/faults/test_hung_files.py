@@ -1,4 +1,4 @@
-"""A hung disk below KV file or settings keeps no nameserver from serving or from ending."""
+"""With a hung disk below KV file or settings, a nameserver still serves and ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .cluster import make_members
 pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
 
 DRAIN_S = 1
-#: Every sync of the files that are written beside serving waits for ever, as on a hung disk.
+#: Every sync of files that are written during service waits for ever, as on a hung disk.
 SYNCS_HANG = """
 import os, pathlib, runpy, sys, threading
 

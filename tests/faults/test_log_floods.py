@@ -1,4 +1,4 @@
-"""Peers that cause one event after the other: the log is bounded, and keeps the audit."""
+"""Peers that cause many events: the log is bounded, and does not lose audit lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Real nameservers in raft mode that are killed, paused and asked to stop.
+"""Real nameservers in raft mode that are killed, paused and stopped.
 
-How often the leader is killed and so on, again and again: test_raft_cycles.py.
+test_raft_cycles.py repeats such faults many times.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_on
         assert last.get("/v1/topics/T/route")[0] == 503
         assert last.get("/readyz")[0] == 503
         assert last.get("/v1/topics/T/route?consistency=stale")[0] == 200
-        # On the wire the setting decides; it is this nameserver's own and changes without a quorum.
+        # For RocketMQ's protocol the setting decides; each nameserver has its own, which changes without a
+        # quorum.
         change = RemotingCommand.request(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body=b"routeFreshness=stale")
         assert client.invoke(last.listen, change).code == ResponseCode.SUCCESS
         assert client.invoke(last.listen, route_query("T")).code == ResponseCode.SUCCESS
@@ -165,7 +166,8 @@ def test_killed_broker_is_gone_on_all_members_within_a_second(cluster: Cluster) 
         for member in cluster.members:
             member.wait_topics(set(), consistency="stale")
         seconds = elapsed(killed_at)
-        if terms_of(cluster) == terms:  # else there was nobody to judge for a while: a busy machine
+        # otherwise there was no leader to decide for a while, on a busy machine
+        if terms_of(cluster) == terms:
             gone_after.append(seconds)
     print("broker killed to gone on all members, s:", [round(seconds, 3) for seconds in gone_after])
     assert max(gone_after) < 1.0
@@ -181,7 +183,7 @@ def test_broker_whose_link_to_one_nameserver_breaks_stays(cluster: Cluster) -> N
             register(broker, member, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
             register(other, member, registration("broker-b", "10.0.0.2:10911", ("V", "W"), counter=1))
         broker.disconnect(cluster.members[0].listen)
-        other.close()  # once this one is gone, the evidence about the first was judged, too
+        other.close()  # once this one is gone, the leader has judged the evidence about the first one, too
         for member in cluster.members:
             member.wait_topics({"T", "U"})
         for member in cluster.members[1:]:
@@ -220,7 +222,7 @@ def test_paused_leader_neither_stops_the_others_nor_answers_from_the_past(cluste
                 assert elapsed(paused_at) < 5.0
                 for member in others:
                     member.wait_topics({"U"})
-                # Waits in the paused process's buffer and is read before anything newer.
+                # This request waits in the paused process's buffer and is read before newer ones.
                 line.sendall(route_query("T").encode())
             finally:
                 leader.signal(signal.SIGCONT)

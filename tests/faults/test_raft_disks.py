@@ -1,6 +1,6 @@
 """One member's disk is full, or hangs, under load at all members.
 
-Environment variable ``RAFT_FAULT_CYCLES`` says how often (a few times unless told).
+Environment variable ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractCont
                 hold(full_at + 1.5)
                 writers.wait_for_progress(cluster.others(member))
                 assert member.get("/v1/topics?consistency=stale")[0] == 200
-            # It acknowledges what the others have before it has looked at its disk again.
+            # It acknowledges entries that the other members have before it checks its disk again.
             wait_for_line(member, "journal has room again", said)
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()

@@ -1,4 +1,7 @@
-"""Both servers tell systemd when they are ready, that they turn, and when they stop; its units are valid."""
+"""Both servers notify systemd when they are ready, that their loops run, and when they stop.
+
+The units are valid.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Manager:
         self.socket.close()
 
     def next(self, within_s: float) -> str | None:
-        """Return the next message, None if none comes within so many seconds."""
+        """Return the next message, None if none comes within a number of seconds."""
         self.socket.settimeout(within_s)
         try:
             return self.socket.recv(4096).decode()
@@ -168,7 +171,7 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_finds_little_that_the_unit_leaves_open(unit: Path) -> None:
     found = subprocess.run(
-        # Its figure is 10 for a service that is not confined at all.
+        # Its figure is 10 for a service without any confinement.
         ["systemd-analyze", "security", "--offline=true", "--threshold=13", "--no-pager", unit],
         capture_output=True,
         text=True,

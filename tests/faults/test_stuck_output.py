@@ -1,4 +1,4 @@
-"""Programs whose stdout and stderr nobody reads any more: they go on serving, and end in time."""
+"""Programs whose stdout and stderr are not read any more: they go on serving, and end in time."""
 
 from __future__ import annotations
 

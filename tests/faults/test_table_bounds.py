@@ -1,4 +1,4 @@
-"""A table that is full refuses what makes it grow, says at which figure, and goes on serving what it has."""
+"""A full table refuses growth, names the exceeded bound, and goes on serving its content."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def refused(client: BlockingClient, addr: str, request: RemotingCommand, words: 
 
 
 def fill(client: BlockingClient, addr: str) -> None:
-    """Bring a table of 40 topics of one broker to each of its bounds, and check what still goes through."""
+    """Fill a table of 40 topics of one broker to each of its bounds; check which requests still succeed."""
     mine = names(40)
 
     def other(topics: tuple[str, ...], name: str = "b") -> RemotingCommand:
@@ -94,7 +94,8 @@ def fill(client: BlockingClient, addr: str) -> None:
         assert client.invoke(addr, other((), name)).code == ResponseCode.SUCCESS
     refused(client, addr, other(()), "4 .*tableBrokersMax=3")
     assert topics_at(client, addr) == set(mine), "nothing of what was refused is there"
-    # A listed broker goes on: the same again, other queues, a topic fewer, and one for which there is room.
+    # A listed broker may repeat its topics, change queues, remove a topic, and add one for which there is
+    # room.
     for counter, topics in ((1, mine), (2, mine), (3, mine[:-1]), (4, (*mine, "one-more"))):
         request = registration("a", "10.0.0.1:10911", topics, counter=counter, queues=4)
         answer = client.invoke(addr, request)

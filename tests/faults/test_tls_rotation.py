@@ -54,7 +54,7 @@ class Load:
     Attributes:
         answered: Requests that were answered with success.
         connected: Handshakes that succeeded.
-        failed: The reason for which each thread ended that did not have to.
+        failed: The reasons for which threads ended unexpectedly.
     """
 
     def __init__(self, running: Running, context: ssl.SSLContext) -> None:
@@ -87,7 +87,8 @@ class Load:
                         began = time.monotonic()
                         self._batch(link)
                         pause_s = began + CONNECTIONS * DEPTH / WANTED_PER_S - time.monotonic()
-                        time.sleep(max(pause_s, 0))  # the rate of the load, not a wait for something
+                        # sleep to set the rate of the load, not to wait for an event
+                        time.sleep(max(pause_s, 0))
                         if comes_anew:
                             break
         except (OSError, AssertionError) as error:

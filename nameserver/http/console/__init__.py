@@ -1,6 +1,6 @@
 """The console's half on the server: all nameservers against all brokers, a topic everywhere, the last events.
 
-This folder holds the data of the page at ``/``, except for the lists. The nameserver asks its peers, the
+Here belongs the data of the page at ``/``, except for the lists. The nameserver asks its peers, the
 browser never does: at most once in two seconds, and only while a page is open.
 
     bodies.py          bodies of answers, as values

@@ -1,4 +1,4 @@
-"""Waiting pulls use only the memory that they need, whatever else was in their requests."""
+"""Waiting pulls use only the memory that they need, and not that of their requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rate at which a large file is rewritten when a stranger changes a little of it again and again."""
+"""The rate at which a large file is rewritten when a stranger makes small changes again and again."""
 
 from __future__ import annotations
 
