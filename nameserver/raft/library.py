@@ -119,7 +119,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     applied_index: int = _field("raftLastApplied")
     #: The instant at which a follower or candidate that hears nothing stands for election.
     election_deadline: float = _field("raftElectionDeadline")
-    #: Whether the leader has asked this member to stand.
+    #: True if the leader has asked this member to stand.
     transfer_in_progress: bool = _field("transferInProgress")
     #: Leader: the time from which each voter's last answer counts. The library steps down when the answers
     #: of a majority are too old.
