@@ -99,7 +99,7 @@ def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path
     with busy(tmp_path) as server:
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("stopping signal=SIGTERM")
-        time.sleep(1.1)  # the length is what is tested
+        time.sleep(1.1)  # the test needs a pause of more than a second
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(CONDITION_S) == 128 + signal.SIGINT
         server.wait_for_log("exiting at once")

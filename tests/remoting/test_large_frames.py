@@ -103,7 +103,7 @@ def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> N
 
 
 def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long(run: Run) -> None:
-    """They have all the places and all that may be read at once, and send nothing more."""
+    """These connections hold every place and the whole budget for large frames, and send nothing more."""
 
     async def main() -> None:
         async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The order of turns while many register at once: with a clock of our own."""
+"""The order of turns while many brokers register at once, with a simulated clock."""
 
 from __future__ import annotations
 

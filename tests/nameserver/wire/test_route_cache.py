@@ -118,7 +118,7 @@ def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
     assert sum(map(len, frames[:taken])) == position, "it stops at the edge of a frame"
     expected = b"".join(in_full(table, frame) for frame in frames[:taken])
     assert b"".join(answers) == expected
-    whole = reader.whole(data)  # by what was learnt from the last frame taken
+    whole = reader.whole(data)  # by the shape that the cache learnt from the last frame
     assert whole is None or (whole == expected and taken == len(frames))
     return taken
 
