@@ -405,7 +405,7 @@ def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
 
 
 def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each pair of designs: the one that is lower at every distance, or neither."""
+    """Return a sentence for each pair of designs: which one has the lower values at every distance."""
     found = []
     for one, other in itertools.combinations(curves, 2):
         sides = [side for _, side in _apart(one, other)]

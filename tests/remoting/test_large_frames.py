@@ -131,7 +131,8 @@ def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle(run: Run) -> 
                 await until(lambda: server.received.total > 100_004)
                 async with Peer.dial(addr):
                     await until(lambda: len(server.connections) == 3)
-                    while len(server.connections) == 3:  # until the third one was idle for long enough
+                    # until the server closes the third one because it is idle
+                    while len(server.connections) == 3:
                         stranger.send(bytes(1))
                         await asyncio.sleep(0.005)
             assert (await broker.answer()).remark == str(MIB)

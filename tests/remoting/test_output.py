@@ -60,7 +60,7 @@ def test_drain_waits_no_longer_than_it_may_and_only_once() -> None:
     output = OutputThread(reader.write)
     output.put(b"x\n")
     output.drain(0.01)
-    output.drain(WAIT_S * 100)  # the second write does not wait
+    output.drain(WAIT_S * 100)  # the second drain does not wait
     reader.reads.set()
 
 

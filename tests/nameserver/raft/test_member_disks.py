@@ -134,7 +134,7 @@ _NOBODY_DIALS = """
     ],
 )
 def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario: str, what: str) -> None:
-    """A member that went on without this thread would look alive, but would never vote."""
+    """A member that went on without the task would look alive, but never vote, or stay without links."""
     done = _run_alone(scenario, tmp_path)
     assert done.returncode == 70, done.stderr
     assert what in done.stderr

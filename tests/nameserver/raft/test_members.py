@@ -325,7 +325,7 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
 
 
 def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make) -> None:
-    """Until it has answered over it, a leader that took it for absent would judge without its word."""
+    """The leader must not take the member for absent before it has answered over the new link."""
     w = world()
     leader = w.elect("a").engine
     w.run(0.5)

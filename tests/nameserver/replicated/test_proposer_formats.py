@@ -103,7 +103,7 @@ async def change_that_gets_lost(
     """A registration at a follower that adds topic ``V``; nothing that it sends arrives until the block ends.
 
     Args:
-        leaves: It is sent, as far as the follower knows.
+        leaves: Whether the follower believes that it has sent the proposal.
     """
     assert codes(await group.everywhere(register())) == [0, 0, 0]
     follower = group.at(group.followers()[0])
@@ -149,7 +149,7 @@ def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no
             async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
                 (before,) = under_way(follower)
                 await until(lambda: before.in_doubt, "it is sent")
-                # this frame comes from another leader
+                # another leader reports this format
                 monkeypatch.setattr(follower.reports.reporter, "understood", 1)
                 follower.proposer.decide_deferred()
                 assert under_way(follower) == [before], "decided again it might take effect twice"

@@ -36,7 +36,8 @@ class Alone:
         self.wire = wire
         self.http = http
         self.web = web
-        self.client = BlockingClient()  # one connection: the broker's, whose end would be its end
+        # the broker's only connection: if it closed, the broker would be evicted
+        self.client = BlockingClient()
 
     async def register(self, topic: str, *, queues: int, counter: int) -> None:
         request = registration("b", "127.0.0.1:10911", (topic,), queues=queues, counter=counter)

@@ -409,7 +409,10 @@ def test_header_with_digits_in_the_place_of_another_ones_opaque_is_left_to_the_p
 
 
 def test_bytes_that_are_fewer_than_their_length_word_says_are_not_answered() -> None:
-    """Bytes of a known request without one digit of its opaque: more of that frame is to come."""
+    """The cache has a known request but for one digit of its opaque.
+
+    The rest of that frame has not arrived.
+    """
     table = table_of("T")
     cache = cache_of(table)
     of_two_digits = cache.reader()
