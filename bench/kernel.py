@@ -1,7 +1,7 @@
 """Links that the kernel cuts: every process in a network namespace, see :mod:`routekeeper.bench.namespaces`.
 
-Packets into a cut vanish without an error; TCP repeats them, after pauses that double. Delayed packets pass
-a TUN device in their sender's namespace, where a program holds them back and may lose some
+Packets to a cut address are dropped without an error; TCP sends them again, with doubling pauses. Delayed
+packets pass a TUN device in their sender's namespace, where a program holds them back and may lose some
 (:mod:`routekeeper.bench.held_back`): handshakes, acknowledgements and repetitions, too. Needs root and
 iproute2; delays need /dev/net/tun.
 """

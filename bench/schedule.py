@@ -14,8 +14,9 @@ from routekeeper.bench.given import Given
 from routekeeper.bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
 from routekeeper.bench.runfolder import Arm, Series, run_folder
 
-#: Starting a cluster and what is started again in a run of "compare", the mean of three arms; the report, s.
-#: They serve until the first run is over. Six blocks took 9 s in either mode of ours, 21 s with ZooKeeper.
+#: Time in s for starting a cluster and restarting servers in a run of "compare" (mean of three arms), and for
+#: the report. These values are used until the first run is over. Six blocks took 9 s in either mode of ours,
+#: 21 s with ZooKeeper.
 OVERHEAD_S: Final = 14.0
 REPORT_S: Final = 45.0
 ATTEMPTS_MAX: Final = 3
@@ -44,7 +45,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPlan:
-    """The part of a comparison that one cluster's life is: one turn, and the means to carry it out."""
+    """One turn of a comparison, carried out with one cluster, and the settings and folders that it needs."""
 
     out: Path
     plan: Plan
@@ -63,7 +64,7 @@ class SessionPlan:
 
     @property
     def work(self) -> Path:
-        """Folder in which the life's processes store and log; no run folder."""
+        """Folder in which the cluster's processes keep their data and logs; it is not a run folder."""
         return self.out / "work" / self.name
 
     @property

@@ -39,7 +39,7 @@ from routekeeper.bench.split import Slot, split
 SAMPLE_EVERY_S = 0.2
 COUNT_EVERY_S: Final = 0.5
 TICK_S: Final = 0.01
-#: After the last user may go: the longest request, and Locust's way out.
+#: Time in s that users may take to stop: the longest request, and Locust's own shutdown.
 GENERATOR_END_S: Final = 20.0
 
 MakeCluster = Callable[[SessionPlan, Record], Cluster]
@@ -147,14 +147,14 @@ class Session:
         self._over.set()
         try:
             self.cluster.kill()
-            if self._director is not None:  # the director may have been starting a server that it had struck
+            if self._director is not None:  # the director may have been restarting a server after a fault
                 self._director.join(RESTART_MAX_S)
                 self.cluster.kill()
             self._log.close()
         finally:
             self.cluster.network.close()
 
-    # -- time goes by -------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
         """Wait for the end of the timetable, and then for the users' last operations."""
@@ -171,7 +171,7 @@ class Session:
         self._rest()
 
     def _rest(self) -> None:
-        """Measure what brokers and servers cost when nobody asks them, if the plan has that."""
+        """Measure CPU and memory of brokers and servers without any client, if the plan asks for it."""
         planned = [each for each in scenarios_of(self.plan, self.given.series) if each.name == REST]
         if not planned or REST in self._chronicle.lost:
             return
@@ -200,7 +200,7 @@ class Session:
         self.cluster.check_users_gone()
 
     def _watch(self, over: Callable[[], bool]) -> None:
-        """Sample and watch over everybody until something is over."""
+        """Sample all processes, and check that they run, until a condition holds."""
         while not over():
             now_ns = time.monotonic_ns()
             if now_ns >= self._sample_ns:
@@ -209,7 +209,8 @@ class Session:
             if now_ns >= self._count_ns:
                 self._count_ns = now_ns + round(COUNT_EVERY_S * 1e9)
                 self.cluster.count()
-            # A server that ended by itself has lost for its arm and is started again; others void the run.
+            # If a server ends by itself, its arm has lost, and it is started again; any other process that
+            # ends voids the run.
             for end in self.cluster.revive_servers():
                 self._chronicle.loses(end)
             self.cluster.check_others(load_is_over=self._end_ns is not None)

@@ -1,8 +1,8 @@
 """A slow disk for single processes: their syncs take longer, by a shim that is loaded before the C library.
 
 The shim takes the place of ``fsync`` and ``fdatasync``: it calls the library's, then sleeps as long as a file
-exists that the harness makes and removes. So one member of a running group can be given a slow disk, and have
-its own back. Works for any program that calls the C library, Python and a JVM among them. Linux, and a C
+exists that the harness makes and removes. So the disk of one member of a running group can be made slow, and
+fast again. Works for any program that calls the C library, Python and a JVM among them. Linux, and a C
 compiler ``cc``.
 """
 

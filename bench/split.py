@@ -1,8 +1,9 @@
 """Cut what one cluster's life recorded into the runs of its scenarios.
 
 All processes write to one folder while the cluster lives. When it is over, an event goes to the run that
-holds its instant; what lies before the first or between two runs goes to the next one. After the last one
-only views and deliveries are kept: they tell of what was changed or sent before. Each run can be read on its
+holds its instant; what lies before the first or between two runs goes to the next one. Of the events after
+the last run only views and deliveries are kept: they show changes and messages of that run. Each run can be
+read on its
 own: at its begin every view and every broker's state is stated once more.
 """
 
@@ -69,7 +70,8 @@ def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Ev
             standing[key] = event
         if place < len(slots):
             yield place, event
-        elif isinstance(event, (View, Delivery)):  # the last sends and changes are seen after the end
+        # the last messages and changes are observed after the run's end
+        elif isinstance(event, (View, Delivery)):
             yield len(slots) - 1, event
     for rest in range(stated + 1, len(slots)):
         for event in standing.values():

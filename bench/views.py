@@ -1,4 +1,4 @@
-"""Readings of listed brokers and topics, compressed to transitions (pure)."""
+"""Turns readings of the listed brokers and topics into rows, one for each change (pure)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ class DiskThreads(Executor):
     ends; it would wait for the threads of usual executors.
 
     Args:
-        count: Bound of the threads; each of the first tasks starts one.
+        count: Maximum number of threads; each task starts one until there are so many.
     """
 
     def __init__(self, name: str, *, count: int = 1) -> None:

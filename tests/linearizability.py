@@ -30,8 +30,8 @@ class Violation:
     """One register whose calls no order explains.
 
     Attributes:
-        explained: A longest order found that respects time and values.
-        stuck: Calls, all overlapping each other's start or earlier, of which none can come next.
+        explained: The longest sequence of calls found that respects the times and the values.
+        stuck: The calls that real time allows next in that sequence; the value of each contradicts it.
     """
 
     key: Hashable

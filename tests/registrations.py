@@ -1,4 +1,4 @@
-"""Registrations: made as brokers make them, read as they come off the wire, decided among others."""
+"""Helpers for registrations: they make them as brokers do, decode them, and decide them as a mode does."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, upt
 
 
 def as_it_came(command: RegisterBroker) -> Registration:
-    """Return it as it is before it becomes a command."""
+    """Return the decoded registration, before it becomes a command."""
     return Registration(
         broker=command.broker,
         broker_name=command.broker_name,

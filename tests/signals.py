@@ -1,4 +1,4 @@
-"""Signals as the children of a test inherit them, no matter who started the tests."""
+"""Sets the signals that a test's child processes inherit, no matter what the test run itself inherited."""
 
 from __future__ import annotations
 

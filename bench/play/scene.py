@@ -98,7 +98,7 @@ class _Client:
 
 
 class Scene:
-    """One design as it is seen.
+    """One design as the playground shows it.
 
     Attributes:
         design: The present picture of it.

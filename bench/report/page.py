@@ -60,7 +60,9 @@ EQUAL: Final = (MAIN_SERIES, "equal-described")
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=[0-9∞]) (?=(?:µs|ms|s|[KMG]iB|%)(?![\w-]))")
 _T = TypeVar("_T")
 BUSY_CORES: Final = 0.6
-"""Above it the generator's own queue is part of what it measures (bench-notes: at 25k/s all of p90)."""
+"""Above this load the generator's own queue adds to the measured times (bench-notes: at 25k/s it is all of
+p90).
+"""
 
 
 def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WINDOW_MIN: Final = 500
-"""A headless window is at least that wide; a narrower page stands in a frame."""
+"""A headless browser's smallest window, in px; a narrower page is shown in a frame inside it."""
 TIME_MAX_S: Final = 120.0
 
 QUIET: Final = (

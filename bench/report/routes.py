@@ -402,7 +402,7 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
-"""How long after a change it is asked who knows it."""
+"""Ages of a change, in ms, at which the observers that know the change are counted."""
 
 
 def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The command ``mqbench scale``: measures one part, goes on with it, or makes the page."""
+"""The command ``mqbench scale``: it measures a series, resumes one, or makes the page of several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     """Carry out the command.
 
     Raises:
-        ScaleError: If it cannot be.
+        ScaleError: If the command line cannot be carried out.
     """
     given = [arguments.part is not None, arguments.resume is not None, arguments.report is not None]
     if sum(given) != 1:
@@ -40,7 +40,7 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
-    """Check that nothing is asked for which the series in a folder has decided."""
+    """Check that no option contradicts the series that the folder already holds."""
     for name in ("designs", "rounds", "links", "small", "seed"):
         if getattr(arguments, name) not in (None, [], False):
             raise ScaleError(f"--{name} beside {beside}: that series is as it was begun; leave --{name} out")

@@ -39,7 +39,7 @@ FLAT: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One picture: a figure over one size.
+    """One diagram: a figure on the y-axis, a size of the group on the x-axis.
 
     Attributes:
         key: The figure's name in the rows.
@@ -361,7 +361,7 @@ def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn
                     points[row.point.name, row.design] = row.point
     done = max((row.round for row in rows), default=0)
     if done < ROUNDS:
-        return []  # an earlier end was asked for
+        return []  # the user asked for fewer rounds
     return [
         Turn(point=point, design=design, round=number)
         for number in range(ROUNDS + 1, ROUNDS_AT_CROSSINGS + 1)
@@ -405,7 +405,7 @@ def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
 
 
 def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each pair of designs: the one that is lower at every distance, or neither."""
+    """Return a sentence for each pair of designs: which one has the lower values at every distance."""
     found = []
     for one, other in itertools.combinations(curves, 2):
         sides = [side for _, side in _apart(one, other)]
@@ -490,7 +490,7 @@ def _upper(text: str) -> str:
 
 
 def answers_of(rows: Sequence[Row]) -> list[Answer]:
-    """Return every question of which there are rows."""
+    """Return every question for which there are rows."""
     found = []
     for question in QUESTIONS:
         curves = curves_of(question, rows)

@@ -1,4 +1,4 @@
-"""Points of distance: changes, the age of answers and failover where the way between servers is long."""
+"""Points of distance: changes, age of answers, and failover, with delayed links between the servers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from routekeeper.bench.slow_disk import SlowDisks
 
 Record = Callable[[dict[str, Any]], None]
 TIMES: Final = 15
-#: ZooKeeper's followers bear 10 s of silence with its example's timers.
+#: With the timers of its example configuration, a follower of ZooKeeper tolerates 10 s of silence.
 FAILOVER_S: Final = 40.0
 #: Changes before the first that counts: a JVM compiles what it runs often.
 WARM_TIMES: Final = 30
-#: Between two changes, so that each comes alone.
+#: Pause in s between two changes, so that they do not overlap.
 PAUSE_S: Final = 0.02
 
 
@@ -37,7 +37,7 @@ def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterat
     ]
     try:
         for index, probe in enumerate(made):
-            if not (shared and group.kind == "jute" and index):  # one session makes the node
+            if not (shared and group.kind == "jute" and index):  # the node is created by one session only
                 probe.prepare()
         yield made
     finally:

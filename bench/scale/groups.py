@@ -1,4 +1,4 @@
-"""The servers of one point: those of the comparison, in any number, with links that may be long."""
+"""The servers of one point: those of the comparison, in any number, with links that may be delayed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMERS: Final = Timers(
 #: A heap that is enough for a million of brokers' topics; with less a JVM spends its time collecting garbage.
 #: RocketMQ's is that of its own script, runserver.sh.
 HEAP_MB: Final[dict[Arm, int]] = {"apache": 4096, "zookeeper": 3072}
-#: Words by which the comparison gives short-lived JVMs less to do; these live under load.
+#: Options that the comparison gives to short-lived JVMs; these JVMs serve a load, so they run without them.
 _SHORT_LIVES: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_S: Final = 90.0
 _LEADS: Final = ("leader", "standalone")
@@ -70,7 +70,7 @@ class DirectNetwork(Network):
         return []
 
     def close(self) -> None:
-        """Do nothing: nothing was made."""
+        """Do nothing, as there is no proxy to stop."""
 
 
 def network_of(kind: LinkKind, folder: Path, count: int, record: Record) -> Network:
@@ -146,7 +146,7 @@ class ScaleGroup:
         self.wait_healthy()
 
     def healthy(self) -> bool:
-        """Return whether every server serves, and one leads where one is to."""
+        """Return whether every server serves, and whether there is a leader if the design has one."""
         if self.kind != "jute":
             return self.servers.ready()
         roles = [self.servers.role(index) for index in range(len(self.clients))]

@@ -24,9 +24,9 @@ from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher
 from routekeeper.bench.wires.wire import Answer, WatchWire, Wire, WireError
 
 TOLD_S: Final = 10.0
-#: Between one change and the next every watch is set anew: a query that waits reaches its server.
+#: Pause in s between two changes, in which every client sets its watch again.
 REARM_S: Final = 0.02
-#: Nodes of the writer are on every member by then.
+#: Time in s after which every member has the writer's nodes.
 SETTLE_S: Final = 0.3
 #: RocketMQ's pollNameServerInterval, and our clients' ``route_refresh_s``.
 POLL_S: Final = 30.0

@@ -1,4 +1,4 @@
-"""Points of number: more or fewer servers, some of them down, one restarted after the other, all away."""
+"""Points of number: more or fewer servers, some of them down, restarted one by one, or all down at once."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
             probe.wait_at_most(TRY_S)
         readers = [reader_of(group, addr) for addr in group.clients]
         topic = topic_name(0)
-        turns = {"write": 0, "read": 0}  # failures so far: the next server is tried after each
+        turns = {"write": 0, "read": 0}  # failures so far: after each one the client tries the next server
 
         def write(turn: int) -> None:
             try:
@@ -283,7 +283,8 @@ def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
     if is_zookeeper:
         from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this design only
 
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # else a line for each try while all are away
+        # otherwise it logs a line for each attempt while all servers are down
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         return ZooKeeperArm(config), brokers
     from routekeeper.bench.arms.remoting import RemotingArm
 

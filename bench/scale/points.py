@@ -172,7 +172,8 @@ def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     """Return the designs that are measured at a point."""
     without: dict[Kind, tuple[Arm, ...]] = {
         "distance": ("apache",),  # its servers do not talk to each other, as those of independent mode
-        "slow-disk": ("apache", "independent"),  # these store nothing that they sync
+        # these servers write nothing to disk, so a slow disk does not matter
+        "slow-disk": ("apache", "independent"),
         "number": ("apache",),
         "away": ("apache",),
     }
@@ -181,7 +182,7 @@ def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     return [design for design in designs if design not in without.get(point.kind, ())]
 
 
-#: Start and end of the servers and of all that belongs to them on two idle cores, s.
+#: Time in s in which the servers and their load programs start and stop, on two idle cores.
 _LIFE_S: Final[dict[Arm, float]] = {"independent": 5, "raft": 6, "apache": 8, "zookeeper": 8}
 #: Seconds of a storm for a million of brokers' topics, over all its phases.
 _STORM_S: Final[dict[Arm, float]] = {"independent": 32, "raft": 40, "apache": 32, "zookeeper": 100}
@@ -225,7 +226,7 @@ def _of_round(point: Point, designs: Sequence[Arm], number: int) -> Iterator[Tur
 
 
 def missing_turns(turns: Sequence[Turn], rows: Sequence[Row]) -> list[Turn]:
-    """Return the turns that are still to be made: without a row, and of a design that has not given up."""
+    """Return the turns that have no row yet, but for points at which their design has failed too often."""
     done = {(row.point.name, row.design, row.round) for row in rows}
     failures: dict[tuple[str, Arm], int] = {}
     for row in rows:

@@ -45,7 +45,7 @@ from routekeeper.bench.slow_disk import missing as missing_slow_disk
 from routekeeper.bench.wires.wire import WireError
 
 DESIGNS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper", "apache")
-#: Outcomes of the bystander to those of the comparison's operations.
+#: Maps the outcomes of the bystander's queries to those of the comparison's operations.
 _OUTCOMES: Final[dict[str, Outcome]] = {
     "ok": "ok",
     "wrong": "ok",

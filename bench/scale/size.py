@@ -31,7 +31,7 @@ _KEPT: Final = (
 def measure_storm(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
     """Have all brokers register, all servers restart, and one broker register with all topics changed.
 
-    Memory is that after the first registration: the restarted servers' would hold less.
+    Memory is measured after the first registration, because restarted servers would hold less.
     """
     found: dict[str, float] = {}
 

@@ -66,7 +66,7 @@ def _cell(rows: Sequence[Row], point: Point, design: str, key: str, unit: str) -
 
 
 def _losses(rows: Sequence[Row]) -> Table:
-    """Return, for each number of servers and of those that are down, when the next change was taken."""
+    """Return the time until the next accepted change, by the numbers of servers and of failed servers."""
     designs: list[Arm] = [row.design for row in rows]
     known = [design for design in NAMES if design in designs]
     found: list[list[str]] = []

@@ -13,7 +13,7 @@ from routekeeper.bench.wires.wire import Answer, WireError
 
 
 class Blocking(Generic[W]):
-    """A conversation with one server on a blocking socket, one request at a time."""
+    """A connection to one server over a blocking socket, with one request at a time."""
 
     def __init__(self, addr: str, wire: W, *, timeout_s: float) -> None:
         host, _, port = addr.rpartition(":")

@@ -1,10 +1,11 @@
-"""The process of all brokers of a storm: each registers, repeats itself, leaves, comes back by itself.
+"""The process of all brokers of a storm: they register, repeat the registration, leave and come back.
 
-Reads a :class:`Plan` and then one command a line as JSON from standard input, writes one object a line. Ends
-with its input. A broker has a connection to each nameserver, or one session with one ZooKeeper server. A lost
-connection is made anew as soon as the server accepts one, and a registration that was refused or whose
-outcome is unknown is sent again: each of these is a row. The loop's own pauses are counted, so that nobody
-takes a time in which this process did not run for the server's.
+Reads a :class:`Plan` and then one command a line as JSON from standard input, writes one object a line. It
+ends when its standard input ends. A broker has a connection to each nameserver, or one session with one
+ZooKeeper server. A lost connection is made anew as soon as the server accepts one, and a registration that
+was refused or whose
+outcome is unknown is sent again: each of these is a row. Pauses of this process's own event loop are counted,
+so that they can be told from the server's delays.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Command(msgspec.Struct, kw_only=True):
-    """One command: it calls the method of :class:`Brokers` of its name.
+    """One command; its name is that of the method of :class:`Brokers` that carries it out.
 
     Attributes:
         seconds: How long at most, or how long.
@@ -116,7 +117,8 @@ class Lane(abc.ABC):
         self.connected = asyncio.Event()
         self.wanted = asyncio.Event()
         self.listed = asyncio.Event()
-        self.stays = False  # true once it has registered: from then on it comes back by itself
+        # true once it has registered: from then on it registers again after a lost connection
+        self.stays = False
         self.over = False
         self.answered_s = 0.0
         self._lost = asyncio.Event()
@@ -282,7 +284,7 @@ class JuteLane(Lane):
 
     def answered(self, client: Client[Any], answer: Answer) -> None:
         if answer.tag < 0:
-            return  # a ping's
+            return  # the answer to a ping
         self.answered_s = asyncio.get_running_loop().time()
         if answer.error is not None:
             self._rest = iter(())
@@ -304,7 +306,7 @@ class JuteLane(Lane):
 
 
 class Brokers:
-    """All brokers of one process, and what became of their registrations.
+    """All brokers of one process, and the results of their registrations.
 
     Attributes:
         frames: Registrations by broker, for nameservers.
@@ -500,7 +502,7 @@ class Brokers:
 
 
 def _end_with_its_failure(task: asyncio.Task[None]) -> None:
-    """End the process where a broker's task fails: the others would wait for it until their time is over."""
+    """End the process if a broker's task fails: the others would wait for that broker until their timeout."""
     if not task.cancelled() and (error := task.exception()) is not None:
         traceback.print_exception(error)
         os._exit(1)

@@ -39,7 +39,8 @@ _CONNECT_AGAIN_NS: Final = 50_000_000
 _CONNECT_S: Final = 1.0
 #: Longest wait in s for answers after ``stop``; missing ones become samples, too.
 _LAST_NS: Final = 5_000_000_000
-#: This process runs before others where the machine allows it: its own waits would count as the servers'.
+#: Priority of this process, if the machine allows it: time in which it waits for the CPU would count as the
+#: servers'.
 _PRIORITY: Final = -10
 
 
@@ -89,7 +90,7 @@ class Line:
         self._ping_ns = 0
 
     def step(self, now_ns: int) -> None:
-        """Do the due actions: connect, ask, keep the session."""
+        """Do each action that is due: connect, send a query, or ping for the session."""
         if self._socket is None:
             if now_ns >= self._due_ns:
                 self._connect(now_ns)
@@ -153,7 +154,8 @@ class Line:
     def _send(self, data: bytes) -> None:
         assert self._socket is not None, "sent over an open connection only"
         try:
-            self._socket.send(data)  # some hundred bytes, one request in flight
+            # a request has some hundred bytes, and only one is in flight, so the socket's buffer has room
+            self._socket.send(data)
         except OSError:
             self._lose()
 
@@ -174,7 +176,7 @@ class Asking:
 
     Attributes:
         own_ns: Time so far in which this process may have overlooked an answer.
-        polled_ns: When it last learned which answers are here.
+        polled_ns: Instant at which the poll last returned.
     """
 
     def __init__(self, plan: Plan) -> None:

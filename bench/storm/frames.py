@@ -86,7 +86,8 @@ def register_frame(key: int, topics: Topics, version: DataVersion) -> tuple[byte
         written = version.encode()
         plain = _SIZE.pack(len(written)) + written
         deflate = zlib.compressobj(_BEST, wbits=-zlib.MAX_WBITS)
-        # A full flush ends on a byte and forgets what was before: what follows was deflated by itself.
+        # A full flush ends on a byte boundary and resets the compressor, so the bytes after it can be
+        # deflated separately.
         start = _ZLIB + deflate.compress(plain) + deflate.flush(zlib.Z_FULL_FLUSH)
         check = zlib.adler32(topics.plain, zlib.adler32(plain))
         body = start, topics.shared, _SIZE.pack(check)

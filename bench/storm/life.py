@@ -1,4 +1,7 @@
-"""One life of one design's servers, and what happens in it; every figure from rows that are kept."""
+"""One run of a design's servers from start to end, with its storms.
+
+Every figure is computed from rows that are kept.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from routekeeper.bench.storm.rightness import Watch
 #: Time in s after which a storm has failed; on a busy machine one takes minutes.
 STORM_S: Final = 300.0
 CONNECT_S: Final = 60.0
-#: Pause in s between a storm and the measurement at rest, in which servers clear up.
+#: Pause in s between a storm and the measurement at rest, in which the servers finish their own work.
 SETTLE_S: Final = 5.0
 BEFORE_S: Final = 0.5
 #: Between two samples of the servers' CPU and memory.
@@ -61,7 +64,8 @@ class Child:
 
     def tell(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then no answer comes, either
+        # the process has ended, and the missing answer will show it
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 
@@ -165,7 +169,7 @@ class Life:
     def rest(self, seconds: float) -> dict[str, Any]:
         """Measure the cost of brokers that only repeat their registration every 30 s.
 
-        The first repeat is not measured: a nameserver of ours decodes it, and knows the later ones again.
+        The first repeat is not measured: our nameserver decodes it, and recognizes later ones by their bytes.
         """
         time.sleep(SETTLE_S)
         self._do("rest", brokers.PERIOD_S)
@@ -204,7 +208,7 @@ class Life:
             self._record({"phase": self._phase, **row})
         if not right:
             with contextlib.suppress(Unhealthy):
-                self._do("settle")  # keeps what became of the registrations
+                self._do("settle")  # so that the rows show the result of every registration
             tails = log_tails(self.system)
             raise Unhealthy(f"{self.system.name}: {aim}: not within {STORM_S:g} s\n{tails}")
         first_s = [(at - t_ns) / _S for at in watch.first_ns if at is not None]
@@ -259,18 +263,18 @@ class Life:
 
     @contextlib.contextmanager
     def asking(self, found: dict[str, Any]) -> Iterator[None]:
-        """Have the bystander ask before, meanwhile and until the end; add its figures."""
+        """Have the bystander ask before, during and after an action; add its figures."""
         self.bystander.ask(b"start")
         time.sleep(BEFORE_S)
         yield
         self.bystander.tell(b"stop")
         samples = [bystander.Sample(*fields) for fields in self.bystander.hear()]
-        for sample in samples:  # as they were; what counts as one wait is decided afterwards
+        for sample in samples:  # the samples as they were taken; they are joined into waits afterwards
             self._record({"kind": "query", "phase": self._phase, **msgspec.structs.asdict(sample)})
         found |= waits(samples)
 
     def _epoch(self) -> int | None:
-        """Return the newest term; a busy member may need some tries to say it."""
+        """Return the newest term; a busy member may answer only after several attempts."""
         if self.system.leader() is None and self.system.epoch() is None:
             return None
         deadline = time.monotonic() + EPOCH_S
@@ -288,8 +292,9 @@ class Life:
 def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
     """Return the figures of the bystander's samples, in ms, without its own pauses.
 
-    Percentiles are those of a client that asks every :data:`bystander.PAUSE_NS`, whether it has its answers
-    or not: it would have asked meanwhile, and waited the rest. Else a stall of a second would be one query.
+    Percentiles are those of a client that asks every :data:`bystander.PAUSE_NS` without waiting for answers:
+    each query that it would have sent during a wait counts with the rest of that wait. Otherwise a pause of a
+    second would count as a single query.
     """
     took: list[int] = []
     longest_ns, own_ns = -1, 0
@@ -351,7 +356,7 @@ def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
 
 
 def _busy_s() -> float:
-    """Return the seconds that all processors together have worked since the start, for anybody."""
+    """Return the CPU time in s of all processes on this machine since it was started."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 

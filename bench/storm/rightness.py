@@ -29,7 +29,7 @@ class Reader(Protocol):
     """A client of one server."""
 
     def count(self, topic: str) -> int | None:
-        """Return the number of brokers that the server lists for a topic; None without a proper answer."""
+        """Return the number of brokers that the server lists for a topic; None if the answer is not valid."""
         ...
 
     def close(self) -> None: ...

@@ -1,10 +1,10 @@
 """ZooKeeper's side of a storm: sessions that are resumed, nodes made by the hundred, children counted.
 
 A broker holds one session with one server, and one ephemeral node below each topic: a client that wants a
-route lists the topic's children. That is half of the nodes that MetaQ laid (see
-:mod:`routekeeper.bench.arms.layout`), and the least with which ZooKeeper can tell who has a topic. The
-topics' own nodes last, and are made before any clock starts. Source: zookeeper.jute, MultiOperationRecord and
-MultiResponse of ZooKeeper 3.9.
+route lists the topic's children. That is half of the nodes that MetaQ created (see
+:mod:`routekeeper.bench.arms.layout`), and the fewest with which ZooKeeper can tell which brokers have a
+topic. The topics' own nodes last, and are made before any clock starts. Source: zookeeper.jute,
+MultiOperationRecord and MultiResponse of ZooKeeper 3.9.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from routekeeper.bench.wires.jute import JuteSession
 from routekeeper.bench.wires.remoting_wire import broker_addr
 from routekeeper.bench.wires.wire import Answer, WireError
 
-#: Nodes that one request makes: some hundred, as a client does that has many.
+#: Number of nodes that one request creates: some hundred, as a client would that has many nodes.
 NODES_PER_MULTI: Final = 300
-#: Such requests of one session that are under way at a time, so that every session hears of its own in time.
+#: Number of such requests of one session in flight at a time, so that no session waits too long for an
+#: answer.
 MULTIS_IN_FLIGHT: Final = 4
 SESSION_S: Final = 30
 #: Clients ping every third of their session.

@@ -1,2 +1,4 @@
-"""Locust users of RocketMQ, a kind a file: each can be given to ``locust -f`` by itself, or all by
-``bench/locustfile.py``."""
+"""Locust users of RocketMQ, one class a file.
+
+``locust -f`` takes one of the files, or all by ``bench/locustfile.py``.
+"""

@@ -38,7 +38,7 @@ from routekeeper.remoting.route import ClusterInfo, TopicConfig
 log = logging.getLogger(__name__)
 logging.getLogger("routekeeper.client").setLevel(
     logging.WARNING
-)  # a line per queue and user tells nothing here
+)  # a log line for each queue and user would not help here
 
 HOST: Final = "127.0.0.1:9876"
 NS_PER_MS: Final = 1_000_000
@@ -49,7 +49,7 @@ WAIT_S: Final = 0.1
 #: Prefix of the names of simulated brokers.
 SIMULATED: Final = "sim-"
 
-#: Users of one process, so that each gets a number of its own.
+#: Counts the users of this process, so that each gets a number of its own.
 _numbers = itertools.count()
 
 
@@ -87,7 +87,7 @@ def client_config(servers: list[str], timeout_s: float) -> ClientConfig:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def check_arguments(environment: Any, runner: Any, **_: Any) -> None:
-    """End with one line if an argument makes no sense; the master's arguments are its workers', too."""
+    """End with a one-line message if an argument is invalid; workers have the arguments of their master."""
     if environment.parsed_options is None or isinstance(runner, WorkerRunner):
         return
     problem = problem_of(environment.parsed_options, environment.host)
@@ -97,7 +97,7 @@ def check_arguments(environment: Any, runner: Any, **_: Any) -> None:
 
 
 class NoBroker(Exception):
-    """No broker is there to make topics on."""
+    """No broker is registered on which topics could be created."""
 
 
 class Topics:
@@ -105,7 +105,8 @@ class Topics:
 
     Attributes:
         made: Whether they are there.
-        awaited: Whether users have to wait: nameservers answered last, and the topics are not made yet.
+        awaited: Whether users have to wait: the last attempt reached the nameservers, but the topics are not
+            created yet.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class Topics:
         self._making: gevent.Greenlet | None = None
 
     def begin(self, environment: Any) -> None:
-        """Make the topics now if that can be done at once, else beside the users."""
+        """Create the topics now if that succeeds at once, otherwise in the background while users run."""
         self.end()
         failure = self._try(environment)
         if failure is None:
@@ -134,7 +135,7 @@ class Topics:
         log.warning("topics are ready")
 
     def _try(self, environment: Any) -> str | None:
-        """Make what is missing; return in one line why that failed."""
+        """Create the missing topics; return the reason in one line if that failed."""
         options = environment.parsed_options
         servers = addresses(environment.host or HOST)
         reached = False
@@ -174,7 +175,7 @@ def make_topics(environment: Any, **_: Any) -> None:
 
 @events.test_stop.add_listener  # type: ignore[untyped-decorator]
 def leave_topics(**_: Any) -> None:
-    """Make no topics for users that have gone."""
+    """Stop creating topics when the users have stopped."""
     TOPICS.end()
 
 
@@ -261,7 +262,7 @@ class LoadUser(User):
 
     @abstractmethod
     def begin(self) -> None:
-        """Make what this user needs: clients belong to their process.
+        """Create the clients that this user needs, in the process in which it runs.
 
         Raises:
             RemotingError, OSError: If that failed; nothing is left of it, and it is tried again.
@@ -345,7 +346,7 @@ class ScheduledUser(LoadUser):
 
     @abstractmethod
     def operate(self, topic: str, due_ns: int) -> int:
-        """Do it now; return the length of the answer.
+        """Do one operation; return the length of the answer.
 
         Raises:
             RemotingError, OSError, Failed: What went wrong, for Locust's table of failures.

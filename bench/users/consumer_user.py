@@ -1,4 +1,4 @@
-"""Reads what producers send, as members of one group; a response time is a message's whole way."""
+"""Reads the producers' messages, as members of one group; a response time is that from send to receipt."""
 
 from __future__ import annotations
 

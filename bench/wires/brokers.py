@@ -1,6 +1,6 @@
-"""Brokers that do nothing but stay listed, in both protocols (pure).
+"""Brokers that only stay registered, in both protocols (pure).
 
-Ours registers all its topics with every nameserver, and says it again every 30 s. ZooKeeper's holds a session
+Ours registers all its topics with every nameserver, and repeats that every 30 s. ZooKeeper's holds a session
 with ephemeral nodes, laid out as MetaQ laid them (:mod:`routekeeper.bench.arms.layout`), and pings.
 """
 

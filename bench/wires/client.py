@@ -57,11 +57,11 @@ class Client(asyncio.Protocol, Generic[W]):
         self._lost(self, f"connection lost: {error}")
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(f"closed before it was ready: {error}"))
-            self.ready.exception()  # the waiting caller, if there is one, sees the error
+            self.ready.exception()  # a caller that waits for this answer gets the error
 
     def send(self, data: bytes) -> None:
-        """Write; nothing where the connection has ended, which ``lost`` reports."""
-        if not self._transport.is_closing():  # uvloop raises where it is
+        """Write the bytes; do nothing if the connection has ended, as ``lost`` reports that."""
+        if not self._transport.is_closing():  # uvloop raises if the transport is closed
             self._transport.write(data)
 
     def abort(self) -> None:

@@ -30,7 +30,7 @@ def path_of(key: int) -> str:
 
 
 class JuteSession:
-    """One session: its handshake, its requests, and answers, events and pings told apart.
+    """One session: its handshake and requests; it tells answers, events and pings apart.
 
     Args:
         timeout_ms: Asked for; the server may grant another one.

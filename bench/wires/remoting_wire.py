@@ -138,7 +138,7 @@ class RemotingWire(RemotingAnswers):
         return self._register(number)
 
     def heartbeat(self) -> bytes:
-        """Return the registration sent last once more: nothing has changed, as every 30 s."""
+        """Return the last registration unchanged, as a broker repeats it every 30 s."""
         return self._finish()
 
     def _register(self, number: int) -> bytes:

@@ -1,9 +1,9 @@
 """Clients that watch for changes, in both protocols (pure).
 
 ZooKeeper's watch says once that a node has changed, and is set anew by the read that fetches the value.
-Of ours only HTTP tells: a query with ``index`` and ``wait`` is
-answered when its topic changes, and asked again. RocketMQ's clients, and ours, do not use it: they ask for
-routes again every 30 s. (What our nameserver sends by itself, request 905, goes to brokers only.)
+Our nameserver notifies clients over HTTP only: it answers a query with ``index`` and ``wait`` when the topic
+changes, and the client then asks again. RocketMQ's clients, and ours, do not use it: they ask for routes
+again every 30 s. (What our nameserver sends by itself, request 905, goes to brokers only.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The load generator's interface to a protocol: requests as bytes, answers from bytes, no IO.
 
 One object is one connection. Both encodings prepare their requests once and then patch numbers into
-them, so that the generator costs about the same for each system; what it did cost is reported.
+them, so that the generator's cost is about the same for each system; the report states that cost.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Wire(Conversation, Protocol):
 
 
 class BrokerWire(Conversation, Protocol):
-    """Is one broker that does nothing but stay listed."""
+    """One broker that only stays registered."""
 
     def steps(self) -> list[list[bytes]]:
         """Return the requests that list the broker and its topics; a step waits for the answers before it."""
@@ -93,5 +93,5 @@ class WatchWire(Conversation, Protocol):
     """
 
     def watch(self) -> bytes:
-        """Return the request that begins it; once."""
+        """Return the request that begins the watch; it is called once."""
         ...

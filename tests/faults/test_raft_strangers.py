@@ -283,7 +283,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
         pieces = frames(there)
         assert len(send(site.address(acceptor), there)) <= CHALLENGE_SIZE
         assert len(send(site.address(acceptor), *pieces[:20], patience_s=0.2)) <= CHALLENGE_SIZE
-        for _ in range(10):  # beginning, middle, end; frames out of their order
+        for _ in range(10):  # any slice of the frames, so that they arrive out of order
             start, end = sorted(rng.sample(range(len(pieces)), 2))
             heard = send(site.address(acceptor), pieces[0], *pieces[start:end])
             assert len(heard) <= CHALLENGE_SIZE

@@ -241,7 +241,7 @@ def test_batch_above_the_limit_of_an_entry_is_refused() -> None:
         encode_batch(Batch(proposals=(proposal, proposal)))
 
 
-# -- what one member writes every member reads --------------------------------------------------------------
+# -- every member reads what one member writes --------------------------------------------------------------
 
 
 TEXT = st.one_of(

@@ -337,7 +337,7 @@ def test_registration_that_differs_in_anything_kept_is_a_command(changes: dict[s
 
 
 def test_an_older_counter_that_is_no_late_copy_overwrites() -> None:
-    """Which it is, the mode has asked the liveness before."""
+    """The mode asks Liveness first whether the registration is a late copy."""
     sender = Sender()
     sender.register(counter=5, perm=6)
     sender.register(counter=4, perm=4)

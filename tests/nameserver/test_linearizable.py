@@ -83,7 +83,7 @@ class Member:
                     ),
                     *("--listen", self.listen, "--http", self.http, "-c", str(settings)),
                     *("--data", str(self.root / f"data{self.number}")),
-                    # Leadership stays where a test saw it, however busy the machine is.
+                    # The leader stays the same during a test, however busy the machine is.
                     *("--election-timeout-ms", "1000"),
                 ],
                 stdout=subprocess.PIPE,
@@ -297,7 +297,7 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
     survivors = [member for member in cluster.members if member is not leader]
     with BlockingClient() as client, BlockingClient() as late:
         write(client, leader, "T", 1)
-        assert read(late, leader, "T") == 1  # its connection is there
+        assert read(late, leader, "T") == 1  # the connection is established
         answers: list[RemotingCommand] = []
         with leader.paused():
             begun = time.monotonic()
@@ -378,7 +378,7 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
 
 
 class Recorder:
-    """Callers of their own threads, and all that they called."""
+    """Callers, each in a thread of its own, and the history of their calls."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []

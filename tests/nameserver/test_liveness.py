@@ -323,7 +323,7 @@ def test_forgotten_broker_starts_anew_over_any_open_connection() -> None:
 
 
 def known(liveness: Liveness) -> list[BrokerKey]:
-    """The brokers of which something is known, the longest unchanged first."""
+    """Return the brokers that Liveness remembers, the one whose last change is oldest first."""
     return [broker for broker, _ in reversed(liveness.changes_since(0))]
 
 

@@ -47,7 +47,7 @@ def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytes
     first, second = names(2)
     liveness.registering(first, ONE)
     liveness.registering(second, ONE)
-    liveness.registered(first, ONE, revision=4)  # what was proposed before applies after all
+    liveness.registered(first, ONE, revision=4)  # the earlier proposal is applied nevertheless
     liveness.registering(first, ONE)
     check(liveness)
     assert connected(liveness) == {first, second}

@@ -19,7 +19,7 @@ SEEN_MS = 5_000
 
 
 def main() -> None:
-    """Part the network of three designs, and take a picture."""
+    """Partition the network of three designs, and take a picture."""
     with (
         tempfile.TemporaryDirectory() as out,
         session("--divisor", "30", out=Path(out)) as played,

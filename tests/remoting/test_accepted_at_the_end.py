@@ -56,7 +56,7 @@ def test_no_connection_outlives_the_close_of_its_server(run: Callable[[Any], Any
                 await asyncio.sleep(0)
         return peer
 
-    gc.disable()  # it would close what is forgotten
+    gc.disable()  # the collector would close forgotten connections
     try:
         for turns in TURNS:
             with run(main(turns)) as peer:

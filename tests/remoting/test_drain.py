@@ -1,4 +1,4 @@
-"""The end of a server takes no longer than it was given, however many kinds of work are left."""
+"""A server stops within the given time, however many kinds of work are left."""
 
 from __future__ import annotations
 

@@ -215,7 +215,10 @@ odd_headers = st.dictionaries(
 
 
 def read_alike(data: bytes) -> bool:
-    """Say whether the short way reads a JSON header; fail if it reads another one than the long way."""
+    """Return whether the fast path reads a JSON header.
+
+    Fail if it reads it differently from the full parser.
+    """
     try:
         plain = read_plain(data)
     except UNUSUAL:

@@ -1,4 +1,4 @@
-"""Handshakes that wait for their peers: who goes when there are too many."""
+"""Handshakes that wait for their peers: which are dropped when there are too many."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from routekeeper.remoting.transport.intake import Intake
 
 
 def intake(bytes_max: int = 100) -> Intake[str]:
-    """Make one whose connections are called HOST/NUMBER."""
+    """Make an intake whose connections are called HOST/NUMBER."""
     return Intake(bytes_max=bytes_max, host=lambda peer: peer.partition("/")[0])
 
 

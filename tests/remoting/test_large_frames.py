@@ -103,7 +103,7 @@ def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> N
 
 
 def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long(run: Run) -> None:
-    """They have all the places and all that may be read at once, and send nothing more."""
+    """These connections hold every place and the whole budget for large frames, and send nothing more."""
 
     async def main() -> None:
         async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
@@ -131,7 +131,8 @@ def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle(run: Run) -> 
                 await until(lambda: server.received.total > 100_004)
                 async with Peer.dial(addr):
                     await until(lambda: len(server.connections) == 3)
-                    while len(server.connections) == 3:  # until the third one was idle for long enough
+                    # until the server closes the third one because it is idle
+                    while len(server.connections) == 3:
                         stranger.send(bytes(1))
                         await asyncio.sleep(0.005)
             assert (await broker.answer()).remark == str(MIB)

@@ -21,7 +21,8 @@ def test_connection_that_has_given_way_to_another_is_not_read_until_its_turn(run
                 server._look_at_intake()  # as every 60 s
                 first.send(whole[100_000:101_000])
                 await until(lambda: server.received.total == 201_000)
-                server._look_at_intake()  # it was slow, and another waits: that one has the place now
+                # the connection was slow and another one waited, so that one has the place now
+                server._look_at_intake()
                 first.send(whole[101_000:])
                 slow, other = server.connections.values()
                 for _ in range(19):

@@ -23,7 +23,7 @@ WAIT_S = 30.0
 
 
 class Reader:
-    """Takes what is written, once it is let."""
+    """A stream that blocks each write until the test allows it."""
 
     def __init__(self) -> None:
         self.reads = threading.Event()
@@ -60,7 +60,7 @@ def test_drain_waits_no_longer_than_it_may_and_only_once() -> None:
     output = OutputThread(reader.write)
     output.put(b"x\n")
     output.drain(0.01)
-    output.drain(WAIT_S * 100)  # nobody waits a second time
+    output.drain(WAIT_S * 100)  # the second drain does not wait
     reader.reads.set()
 
 

@@ -39,7 +39,7 @@ class Gate:
         return self.number if data.startswith(b'{"code":105,', position + 8) else 0
 
     def open(self, server: RemotingServer, number: int) -> None:
-        """Let through what waits for a number, as a mode does when a barrier has passed."""
+        """Let the requests through that wait for a number, as a mode does when a barrier has passed."""
         later, self.number, self.let_through = self.number, 0, number
         server.unpark(number)
         self.number, self.let_through = later, 0
@@ -188,7 +188,7 @@ def test_what_wakes_to_wait_again_keeps_the_order() -> None:
         peer.send((WAITS, 2))
         await parked(server, {1, 2})
         gate.number = 3
-        server.unpark(1)  # nothing was let through: it waits for the number of now, and so does the rest
+        server.unpark(1)  # nothing was let through: this request and the rest wait for the current number
         await parked(server, {2, 3})
         server.unpark(2)
         gate.open(server, 3)
@@ -204,7 +204,7 @@ def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None
         count = 40_000
         peer.send(*((WAITS, n) for n in range(1, count + 1)))
         await parked(server, {1}, size=64 * 1024)
-        await asyncio.sleep(0.05)  # if it takes more, it took it by now
+        await asyncio.sleep(0.05)  # by now the server has read all that it would read
         (connection,) = server.parked[1]
         held = connection.size
         assert held < 2 * 1024 * 1024

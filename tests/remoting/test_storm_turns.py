@@ -1,4 +1,4 @@
-"""The order of turns while many register at once: with a clock of our own."""
+"""The order of turns while many brokers register at once, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
 class Poll:
-    """A clock that only work and reading move, and the callbacks that run once the loop comes round."""
+    """A clock that only work and reading advance, and the callbacks for the loop's next iteration."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -345,7 +345,7 @@ def test_the_handshake_that_was_silent_for_longest_goes_when_there_are_too_many(
     async def test() -> None:
         async with serving(port_context()) as (server, listen):
             server.tls.handshakes._host_max = 3
-            server.tls.handshake_s = 600.0  # nobody goes because of the time
+            server.tls.handshake_s = 600.0  # no handshake is dropped for its age
             peers = []
             for number in range(5):
                 peer = await Peer.connect(listen)

@@ -1,4 +1,4 @@
-"""Settings of TLS: RocketMQ's file, flags, and what both come to."""
+"""Settings of TLS: RocketMQ's file, flags, and the result of both together."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_silent_connection_is_closed_and_a_busy_one_stays() -> None:
         note = lambda connection, *, by_us: closed.append((connection.id, by_us))  # noqa: E731
         async with serving({1: echo}, limits=limits, closed=note) as (_, addr):
             silent, writer = await asyncio.open_connection(*split_address(addr))
-            writer.write(request(1).encode()[:20])  # an unfinished frame is no life
+            writer.write(request(1).encode()[:20])  # an unfinished frame does not count as activity
             reader, busy = await asyncio.open_connection(*split_address(addr))
 
             async def keep_busy() -> None:
@@ -363,7 +363,7 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             await until(lambda: bool(kept))
             writer.close()
             await until(lambda: not server.connections)
-            kept[0].send(kept[0].request.reply())  # nobody is there to read it
+            kept[0].send(kept[0].request.reply())  # the peer has closed and does not read
 
     asyncio.run(main())
 

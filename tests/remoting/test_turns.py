@@ -1,4 +1,4 @@
-"""Turns of connections on the loop, their length and order: with a clock of our own."""
+"""The length and order of connections' turns on the loop, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
 class Loop:
-    """A clock that only work moves, and what is to run once the loop comes round."""
+    """A clock that only work advances, and the callbacks for the loop's next iteration."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -21,7 +21,7 @@ class Loop:
         self._soon.append(callback)
 
     def come_round(self) -> bool:
-        """Run what waits for it; say whether there was anything."""
+        """Run the callbacks that wait; return whether there were any."""
         soon, self._soon = self._soon, []
         for callback in soon:
             callback()

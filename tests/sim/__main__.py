@@ -174,7 +174,7 @@ def show(result: Result) -> None:
 
 
 def replay(seed: int, arguments: list[str]) -> str:
-    """The command that plays one seed of this call again."""
+    """Return the command that plays one seed of this call again."""
     kept = []
     skip = 0
     for argument in arguments:

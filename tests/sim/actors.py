@@ -241,7 +241,7 @@ class Broker(Actor):
             if caller is not None:
                 caller.end.abort()
 
-    # -- what it says
+    # -- its requests
 
     def learn_of(self, member: Member) -> None:
         """Register with a new nameserver, too."""
@@ -273,7 +273,7 @@ class Broker(Actor):
         request = self._register(topics)
         self.call(member, request, lambda answer: None)
         if self.world.clock.rng.random() < 0.05:
-            self.call(member, request, lambda answer: None)  # said twice
+            self.call(member, request, lambda answer: None)  # sent twice
 
     def _told(self, life: int, member: Member, answer: Answer | None) -> None:
         unchanged = answer is not None and answer.ext_fields.get("changed") == "false"

@@ -324,7 +324,7 @@ class Truth:
 
     def look(self, mode: Watched) -> None:
         """Check a started member after each of its turns."""
-        # This is done more often than anything else: no property of a property.
+        # This code runs more often than any other, so it reads attributes directly, not through properties.
         engine = mode.engine
         library = engine.shared.library
         term = library.term

@@ -12,7 +12,8 @@ from routekeeper.bench.costs.plan import QUICK, Plan, Step, steps
 from routekeeper.bench.costs.units import DESIGNS, Costs, Design, DesignCosts, Row
 from routekeeper.bench.runfolder import Machine
 
-#: CPU in s of an invented design: for a minute of the servers alone and of units at rest; for each event.
+#: CPU time in s of an invented design: of the servers alone and of each idle unit for a minute, and for each
+#: event.
 CPU_S: Mapping[str, float] = {
     "alone": 0.5,
     "broker": 0.00212345678,

@@ -562,7 +562,7 @@ def test_deleted_topic_does_not_cost_a_rebuild(open_store: OpenStore, tmp_path: 
     store.close()
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)
-        file.write(b"XXXX")  # a rebuild would meet it
+        file.write(b"XXXX")  # rebuilding the queues would find this damage
     assert open_store().bounds("T", 0) == (0, 3)
 
 

@@ -131,7 +131,8 @@ def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slo
     else:
         raw[slot * size + 6] ^= 1
     path.write_bytes(raw)
-    for _ in range(2):  # it was mended: what becomes of the other copy now does not matter either
+    # the torn copy was written again, so that damage to the other copy does no harm either
+    for _ in range(2):
         directory = DataDirectory(config)
         assert directory.load_vote() == (4, None)
         directory.close()
@@ -170,7 +171,7 @@ def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig
     directory = DataDirectory(config)
     assert directory.standing.instance != first
     assert not directory.standing.voter
-    assert directory.load_vote() == (7, "b:1")  # promises about votes are kept all the same
+    assert directory.load_vote() == (7, "b:1")  # term and vote are kept nevertheless
     directory.close()
 
 

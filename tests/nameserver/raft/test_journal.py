@@ -99,7 +99,7 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
     segment = _written(tmp_path)
     whole = segment.read_bytes()
     salt = scan(whole).salt
-    foreign = encode_frame(b"\xc0", salt ^ 1)  # as somebody could put into a payload
+    foreign = encode_frame(b"\xc0", salt ^ 1)  # bytes like these can occur in a payload
     half = encode_frame(foreign + b"abc", salt)[:-1]
     for tail in (bytes(4096), os.urandom(4096), half, foreign, whole[-20:-1] + b"\xd7RKJ\x00\x00"):
         segment.write_bytes(whole + tail)
@@ -236,8 +236,8 @@ def test_a_bad_frame_before_a_valid_one_is_refused_at_any_byte(tmp_path: Path) -
             Journal(tmp_path, sync=True).recover()
         assert str(segment) in str(refused.value)
         assert "\n" not in str(refused.value)
-        assert "catches up" in str(refused.value)  # says what to do
-        assert segment.read_bytes() == damaged  # and touches nothing
+        assert "catches up" in str(refused.value)  # the message says what the operator can do
+        assert segment.read_bytes() == damaged  # and the file is unchanged
 
 
 def test_scan_tells_the_good_bytes() -> None:
@@ -493,7 +493,7 @@ def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
     assert (found[0].index, found[0].term, found[1]) == (7, 3, b"state")
 
 
-# ---- D15, D30: with the library's files the same is found wrong
+# ---- D15, D30: the same tests fail with the library's files
 
 
 def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(

@@ -1,4 +1,4 @@
-"""A leader: which answers count, and what follows from them."""
+"""Which answers of followers a leader counts, and what it commits by them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_learner_does_not_keep_a_voters_answer_from_counting(world: Make) -> N
     w.engine("a").membership.add_member("d:1")
     w.settle()
     leader, index = _unanswered(w)
-    leader.receive("d:1", encode(from_voter(leader)))  # it has no link
+    leader.receive("d:1", encode(from_voter(leader)))  # d has no link
     assert leader.commit_index < index
     leader.receive("b:1", encode(from_voter(leader)))
     w.run(0.01)

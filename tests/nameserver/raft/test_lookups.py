@@ -1,4 +1,4 @@
-"""A resolver that does not answer holds up nothing of a member but its links to names."""
+"""A resolver that does not answer delays only a member's links to host names, nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEERS = tuple(f"peer-{number}.example:9878" for number in range(40))
 
 
 class Owner:
-    """Of a transport that gets no link."""
+    """The owner of a transport that never gets a link."""
 
     def link_up(self, peer: str) -> None:
         raise AssertionError(peer)

@@ -318,7 +318,7 @@ def test_peers_may_be_corrected_until_the_group_is_founded(
         async with cluster_of(tmp_path, 2) as cluster:
             caplog.set_level(logging.INFO)
             one, two = cluster.peers
-            await cluster.start(one, peers=(one, "127.0.0.1:1"))  # a slip of the pen
+            await cluster.start(one, peers=(one, "127.0.0.1:1"))  # a mistyped address
             assert cluster.up[one].waiting_for == ("127.0.0.1:1",)
             await cluster.close(one)
             await cluster.start(one, two)
@@ -326,7 +326,7 @@ def test_peers_may_be_corrected_until_the_group_is_founded(
             assert f"peers corrected before the first start former=127.0.0.1:1,{one}" in caplog.text
             await cluster.close(two)
             await cluster.close(one)
-            await cluster.start(one, peers=(one,))  # now what is stored rules
+            await cluster.start(one, peers=(one,))  # from now on the stored members count, not the flag
             assert cluster.up[one].members == tuple(sorted((one, two)))
             assert "stored members rule" in caplog.text
 

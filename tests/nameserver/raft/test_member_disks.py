@@ -135,7 +135,7 @@ _NOBODY_DIALS = """
     ],
 )
 def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario: str, what: str) -> None:
-    """A member that goes on without one would look alive, and never vote, or be alone."""
+    """A member that went on without the task would look alive, but never vote, or stay without links."""
     done = _run_alone(scenario, tmp_path)
     assert done.returncode == 70, done.stderr
     assert what in done.stderr
@@ -246,7 +246,10 @@ class _StillFile:
 def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images, their dates and removal, what members say of themselves, a new member: threads wait."""
+    """While the disk hangs, only threads wait.
+
+    For images, their dates and removal, status, and a new member.
+    """
     disk = Still()
     monkeypatch.setattr(node_member, "DISK", disk)
 

@@ -47,7 +47,8 @@ def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, dura
             await cluster.put(b"after")
             await cluster.settled()
             await leader.changes.remove_member(gone, deadline=in_seconds(1))  # nothing to do
-            # Anyone who was added elects and is elected as the founders are, also after all restart.
+            # An added member votes and can become leader like the first members, also after all have
+            # restarted.
             for name in list(cluster.up):
                 await cluster.close(name)
             if durability == "journal":
@@ -96,7 +97,7 @@ def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_
             assert leader.status()["learners"] == [name]
             assert len(leader.voters) == 3
             await cluster.put(b"goes on")
-            await cluster.start(name, peers=(*cluster.peers, name))  # it comes after all
+            await cluster.start(name, peers=(*cluster.peers, name))  # the new member starts at last
             await until(lambda: name in leader.voters)
             await cluster.settled()
 
@@ -115,7 +116,7 @@ def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_pat
             await cluster.settled()
             await cluster.close(founder, handover=True)
             await cluster.put(b"two")
-            await cluster.start(founder)  # its flags still name it alone
+            await cluster.start(founder)  # its flags still name no other member
             await until(lambda: cluster.up[founder].role is Role.FOLLOWER)
             await cluster.put(b"three")
             await cluster.settled()
@@ -142,7 +143,7 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
             await cluster.start()
             await cluster.put(b"one")
             for target in (*cluster.peers, None):
-                await cluster.settled()  # a leader just elected has yet to hear of the others
+                await cluster.settled()  # a newly elected leader has not yet heard from the others
                 leader = await cluster.elected()
                 if target == cluster.name(leader):
                     with pytest.raises(ChangeRefused, match="leads already"):
@@ -240,7 +241,7 @@ def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
             assert cluster.up[two].linked == frozenset()
             assert cluster.up[two].term <= member.term
             await cluster.close(two)
-            # The flag that was left in place does nothing at the next start.
+            # If the operator leaves the flag in place, it has no effect at the next start.
             await cluster.close(one)
             await cluster.start(one, force_new_cluster=True)
             member = cluster.up[one]

@@ -82,7 +82,7 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
         ("d:1",),
         ("a:1", "b:1", "c:1"),
     )
-    assert leader.membership.add_member("d:1") is None  # it is on its way already
+    assert leader.membership.add_member("d:1") is None  # the addition is under way already
     seen: set[Role] = set()
 
     def voter() -> bool:
@@ -304,7 +304,7 @@ def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
 
 
 def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world: Make) -> None:
-    """Until then it is empty, and what is empty is not to be told."""
+    """Until then the member's list of members is empty, and it must not report an empty list."""
     w = world(compact_bytes=2000)
     w.elect("a")
     newcomer = _add(w, "d")
@@ -325,7 +325,7 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
 
 
 def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make) -> None:
-    """Until it has answered over it, a leader that took it for absent would judge without its word."""
+    """The leader must not take the member for absent before it has answered over the new link."""
     w = world()
     leader = w.elect("a").engine
     w.run(0.5)

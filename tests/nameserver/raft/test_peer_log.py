@@ -1,4 +1,4 @@
-"""Log lines that a member can cause at another one: some, no matter what it sends, and their number."""
+"""Log lines that a member causes at another one: their number is bounded, no matter what it sends."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def conflicts(w: Any, follower: Any) -> None:
 
 
 def doubts(w: Any, follower: Any) -> None:
-    """Two peers of which one comes to be trusted again and again."""
+    """Two peers; one of them proves its identity again and again."""
     w.isolate("b")
     assert w.run(5, lambda: follower.leader is None)
     for peer in ("a:1", "c:1"):

@@ -17,7 +17,10 @@ from tests.waiting import until
 def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many messages wait for the vote that one more ends the link: not amid the effects of a message."""
+    """The queue behind the vote is full.
+
+    The next message ends the link, but not while effects are performed.
+    """
     disk, performing = Still(), False
     ended: list[tuple[RaftMember, bool]] = []
     perform, link_down = RaftMember.perform, RaftMember.link_down
@@ -54,7 +57,7 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
             finally:
                 disk.moves.set()
 
-            def appended() -> bool:  # a leader that hands over appends nothing for a moment
+            def appended() -> bool:  # while it transfers leadership, a leader appends nothing
                 leads = cluster.leader
                 return leads is not None and leads.append(b"two", term=leads.term) is not None
 

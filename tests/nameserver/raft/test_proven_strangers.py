@@ -1,4 +1,4 @@
-"""Peers that prove to be of the cluster, but are in no configuration: on loopback without a secret, anybody.
+"""Peers that pass the handshake but are in no configuration; on loopback without a secret anybody can.
 
 It may have been added while this member was away. It is let in, and must cost nothing.
 """
@@ -24,7 +24,7 @@ from tests.waiting import until
 
 
 class Stranger:
-    """One end of a link, by hand."""
+    """One end of a link, which the test drives itself."""
 
     def __init__(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.name = name

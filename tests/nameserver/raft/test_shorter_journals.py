@@ -83,7 +83,7 @@ def test_a_member_whose_journal_was_shortened_after_a_clean_stop_does_not_count(
             name = await wrote_two_segments(cluster)
             await cluster.close(name)
             shorten(cluster.config(name).data_dir / "raft")
-            for _ in range(2):  # what it may lack is not forgotten at the next start
+            for _ in range(2):  # the next start still knows that entries may be missing
                 await cluster.start(name)
                 assert cluster.up[name].distrusted == (name,)
                 assert not cluster.up[name].leads

@@ -1,4 +1,4 @@
-"""Members that prove themselves by certificates: who is let in, and that both ends say who is not."""
+"""Members that authenticate by certificates: which peers are accepted, and that both ends log a refusal."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_only_tls_1_3_is_spoken() -> None:
     with pytest.raises(TlsError, match="unsupported protocol"):
         accept.shake(dial.pending())
     with pytest.raises(TlsError, match="the peer refuses: tlsv1 alert protocol version"):
-        dial.shake(accept.pending())  # and it is told
+        dial.shake(accept.pending())  # and the owner is told
 
 
 def test_changed_bytes_end_the_connection() -> None:
@@ -309,7 +309,7 @@ def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
         with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with _Pair(_forged(accept), _forged(dial)).up() as pair:
                 await until(lambda: len(caplog.records) >= 2)
-                await asyncio.sleep(0.5)  # several more attempts, of which nothing new can be said
+                await asyncio.sleep(0.5)  # several more attempts, which log nothing new
                 assert not any(owner.linked for owner in pair.owners)
                 # Before the end: closing in the middle of an attempt is said as what it is.
                 said = [record.getMessage() for record in caplog.records]
@@ -351,7 +351,8 @@ def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCa
                 await until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.3)
                 assert not any(owner.linked for owner in pair.owners)
-                said = [record.getMessage() for record in caplog.records]  # closing says something else
+                # a closing transport logs something else
+                said = [record.getMessage() for record in caplog.records]
         assert len(said) == 2, said
         text = "\n".join(said)
         assert f"wrong proof from {pair.names[1]}: another secret" in text

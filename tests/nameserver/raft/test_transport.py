@@ -626,11 +626,11 @@ def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest
             loop = asyncio.get_running_loop()
             begun = loop.time()
             while loop.time() - begun < 0.6:
-                assert (await peer.read())[0] == PING  # it is asked for, and that alone arrives
+                assert (await peer.read())[0] == PING  # only pings arrive, and the peer answers each
                 peer.frame(peer.sealed(PING, b""))
             assert owner.linked == {"b:1": 1}
             assert owner.messages == []
-            assert await peer.closed()  # now it says nothing any more
+            assert await peer.closed()  # from here on the peer sends nothing
             assert owner.linked == {"b:1": 0}
 
     _run(scenario)
@@ -664,11 +664,11 @@ def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
             while transport.send("b:1", APPLICATION, payload):
                 sent += len(payload)
                 assert sent < 64 * 1024 * 1024
-            assert transport.send("b:1", RAFT, payload)  # the engine's own are never left out
+            assert transport.send("b:1", RAFT, payload)  # messages of the Raft engine are never dropped
             while transport.send("b:1", RAFT, payload):
                 sent += len(payload)
                 assert sent < 128 * 1024 * 1024
-            await until(lambda: owner.linked["b:1"] == 0)  # the link goes instead
+            await until(lambda: owner.linked["b:1"] == 0)  # the link is closed instead
             peer.writer.close()
 
     _run(scenario)
@@ -797,7 +797,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
             await one.go()
             await two.go()
             await until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(name) == 1)
-            await asyncio.sleep(2 * SILENT_CHECKS_MAX * check_s)  # neither has anything to say
+            await asyncio.sleep(2 * SILENT_CHECKS_MAX * check_s)  # neither side has anything to send
             assert one.send("z:1", RAFT, b"a vote is asked for")
             await until(lambda: owners[1].order == [b"a vote is asked for"])
 
@@ -903,7 +903,7 @@ async def _from(host: str, port: int) -> _Raw:
 
 
 def test_strangers_do_not_push_out_what_this_member_dials() -> None:
-    """The other one is slow to answer; the place of its handshake is not theirs."""
+    """The other member is slow to answer; strangers must not take the place of its handshake."""
 
     async def scenario() -> None:
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
@@ -985,7 +985,8 @@ def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> 
                         stranger.setblocking(False)
                         stranger.bind((host, 0))
                         await loop.sock_connect(stranger, ("127.0.0.1", port))
-                        await asyncio.sleep(0.002)  # those who hold places, on one loop with the members
+                        # the strangers that hold places, on the same loop as the members
+                        await asyncio.sleep(0.002)
                 while len(held) > 4 * UNPROVEN_MAX:
                     held.popleft().close()
 

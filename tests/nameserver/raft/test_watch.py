@@ -39,7 +39,7 @@ def test_after_a_gap_it_listens_for_a_while() -> None:
 
 
 def test_whoever_is_late_again_and_again_still_sees_time_pass() -> None:
-    """Each look counts for :data:`LOOK` periods, no matter what lies between two of them."""
+    """Each call of ``look`` counts for at most :data:`LOOK` periods, however much time passed before it."""
     watch = Watch(PERIOD)
     watch.look(0.0)
     late = sum(watch.look(turn * 0.7) for turn in range(1, 11))
@@ -92,7 +92,7 @@ def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
     w.run(w.rng.uniform(0.3, 1.0))
     until = w.now + seconds
     for member in w.members.values():
-        # They wake one after the other, as their turn comes, the leader perhaps last.
+        # The members resume one after the other; the leader may be the last one.
         member.paused_until = until + w.rng.uniform(0.0, PERIOD / 2)
     w.run(seconds + 2.0)
     assert w.leader is leader
@@ -107,7 +107,7 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
     engine = follower.engine
     sent: list[str] = []
     deadline = engine.shared.library.election_deadline
-    w.block(("a", "b"))  # what the leader says comes late
+    w.block(("a", "b"))  # the leader's messages arrive late
     send = engine.shared.effects.send
 
     def noted(peer: str, m: Message) -> bool:
@@ -137,7 +137,7 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
         return bool(send(peer, data))
 
     voter.send = noted
-    w.clock.skip(TIMEOUT_S + 0.02)  # nothing runs for so long; then the question comes first
+    w.clock.skip(TIMEOUT_S + 0.02)  # no member runs for this time; then the vote request is read first
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
     assert sent == []
     # Without a gap the same silence would have been the leader's.
@@ -164,12 +164,12 @@ def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world:
 
 
 def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
-    """Nobody was silent: each of them waited for a processor, and what was said waits in the sockets."""
+    """No member was silent: each waited for the CPU, and the messages of the others wait in the sockets."""
     w = world()
     leader = w.elect("a")
     w.run(0.5)
     term = leader.engine.term
-    for _ in range(4):  # none of them runs for long enough to hear the others' answer to its last word
+    for _ in range(4):  # no member runs for long enough to read the others' answers to its last message
         for name in ("b", "c"):
             w[name].paused_until = w.now + 1.9 * TIMEOUT_S
         leader.paused_until = w.now + 1.3 * TIMEOUT_S
@@ -183,7 +183,7 @@ def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
 
 
 def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) -> None:
-    """The write was done long ago; who was in a long apply, or stopped, has only not heard of it yet."""
+    """The write ended long ago; a member in a long apply, or a stopped one, has not yet been told of that."""
     w = world()
     leader = w.elect("a")
     w.run(0.5)
@@ -191,7 +191,7 @@ def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) ->
     leader.write = lambda position, ops: written.append(position)
     assert w.submit() is not None
     w.clock.skip(5.0)
-    leader.engine.step()  # the timer is due before the thread's word is read
+    leader.engine.step()  # the timer is due before the thread's result is read
     assert leader.engine.leads
     assert leader.engine.status()["storage_stalls"] == 0
     del leader.write
@@ -217,7 +217,7 @@ def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> N
 
 
 def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
-    """The leader is gone without a word; the follower runs for a moment now and then."""
+    """The leader has died without closing its links; the follower runs only for short moments."""
     w = world()
     w.elect("a")
     w.run(0.5)
@@ -250,7 +250,10 @@ def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("slowest", ["leader", "followers"])
 def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make, slowest: str) -> None:
-    """A registration of 100k topics, on a busy machine: each member is in it for longer than a timeout."""
+    """A registration of 100k topics, on a busy machine.
+
+    Each member applies it for longer than an election timeout.
+    """
     for seed in range(1, 9):
         w = world(seed)
         leader = w.elect("a")
@@ -287,7 +290,7 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         w.run(0.5)
         w.crash(w["a"])
         engines = [w.engine(name) for name in ("b", "c")]
-        for engine in engines:  # neither asks on its own while the links end
+        for engine in engines:  # neither starts an election by its timer while the links end
             engine.shared.library.election_deadline = math.inf
             engine.shared.rng.uniform = lambda least, most: 9.0
         assert w.run(
@@ -322,7 +325,7 @@ def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, m
 
 
 def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> None:
-    """A deadline that passes while the tick runs must not raise the term: nobody was asked yet."""
+    """A deadline that passes while the tick runs must not raise the term: no vote was requested yet."""
     w = world()
     w.elect("a")
     engine = w.engine("b")

@@ -47,7 +47,7 @@ def test_after_a_barrier_as_many_reads_are_waited_for_as_read_until_now() -> Non
     for _ in range(2):
         barriers.join()
     assert barriers.to_send(HERE, now=0.0) == 1
-    barriers.join()  # three read: two of them have their answers soon
+    barriers.join()  # three reads wait: two of them are answered soon
     barriers.confirmed(1, 10)
     barriers.applied(10, now=5.0)
     assert barriers.to_send(HERE, now=5.0) is None
@@ -71,7 +71,7 @@ def test_reads_that_stay_away_are_not_waited_for_longer() -> None:
     barriers.confirmed(2, 10)
     barriers.applied(10, now=6.0)
     barriers.join()
-    assert barriers.to_send(HERE, now=6.0) == 3  # a single reader waits for nobody
+    assert barriers.to_send(HERE, now=6.0) == 3  # a single read does not wait for others
 
 
 def passes(barriers: Barriers, *, in_time: int, late: int) -> float:
@@ -232,7 +232,7 @@ def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     assert settle(rounds, 9) == []
     assert rounds.number == 1
     assert rounds.round
-    rounds.confirms("b", 0)  # an answer to an earlier question
+    rounds.confirms("b", 0)  # an answer to an earlier round
     assert settle(rounds, 10) == []
     rounds.confirms("b", 1)
     assert rounds.confirmed_by == {"b"}
@@ -250,7 +250,7 @@ def test_who_asks_during_a_round_gets_the_next_one() -> None:
     rounds.confirms("b", 1)
     assert settle(rounds, 7) == [confirmed("a", 1, 5)]
     assert rounds.number == 2
-    rounds.confirms("b", 1)  # repeated: of no use any more
+    rounds.confirms("b", 1)  # a repeated answer, which has no effect
     assert settle(rounds, 8) == []
     rounds.confirms("b", 2)
     assert settle(rounds, 9) == [confirmed("a", 2, 7)]
@@ -260,7 +260,7 @@ def test_of_five_members_the_asker_and_one_more_do() -> None:
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
-    rounds.confirms("b", 1)  # not a second voice
+    rounds.confirms("b", 1)  # a second confirmation of b counts only once
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("c", 1)
     assert settle(rounds, 6, size=5) == [confirmed("b", 1, 5)]

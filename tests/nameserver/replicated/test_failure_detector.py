@@ -81,13 +81,14 @@ CLOSED = line(closed_at=0.0, closed_revision=7)
 CONNECTED = line(connected=True)
 
 
-# -- numbers that no member says ---------------------------------------------------------------------------
+# -- numbers that no member reports
+# ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300], ids=str)
 @pytest.mark.parametrize("where", ["clock", "heard_at", "closed_at"])
 def test_an_instant_beyond_all_clocks_is_no_message(where: str, value: float) -> None:
-    """With one of them a broker would never be judged silent, no matter who leads next."""
+    """If one of them were accepted, no leader would ever judge that broker silent."""
     clock = value if where == "clock" else 0.0
     lines = () if where == "clock" else (msgspec.structs.replace(CLOSED, **{where: value}),)
     data = encode(Report(term=1, boot_id=1, base=0, version=1, clock=clock, contacts=lines))
@@ -635,7 +636,7 @@ def test_registration_without_change_is_answered_only_while_the_lease_is_known_t
     assert process.reporter.may_vouch(A, origin, in_contact=in_contact, lease_s=120.0) is vouches
 
 
-# -- any order of events ------------------------------------------------------------------------------------
+# -- events in any order ------------------------------------------------------------------------------------
 
 LEASE_S = 10.0
 BROKERS = (A, B)
@@ -739,7 +740,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(broker=st.sampled_from(BROKERS), name=st.sampled_from(MEMBERS))
     def register(self, broker: BrokerKey, name: str) -> None:
         if name in self.cut:
-            return  # it could not commit
+            return  # that leader could not commit
         origin = self.connections.get((name, broker))
         if origin is None:
             origin = self.connections[name, broker] = ConnectionId(self.next_origin)
@@ -815,7 +816,8 @@ class GroupMachine(RuleBasedStateMachine):
             self.judge()
         for broker, died_at in self.died.items():
             if broker in self.records:
-                # Those who heard it last may all have restarted: then it counts from a leader's first day.
+                # All members that heard the broker last may have restarted: then the lease counts from the
+                # leader's election.
                 assert self.now - died_at <= 2 * LEASE_S + 2.0, "a ghost"
 
     @invariant()
@@ -910,12 +912,12 @@ def test_of_brokers_without_a_record_those_heard_last_are_remembered(
     monkeypatch.setattr(failure_detector, "UNLISTED_MAX", 3, raising=False)
     process = members["m1"]
     evidence = begin_leading(members)
-    process.liveness.registering(A, ONE)  # it has a record
+    process.liveness.registering(A, ONE)  # the broker is listed
     for broker in MANY[:8]:
         process.pass_time(1.0)
         process.liveness.registering(broker, TWO)
     process.pass_time(1.0)
-    process.liveness.registering(MANY[0], TWO)  # it is heard again
+    process.liveness.registering(MANY[0], TWO)  # the broker is heard again
     process.tell(evidence, "m1", clock=10.0)
     evidence.prune(lambda broker: broker == A, clock=10.0)
     remembered = {A, *MANY[6:8], MANY[0]}

@@ -1,4 +1,4 @@
-"""A leader's term: what it does alone, and what becomes of it when a hand-over fails."""
+"""A leader without followers that answer, and a leader whose transfer of leadership fails."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path) -> N
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             await group.equal()
             leader = group.at(group.leader())
-            leader.leader.end()  # as just elected: nobody has looked at the new role yet
+            leader.leader.end()  # as right after an election: nothing has read the new role yet
             assert hand_over_in_vain(leader)
             leader.member_changed()
             for member in group.running:
@@ -67,7 +67,7 @@ def test_what_a_leader_refused_while_it_waited_in_its_own_queue_never_applies(tm
     async def body() -> None:
         async with group_of(tmp_path) as group:
             leader = group.at(group.leader())
-            assert hand_over_in_vain(leader)  # its log takes nothing for a moment
+            assert hand_over_in_vain(leader)  # its log accepts no entry for a moment
             soon = asyncio.get_running_loop().time() + ANSWER_MARGIN_S + 0.01
             answer = await leader.execute(put_kv("late", "v"), ONE, deadline=soon)
             assert answer.remark is not None

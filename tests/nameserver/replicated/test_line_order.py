@@ -1,4 +1,4 @@
-"""The order of a member's work: senders take turns, and one that sends much waits for itself alone."""
+"""The order of a member's work: senders take turns, so that one that sends much delays only itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that stop and start, and what each has for itself."""
+"""Members that stop and start, and the state that each keeps to itself."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() ->
     book.applied(3)
     assert book.released(applied_index=10) == (), "the second copy is under way"
 
-    leader.applied(10)  # the touch changed nothing: the way is free
+    leader.applied(10)  # the lease renewal changed nothing, so the next copy may be appended
     assert take(leader, sequence, register(), attempt=2) is None
     assert sequences(leader) == [sequence], "which is its verdict: decided again it would take effect twice"
 
@@ -376,7 +376,7 @@ def test_a_batch_that_the_log_did_not_take_comes_again_in_its_place() -> None:
     assert sequences(queue) == [1, 2]
     take(queue, 3, PUT)
     queue.not_appended()
-    take(queue, 1, PUT)  # sent again: it is here still
+    take(queue, 1, PUT)  # sent again, while the first copy is still in the queue
     assert sequences(queue) == [1, 2, 3]
     queue.appended(10)
     queue.applied(10)
@@ -390,7 +390,7 @@ def test_a_proposal_that_is_withdrawn_is_never_appended() -> None:
     take(queue, 3, touch())
     queue.withdraw(1, 1)
     queue.withdraw(1, 3)
-    queue.withdraw(1, 9)  # never here
+    queue.withdraw(1, 9)  # never received
     queue.withdraw(2, 2)  # of another process
     assert take(queue, 4, register()) is None, "nothing of the broker is before it any more"
     assert sequences(queue) == [2, 4]
@@ -401,7 +401,7 @@ def test_a_proposal_withdrawn_while_another_of_its_broker_waits_still_defers_a_t
     take(queue, 1, register())
     take(queue, 2, touch())
     queue.withdraw(1, 2)
-    take(queue, 3, register())  # held behind the first
+    take(queue, 3, register())  # waits behind the first one
     assert sequences(queue) == [1]
     assert [deferral.sequence for _, deferral in queue.appended(10)] == [3]
 

@@ -46,7 +46,7 @@ class Lonely:
         self._index = 1
 
     def register(self, request: Request | None = None) -> Answer | None:
-        """Register; return what is answered at once."""
+        """Register; return the answer if it comes at once."""
         deadline = asyncio.get_running_loop().time() + 60.0
         request = register() if request is None else request
         return self.member.register(request, ONE, deadline=deadline, answered=self.answers.append)

@@ -1,4 +1,4 @@
-"""Kinds of commands that an older release does not know, and what travels instead."""
+"""Kinds of commands that an older release does not know, and the commands that are sent in their place."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")
-            # One that a former leader allowed does not get past this one either.
+            # Even a command that a former leader allowed is refused by this one.
             monkeypatch.setattr(follower.reports.reporter, "understood", 4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -103,7 +103,7 @@ async def change_that_gets_lost(
     """A registration at a follower that adds topic ``V``; nothing that it sends arrives until the block ends.
 
     Args:
-        leaves: It is sent, as far as the follower knows.
+        leaves: Whether the follower believes that it has sent the proposal.
     """
     assert codes(await group.everywhere(register())) == [0, 0, 0]
     follower = group.at(group.followers()[0])
@@ -149,7 +149,8 @@ def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no
             async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
                 (before,) = under_way(follower)
                 await until(lambda: before.in_doubt, "it is sent")
-                monkeypatch.setattr(follower.reports.reporter, "understood", 1)  # says another leader
+                # another leader reports this format
+                monkeypatch.setattr(follower.reports.reporter, "understood", 1)
                 follower.proposer.decide_deferred()
                 assert under_way(follower) == [before], "decided again it might take effect twice"
                 follower.proposer.book.applied(follower.member.term + 1)  # that leader's first entry

@@ -1,4 +1,4 @@
-"""Registrations that were held up on their way: a group's routes do not go back to them."""
+"""Registrations that were delayed on the network never overwrite newer ones in a group's routes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_late_copies_that_come_within_moments_take_no_member_back(tmp_path: Path
 
 
 def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
-    """Nobody saw its connections end: it has younger ones, and the record lives."""
+    """No member saw the broker's connections end: it has newer ones, and its record is still there."""
 
     async def body() -> None:
         async with group_of(tmp_path) as group:

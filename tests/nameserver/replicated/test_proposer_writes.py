@@ -1,4 +1,4 @@
-"""Changes: together, and across a change of leaders."""
+"""Changes that are proposed together, and changes during a change of leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads and watches: with which freshness, and when they are refused."""
+"""The freshness of reads and watches, and the cases in which they are refused."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_every_read_without_a_leader_is_refused_also_after_others_were(
             assert member.join_barrier(told) == 1
             assert member.join_barrier(told) == 1
             assert await asyncio.wait_for(refused.get(), CONDITION_S) == 1
-        assert refused.empty()  # told once for all that joined
+        assert refused.empty()  # told once for all reads that joined
         await member.close()
         assert effects == RecordedEffects(), "nothing is applied here"
 

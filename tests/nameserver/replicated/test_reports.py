@@ -72,7 +72,7 @@ async def register_two(group: Group) -> None:
 
 
 async def only_the_other_goes(group: Group) -> None:
-    """Close the other broker's connections: it goes for certain; by then the first one was judged, too."""
+    """Close the other broker's connections, so that it is evicted; by then the first one was judged, too."""
     for member in group.running:
         member.closed(TWO, by_us=False)
     await until(lambda: all(len(m.view(Freshness.STALE).records()) == 1 for m in group.running), "one left")
@@ -148,7 +148,7 @@ def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next
 def test_all_are_judged_once_a_missing_report_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of whom it says nothing new, and not only when the next second has passed."""
+    """The full report also names unchanged brokers, and does not wait for the next second."""
 
     async def body() -> None:
         async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
@@ -165,7 +165,7 @@ def test_all_are_judged_once_a_missing_report_has_come(
 
 
 def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> None:
-    """The other side may have lost the former one, and what was under way, long before."""
+    """The other side may have lost the former link, with the messages on it, long before."""
 
     async def body() -> None:
         async with group_of(tmp_path) as group:

@@ -36,7 +36,8 @@ class Alone:
         self.wire = wire
         self.http = http
         self.web = web
-        self.client = BlockingClient()  # one connection: the broker's, whose end would be its end
+        # the broker's only connection: if it closed, the broker would be evicted
+        self.client = BlockingClient()
 
     async def register(self, topic: str, *, queues: int, counter: int) -> None:
         request = registration("b", "127.0.0.1:10911", (topic,), queues=queues, counter=counter)
@@ -146,7 +147,8 @@ def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
                 after = await waiting
             assert after["index"] < before["index"]
             assert after["epoch"] > before["epoch"]
-            async with asyncio.timeout(30):  # also who comes only now, with an index of before
+            # also a client that asks only now, with an index from before the restore
+            async with asyncio.timeout(30):
                 assert (await one.get(last))["epoch"] == after["epoch"]
         async with alone(tmp_path, raft) as again:
             assert (await again.get("/v1/topics/T/route"))["epoch"] == after["epoch"], "it is kept"

@@ -46,7 +46,7 @@ async def within_a_large_entry(tmp_path: Path) -> AsyncIterator[Replicated]:
 
 
 def stand_still(seconds: float) -> None:
-    """Keep the loop from everything: contact grows old, and nothing is applied."""
+    """Block the loop, so that contact is lost and nothing is applied."""
     time.sleep(seconds)
 
 

@@ -31,7 +31,7 @@ accounts:
   secretKey: secret-of-admins
   admin: true
 """
-#: By kind and mode: who is served of nobody, an account, an admin.
+#: By kind and mode: whether a request without account, of an account and of an admin is served.
 SERVES = {
     (Kind.READ, "off"): (True, True, True),
     (Kind.READ, "admin"): (True, True, True),
@@ -171,7 +171,7 @@ def test_refusals_leave_a_bounded_number_of_lines_and_no_secret(
             await ask(ns, delete, Keys(access_key="x y", secret_key="secret-of-stranger"))
             for _ in range(300):
                 await ask(ns, RemotingCommand.request(105, {"topic": "T"}))
-            await ask(ns, delete, ADMIN)  # its line is not used up by the strangers'
+            await ask(ns, delete, ADMIN)  # the strangers' lines do not use up the admin's share of the log
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())

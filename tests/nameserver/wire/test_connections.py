@@ -105,7 +105,7 @@ def test_unfinished_frames_and_garbage_leave_memory_bounded(tmp_path: Path) -> N
             with contextlib.suppress(ConnectionError):
                 connection.sendall(part)
 
-        with ThreadPoolExecutor(60) as pool:  # they are read in turns
+        with ThreadPoolExecutor(60) as pool:  # the server reads them in turns
             list(pool.map(send_part, connect(wire, 60, held)))
         for addr in (wire, http):
             for connection in connect(addr, 200, held):

@@ -19,7 +19,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.waiting import wait_until
 
 RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
-#: The program, in a hurry.
+#: The program, with a printing interval of a third of a second.
 PROGRAM = """
 import sys
 from routekeeper.nameserver.__main__ import main

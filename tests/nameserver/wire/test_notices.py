@@ -183,7 +183,7 @@ def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
     monkeypatch.setattr("routekeeper.nameserver.wire.notices.RemotingClient.invoke_oneway", fail)
 
     async def main() -> None:
-        async with asyncio.TaskGroup() as group:  # the one that everything else of the process is in
+        async with asyncio.TaskGroup() as group:  # the group of all other tasks of the process
             notices = Notices(group)
             notices.registered(ConnectionId(1), "10.0.0.1", "10.0.0.1:1")
             notices.send(change(["10.0.0.1:1"]))

@@ -118,7 +118,7 @@ def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
     assert sum(map(len, frames[:taken])) == position, "it stops at the edge of a frame"
     expected = b"".join(in_full(table, frame) for frame in frames[:taken])
     assert b"".join(answers) == expected
-    whole = reader.whole(data)  # by what was learnt from the last frame taken
+    whole = reader.whole(data)  # by the shape that the cache learnt from the last frame
     assert whole is None or (whole == expected and taken == len(frames))
     return taken
 
@@ -409,7 +409,10 @@ def test_header_with_digits_in_the_place_of_another_ones_opaque_is_left_to_the_p
 
 
 def test_bytes_that_are_fewer_than_their_length_word_says_are_not_answered() -> None:
-    """Bytes of a known request without one digit of its opaque: more of that frame is to come."""
+    """The cache has a known request but for one digit of its opaque.
+
+    The rest of that frame has not arrived.
+    """
     table = table_of("T")
     cache = cache_of(table)
     of_two_digits = cache.reader()

@@ -1,4 +1,4 @@
-"""The decision on one request: who is let in, what is refused, and in which of RocketMQ's words."""
+"""The decision on one request: whether it is served, and RocketMQ's text if it is refused."""
 
 from __future__ import annotations
 
