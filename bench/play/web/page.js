@@ -169,8 +169,8 @@ byId("save").addEventListener("click", async () => {
 });
 
 function wire(css) {
-  return svg("svg", { class: `band cl-link cl-${css}`, width: 26, height: 13, "aria-hidden": "true", focusable: "false" },
-    svg("path", { class: "cl-wire", pathLength: 100, d: "M1 6.5H25", "stroke-dasharray": css === "cut" ? "35 30 35" : null }));
+  return svg("svg", { class: `band cl-link cl-${css}`, width: 20, height: 13, "aria-hidden": "true", focusable: "false" },
+    svg("path", { class: "cl-wire", pathLength: 100, d: "M1 6.5H19", "stroke-dasharray": css === "cut" ? "35 30 35" : null }));
 }
 
 byId("signs").addEventListener("click", () => {
