@@ -19,7 +19,7 @@ from tests.bench.play_page.shown import Shown, shown
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
 
 NAMES = {"independent": "Independent", "raft": "Raft", "zookeeper": "ZooKeeper"}
-LESSON_MS = 150_000
+LESSON_MS = 300_000
 """A lesson with divided timers on a busy machine."""
 LESSONS_S = 180.0
 """All five lessons together."""
@@ -161,7 +161,7 @@ def first_answer(seen: list[tuple[int, State]], name: str) -> list[str]:
     return (later or of_one[-1:])[0].brokers or []
 
 
-def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
+def tells_of_the_empty_server(log: Log, happened: str | None, sentences: str) -> None:
     """Check the lesson's choice by server 1's first answers, and both sentences."""
     restart_ms = instant_of(log, "restart-empty")
     seen = since(log, restart_ms)
@@ -172,7 +172,7 @@ def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
         frozenset(): "all-know",
         frozenset(DESIGNS): "none-knows",
     }
-    assert happened == names.get(frozenset(found), "other"), first
+    assert happened in (None, names.get(frozenset(found), "other")), first
     # No report reached the server before it was asked, so nobody but another server can have told it.
     assert first["independent"] == []
     for name in DESIGNS:
@@ -189,7 +189,7 @@ def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
     assert f"To client 1 it gave {len(wrong)} wrong" in sentences, wrong
 
 
-def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
+def tells_of_the_new_leader(log: Log, happened: str | None, sentences: str) -> None:
     """Check the lesson's choice by every client's answers, and the time without a leader."""
     killed_ms = instant_of(log, "kill")
     begun_ms = max(each.mark.at_ms for each in log.changes if each.mark is not None)
@@ -216,7 +216,7 @@ def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
         if "independent" not in troubled
         else "other"
     )
-    assert happened == wanted, (troubled, sentences)
+    assert happened in (None, wanted), (troubled, sentences)
     assert "Independent had no leader to lose" in sentences
     struck = {
         outcome.design: outcome.target
@@ -243,7 +243,7 @@ def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
         assert struck[name] not in leaders
 
 
-def tells_of_the_copies(log: Log, happened: str, sentences: str) -> None:
+def tells_of_the_copies(log: Log, happened: str | None, sentences: str) -> None:
     """Check the lesson's choice and both sentences: when the copies of the clients left broker 2 out."""
     begun_ms = max(each.mark.at_ms for each in log.changes if each.mark is not None)
     assert begun_ms <= instant_of(log, "stop")
@@ -264,14 +264,11 @@ def tells_of_the_copies(log: Log, happened: str, sentences: str) -> None:
     assert ways == {"independent": {"poll"}, "raft": {"poll"}, "zookeeper": {"watch"}}
     of_last, _, of_first = sentences.partition(". ")
     for name in DESIGNS:
-        one, all_of_them = first[name], last[name]
-        assert one is not None
-        assert all_of_them is not None
-        assert f"after {duration(all_of_them)} in {NAMES[name]} (they {min(ways[name])})" in of_last, last
-        assert f"after {duration(one)} in {NAMES[name]}" in of_first, first
+        assert f"{after(last[name])} in {NAMES[name]} (they {min(ways[name])})" in of_last, last
+        assert f"{after(first[name])} in {NAMES[name]}" in of_first, first
     polled, watched = max(last["independent"] or 0, last["raft"] or 0), last["zookeeper"] or 0
     wanted = "watch" if watched < polled / 2 else "poll" if polled < watched / 2 else "alike"
-    assert happened == wanted, last
+    assert happened in (None, wanted), last
 
 
 def on_the_smaller_side(log: Log) -> str:
@@ -297,6 +294,10 @@ def on_the_smaller_side(log: Log) -> str:
 
 def duration(ms: int) -> str:
     return f"{ms / 1000:.1f} s" if ms < 9_950 else f"{round(ms / 1000)} s"
+
+
+def after(ms: int | None) -> str:
+    return "not until the end" if ms is None else f"after {duration(ms)}"
 
 
 def shows_the_end_of(page: Shown, lesson: str) -> None:
@@ -328,7 +329,11 @@ def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
         took_s[lesson] = time.monotonic() - begun
         # A busy machine may do another thing than a quiet one; the lesson tells it all the same.
         assert happened != "late", page.page.inner_text("#desk")
-        if lesson == "network-parts" and page.page.get_attribute("#desk", "data-within") == "yes":
+        is_within = page.page.get_attribute("#desk", "data-within") == "yes"
+        assert is_within or happened == "other", (
+            "a lesson that ends too early for its measures decides nothing"
+        )
+        if lesson == "network-parts" and is_within:
             assert happened == on_the_smaller_side(log_of(three, page))
         sentences = page.page.inner_text("#sentences")
         check = {
@@ -336,18 +341,17 @@ def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
             "leader-dies": tells_of_the_new_leader,
             "poll-or-watch": tells_of_the_copies,
         }.get(lesson)
-        if page.page.get_attribute("#desk", "data-within") == "no":
-            assert happened == "other", (
-                "a lesson that ends before the things that it waits for decides nothing"
-            )
-        elif check is not None:
-            check(log_of(three, page), happened, sentences)
+        if check is not None:
+            check(log_of(three, page), happened if is_within else None, sentences)
         assert all(name in sentences for name in NAMES.values()), sentences
         assert len(re.findall(r"\.(?: |$)", sentences)) == 2, sentences
         rows = page.page.locator("#verdicts li")
         assert [row.get_attribute("data-design") for row in rows.all()] == list(DESIGNS)
         assert all(" because " in text for text in rows.all_inner_texts())
-        assert re.search(r"In the [\d.]+ s before, nothing was broken", page.page.inner_text("#quiet"))
+        quiet = (
+            r"In the \d+(\.\d)? s before, nothing was broken, |Something was broken before the lesson began, "
+        )
+        assert re.match(quiet, page.page.inner_text("#quiet"))
         answer = "You made no guess."
         if guess != "unsure":
             answer = (
@@ -369,8 +373,7 @@ def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
             paused_ms, killed_ms = instant_of(log, "pause"), instant_of(log, "kill")
             silent = {name: settled_ms(states, name, "broker-1", paused_ms, killed_ms) for name in DESIGNS}
             for name, ms in silent.items():
-                left = "not until the end" if ms is None else f"after {duration(ms)}"
-                assert f"{left} in {NAMES[name]}" in sentences.partition(".  ")[0], (
+                assert f"{after(ms)} in {NAMES[name]}" in sentences.partition(".  ")[0], (
                     silent,
                     sentences,
                 )
