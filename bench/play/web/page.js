@@ -1,6 +1,6 @@
 /** The page: connects the program's stream with the drawings, the strip of time, the faults and the lessons. */
 
-import { ANSWERS, duration, icon, legend, sign } from "/drawings/states.js";
+import { ANSWERS, duration, legend, sign } from "/drawings/states.js";
 import { html, set, svg, write } from "/drawings/svg.js";
 import { band } from "/drawings/timeline.js";
 import { Faults } from "./faults.js";
