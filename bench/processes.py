@@ -321,6 +321,8 @@ class ProxyProcess:
     def _do(self, command: Command) -> Done:
         with self._asking:
             self._write(command)
+            # The answer to a look that was given up is passed over with this one: the next look asks anew.
+            self._is_silent = False
             return self._answer(10.0)
 
     def _write(self, command: Command) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from routekeeper.bench.report.picture import QUIET, browser
 
 #: Longest time in ms that a page gets to show something; long, because a busy machine is no failure.
 WITHIN_MS: Final = 60_000
+expect.set_options(timeout=WITHIN_MS)
 _SERIOUS: Final = ("serious", "critical")
 
 
@@ -20,7 +21,9 @@ _SERIOUS: Final = ("serious", "critical")
 def chromium() -> Iterator[Browser]:
     """Run a browser that asks nobody but those whom its pages name."""
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=browser(), args=[*QUIET], chromium_sandbox=False)
+        opened = playwright.chromium.launch(
+            executable_path=browser(), args=[*QUIET], chromium_sandbox=False, timeout=WITHIN_MS
+        )
         try:
             yield opened
         finally:

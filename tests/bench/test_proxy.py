@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import struct
 import sys
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from routekeeper.bench.links import Link, between_groups, both_ways
-from routekeeper.bench.processes import ProxyProcess, network_process
+from routekeeper.bench.processes import ClusterError, ProxyProcess, network_process
 from tests.ports import free_addresses
 
 pytestmark = pytest.mark.faults
@@ -133,6 +134,20 @@ def test_cut_holds_both_what_is_said_and_who_dials_and_healing_delivers_it(
         counts = {count.dialler: (count.forward, count.back) for count in network.counts()}
         assert counts == {"broker-0": (9, 9), "broker-1": (2, 2)}
     echo.close()
+
+
+def test_links_are_looked_at_again_after_a_look_without_an_answer_and_another_command(tmp_path: Path) -> None:
+    to, listen = free_addresses(2)
+    link = Link(dialler="broker-0", acceptor="nameserver-0", listen=listen, to=to)
+    with proxied([link], tmp_path) as network:
+        network.process.signal(signal.SIGSTOP)
+        with pytest.raises(ClusterError, match="silent for too long"):
+            network.look(0.1)
+        network.process.signal(signal.SIGCONT)
+        network.cut([("broker-0", "nameserver-0")])
+        for _ in range(2):
+            (seen,) = network.look(WAIT_S)
+            assert (seen.forward.open, seen.back.open) == (False, True)
 
 
 def test_whoever_gives_up_before_a_cut_ends_was_never_there(tmp_path: Path, dial: Dialler) -> None:

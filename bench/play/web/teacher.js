@@ -77,7 +77,7 @@ export class Teacher {
     const title = html("h3", { id: "desk-title", tabindex: -1 }, `Lesson ${number} of ${this.lessons.length}: ${this.lesson.title}`);
     this.table = null;
     this.learn(true);
-    set(this.desk, { hidden: false, "data-phase": phase, "data-lesson": this.lesson.id, "data-happened": null });
+    set(this.desk, { hidden: false, "data-phase": phase, "data-lesson": this.lesson.id, "data-happened": null, "data-until": null });
     this.desk.replaceChildren(title, ...parts);
     title.focus();
   }
@@ -236,7 +236,9 @@ export class Teacher {
       html("h4", {}, "What the documents say"), html("p", { id: "claim" }, lesson.claim),
       html("p", {}, html("a", { href: lesson.link.href, target: "_blank" }, `${lesson.link.text} (new tab)`)),
       html("div", { class: "row" }, ...(go ? [go] : []), this.#again("Once more"), this.#closer()));
-    set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no", "data-last": observed.history.last.id });
+    // The measures know the changes up to this one; later ones may tell another story.
+    const until = observed.history.last.id;
+    set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no", "data-until": until });
   }
 
   #showTable() {

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
-from tests.browser import WITHIN_MS, chromium, page_of
+from tests.browser import chromium, page_of
 from tests.nameserver.http.consoles import Server, servers
 
 pytestmark = pytest.mark.bench
 
 NOT_LOADED = "A part of this page was not loaded. Reload the page."
-expect.set_options(timeout=WITHIN_MS)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("module", ["app.js", "cluster.js", "drawings/states.js"])
 def test_page_whose_first_modules_fail_says_so(module: str, opened: Browser, server: Server) -> None:
     with page_of(opened) as (page, _):  # the browser prints that it got no module
-        page.set_default_timeout(8_000)
         page.route(f"**/{module}", lambda route: route.abort())
         page.goto(f"http://{server.http}/")
         page.locator("main").get_by_text(NOT_LOADED).wait_for()
@@ -42,7 +40,6 @@ def test_other_part_that_fails_says_so_in_its_place_and_the_others_open(
     opened: Browser, server: Server
 ) -> None:
     with page_of(opened) as (page, _):
-        page.set_default_timeout(8_000)
         page.route("**/topics.js", lambda route: route.abort())
         page.goto(f"http://{server.http}/")
         page.locator(".verdict").wait_for()

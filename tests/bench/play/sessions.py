@@ -20,6 +20,7 @@ import psutil
 
 from routekeeper.bench.play.model import (
     Broker,
+    Change,
     Client,
     Design,
     Done,
@@ -61,14 +62,15 @@ class Session:
         self.addr = self.first_line.removeprefix(READY)
 
     def errors(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode()
+        """Return what it has printed on stderr so far; its own place in that file stays where it is."""
+        file = self._errors.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(60)
+        code = self.process.wait(STARTED_S)
         assert self.process.stdout is not None
         if not self.process.stdout.closed:
             self.said = self.errors()
@@ -85,7 +87,8 @@ class Session:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.addr, timeout=60)
+        # Other timers start the designs again before they are answered.
+        connection = http.client.HTTPConnection(self.addr, timeout=STARTED_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
             reply = connection.getresponse()
@@ -210,6 +213,29 @@ def session(*words: str, out: Path, environment: Mapping[str, str] | None = None
         _, left = psutil.wait_procs(children, timeout=10)
         for each in left:
             each.kill()
+
+
+def mend(played: Session) -> None:
+    """Heal all links, start what is down, and wait until every design is whole, if one is not."""
+    if all(map(is_whole, played.state().designs)):  # each order shows its fault before it is answered
+        return
+    played.do(Order(do="heal"))
+    for design in played.state().designs:
+        down = [each.name for each in design.servers if each.life == "down"]
+        down += [each.name for each in design.brokers if each.life == "down"]
+        for name in down:
+            played.do(Order(do="start", target=name, designs=[design.name]))
+    played.await_started()
+
+
+def at_once(folder: Path) -> int:
+    """Have every change of a saved session come at its begin when it is shown; return the last one's id."""
+    file = folder / "session.jsonl"
+    begin, *lines = file.read_bytes().splitlines()
+    changes = [msgspec.json.decode(line, type=Change) for line in lines]
+    early = [msgspec.json.encode(msgspec.structs.replace(change, at_ms=0)) for change in changes]
+    file.write_bytes(b"".join(line + b"\n" for line in (begin, *early)))
+    return changes[-1].id
 
 
 def ended(pids: list[psutil.Process], within_s: float = 20.0) -> list[psutil.Process]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +13,6 @@ from routekeeper.bench.arms.servers import java_missing
 from routekeeper.bench.play.model import Design, Log, Order, State
 from routekeeper.bench.play.picture import apply, copied_state
 from tests.bench.play.sessions import Session, session
-from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.bench,
@@ -22,15 +22,11 @@ pytestmark = [
 ]
 
 DESIGNS = ("independent", "zookeeper")
-STOPS = 3
-"""Stops one after the other: polling has a phase, so one stop may be noticed early by luck."""
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """RocketMQ's timers divided by 10: clients poll every 3 s, and a silent broker is dropped after 12 s."""
-    out = tmp_path_factory.mktemp("out")
-    with session("--designs", ",".join(DESIGNS), "--divisor", "10", out=out) as made:
+@contextlib.contextmanager
+def played(out: Path, *designs: str, divisor: int) -> Iterator[Session]:
+    with session("--designs", ",".join(designs), "--divisor", str(divisor), out=out) as made:
         made.await_started()
         yield made
 
@@ -52,7 +48,8 @@ def first_ms(played: Session, name: str, test: Callable[[Design], bool]) -> int:
 
 def noticed_ms(played: Session, names: Sequence[str], test: Callable[[Design], bool]) -> dict[str, int]:
     """Wait until a test holds in each of these designs; return how long after the fault it first did."""
-    wait_until(lambda: all(test(played.design(name)) for name in names), "all clients have noticed")
+    for name in names:
+        played.shows(name, test, "all clients have noticed")
     return {name: first_ms(played, name, test) for name in names}
 
 
@@ -69,22 +66,27 @@ def leaves_out(broker: str) -> Callable[[Design], bool]:
     )
 
 
-def test_watching_clients_drop_a_broker_that_stops_sooner_than_polling_ones(played: Session) -> None:
-    found = []
-    for _ in range(STOPS):
-        done = played.do(Order(do="stop", target="broker-2"))
+def test_watching_clients_drop_a_broker_that_stops_sooner_than_polling_ones(tmp_path: Path) -> None:
+    """With RocketMQ's own timers the last of four clients polls 17 to 30 s after the stop.
+
+    Their phases are those of the session's seed. So a busy machine may take seconds to tell those that watch.
+    """
+    with played(tmp_path, *DESIGNS, divisor=1) as made:
+        for name in DESIGNS:
+            made.shows(name, keeps(["broker-0", "broker-1", "broker-2"]), "every client keeps a route")
+        done = made.do(Order(do="stop", target="broker-2"))
         assert {each.result for each in done.outcomes} == {"applied"}
-        found.append(noticed_ms(played, DESIGNS, keeps(["broker-0", "broker-1"])))
-        played.do(Order(do="start", target="broker-2"))
-        noticed_ms(played, DESIGNS, keeps(["broker-0", "broker-1", "broker-2"]))
-    polled = statistics.median(each["independent"] for each in found)
-    watched = statistics.median(each["zookeeper"] for each in found)
-    assert watched < polled / 2, found
+        found = noticed_ms(made, DESIGNS, keeps(["broker-0", "broker-1"]))
+    assert found["zookeeper"] < found["independent"] / 2, found
 
 
-def test_killed_broker_is_left_out_sooner_than_a_silent_one(played: Session) -> None:
-    played.do(Order(do="pause", target="broker-1", designs=["independent"]))
-    silent = noticed_ms(played, ["independent"], leaves_out("broker-1"))
-    played.do(Order(do="kill", target="broker-2", designs=["independent"]))
-    killed = noticed_ms(played, ["independent"], leaves_out("broker-2"))
-    assert killed["independent"] < silent["independent"] / 2, (killed, silent)
+def test_killed_broker_is_left_out_sooner_than_a_silent_one(tmp_path: Path) -> None:
+    """With timers divided by 10 a lease lasts for 12 s, and a broker repeats its report after 3 s."""
+    lease_ms, period_ms = 12_000, 3_000
+    with played(tmp_path, "independent", divisor=10) as made:
+        made.do(Order(do="pause", target="broker-1"))
+        silent = noticed_ms(made, ["independent"], leaves_out("broker-1"))
+        made.do(Order(do="kill", target="broker-2"))
+        killed = noticed_ms(made, ["independent"], leaves_out("broker-2"))
+    assert killed["independent"] < silent["independent"], (killed, silent)
+    assert killed["independent"] < lease_ms - period_ms, "no lease has run out so soon"

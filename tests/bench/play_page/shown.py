@@ -46,6 +46,11 @@ class Shown:
         """Return the selector of a link in this state."""
         return f'[data-design="{design}"] [data-link="{dialler}>{acceptor}"][data-state="{state}"]'
 
+    def drawn(self) -> None:
+        """Wait until the page has drawn what it has been told so far: it draws once in a frame."""
+        frame = "new Promise((end) => requestAnimationFrame(end))"
+        self.page.evaluate(f"async () => {{ await {frame}; await {frame}; }}")
+
     def there(self, selector: str) -> None:
         """Wait until there is such an element; a line in a drawing has no area that could be seen."""
         self.page.locator(selector).first.wait_for(state="attached")

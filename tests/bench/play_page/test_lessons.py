@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -13,42 +14,61 @@ from playwright.sync_api import Browser
 
 from routekeeper.bench.play.model import DESIGNS, Design, Log, State
 from routekeeper.bench.play.picture import apply, copied_state
-from tests.bench.play.sessions import Session, is_whole, server
+from tests.bench.play.sessions import Session, is_whole, mend, server
 from tests.bench.play_page.shown import Shown, shown
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(1_200)]
 
 NAMES = {"independent": "Independent", "raft": "Raft", "zookeeper": "ZooKeeper"}
 LESSON_MS = 300_000
-"""A lesson with divided timers on a busy machine."""
+"""A lesson with divided timers, whose steps end at their limits."""
 LESSONS_S = 180.0
 """All five lessons together."""
 LESSONS = ("restart-empty", "leader-dies", "network-parts", "silence", "poll-or-watch")
+PLAYS = 3
+"""A busy machine may take longer than a lesson waits. The page says so, and the lesson is played again."""
 
-took_s: dict[str, float] = {}
-"""Lessons of this run, and how long each was played."""
 
-
-def play(page: Shown, lesson: str, choice: str) -> str:
-    """Play a lesson to its end; return the choice that came true."""
-    page.page.click(f'[data-lesson="{lesson}"]')
+def play_once(page: Shown, lesson: str, choice: str) -> bool:
+    """Play a lesson to its end; return whether everything happened within the time that it waits."""
     assert page.page.locator("#go").is_disabled(), "nothing happens before a choice"
     page.page.check(f'#desk input[value="{choice}"]')
     page.page.click("#go")
     page.page.wait_for_selector(
         f'#desk[data-lesson="{lesson}"]:is([data-phase="seen"], [data-phase="failed"])', timeout=LESSON_MS
     )
-    assert page.page.get_attribute("#desk", "data-phase") == "seen", page.page.inner_text("#desk")
+    if page.page.get_attribute("#desk", "data-phase") == "failed":
+        assert "The repair took too long." in page.page.inner_text("#desk")
+        return False
+    if page.page.get_attribute("#desk", "data-within") == "yes":
+        return True
+    assert page.page.get_attribute("#desk", "data-happened") == "other"
+    assert "so it decides nothing." in page.page.inner_text("#desk .outcome")
+    return False
+
+
+def play(page: Shown, lesson: str, choice: str) -> str:
+    """Play a lesson until everything happened in time; return the choice that came true."""
+    page.page.click(f'[data-lesson="{lesson}"]')
+    for _ in range(PLAYS - 1):
+        if play_once(page, lesson, choice):
+            break
+        page.page.locator("#desk button", has_text=re.compile("^(Try again|Once more)$")).click()
+    else:
+        assert play_once(page, lesson, choice), page.page.inner_text("#desk")
     return page.page.get_attribute("#desk", "data-happened") or ""
 
 
 def log_of(played: Session, page: Shown) -> Log:
-    """Return the log up to the last change that the lesson has read."""
+    """Return the log up to the change that the lesson's measures end with: the session goes on."""
     status, body = played.ask("GET", "/v1/log")
     assert status == 200
     log = msgspec.json.decode(body, type=Log)
-    last = int(page.page.get_attribute("#desk", "data-last") or "")
-    return msgspec.structs.replace(log, changes=[each for each in log.changes if each.id <= last])
+    until = int(page.page.get_attribute("#desk", "data-until") or 0)
+    known = [each for each in log.changes if each.id <= until]
+    assert known, until
+    assert known[-1].id == until
+    return msgspec.structs.replace(log, changes=known)
 
 
 def pictures(log: Log) -> list[State]:
@@ -161,7 +181,7 @@ def first_answer(seen: list[tuple[int, State]], name: str) -> list[str]:
     return (later or of_one[-1:])[0].brokers or []
 
 
-def tells_of_the_empty_server(log: Log, happened: str | None, sentences: str) -> None:
+def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
     """Check the lesson's choice by server 1's first answers, and both sentences."""
     restart_ms = instant_of(log, "restart-empty")
     seen = since(log, restart_ms)
@@ -172,7 +192,7 @@ def tells_of_the_empty_server(log: Log, happened: str | None, sentences: str) ->
         frozenset(): "all-know",
         frozenset(DESIGNS): "none-knows",
     }
-    assert happened in (None, names.get(frozenset(found), "other")), first
+    assert happened == names.get(frozenset(found), "other"), first
     # No report reached the server before it was asked, so nobody but another server can have told it.
     assert first["independent"] == []
     for name in DESIGNS:
@@ -189,7 +209,7 @@ def tells_of_the_empty_server(log: Log, happened: str | None, sentences: str) ->
     assert f"To client 1 it gave {len(wrong)} wrong" in sentences, wrong
 
 
-def tells_of_the_new_leader(log: Log, happened: str | None, sentences: str) -> None:
+def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
     """Check the lesson's choice by every client's answers, and the time without a leader."""
     killed_ms = instant_of(log, "kill")
     begun_ms = max(each.mark.at_ms for each in log.changes if each.mark is not None)
@@ -202,8 +222,8 @@ def tells_of_the_new_leader(log: Log, happened: str | None, sentences: str) -> N
         if quiet_ms is not None:
             span_ms = min(last.at_ms - begun_ms, begun_ms - quiet_ms)
             before = sum(begun_ms - span_ms <= done_ms < begun_ms for done_ms in bad[noisy])
-            after = sum(begun_ms <= done_ms < begun_ms + span_ms for done_ms in bad[noisy])
-            if before and after <= 2 * before:
+            later = sum(begun_ms <= done_ms < begun_ms + span_ms for done_ms in bad[noisy])
+            if before and later <= 2 * before:
                 unclear.add(noisy)
     wanted = (
         "other"
@@ -216,7 +236,7 @@ def tells_of_the_new_leader(log: Log, happened: str | None, sentences: str) -> N
         if "independent" not in troubled
         else "other"
     )
-    assert happened in (None, wanted), (troubled, sentences)
+    assert happened == wanted, (troubled, sentences)
     assert "Independent had no leader to lose" in sentences
     struck = {
         outcome.design: outcome.target
@@ -230,8 +250,8 @@ def tells_of_the_new_leader(log: Log, happened: str | None, sentences: str) -> N
             return any((one.life, one.answers, one.role) == ("up", True, "leader") for one in design.servers)
 
         ms = settled_ms_of(since(log, killed_ms), name, is_led)
-        if ms is None:  # it did not answer in time when the lesson ended
-            assert f"{NAMES[name]} had no new leader until the end" in sentences
+        if ms is None:  # it was lost again while the lesson watched a moment longer
+            assert f"{NAMES[name]} had no new leader until the end" in sentences, sentences
             continue
         assert f"{NAMES[name]} had a new leader after {duration(ms)}" in sentences, (ms, sentences)
         leaders = {
@@ -243,7 +263,7 @@ def tells_of_the_new_leader(log: Log, happened: str | None, sentences: str) -> N
         assert struck[name] not in leaders
 
 
-def tells_of_the_copies(log: Log, happened: str | None, sentences: str) -> None:
+def tells_of_the_copies(log: Log, happened: str, sentences: str) -> None:
     """Check the lesson's choice and both sentences: when the copies of the clients left broker 2 out."""
     begun_ms = max(each.mark.at_ms for each in log.changes if each.mark is not None)
     assert begun_ms <= instant_of(log, "stop")
@@ -268,7 +288,7 @@ def tells_of_the_copies(log: Log, happened: str | None, sentences: str) -> None:
         assert f"{after(first[name])} in {NAMES[name]}" in of_first, first
     polled, watched = max(last["independent"] or 0, last["raft"] or 0), last["zookeeper"] or 0
     wanted = "watch" if watched < polled / 2 else "poll" if polled < watched / 2 else "alike"
-    assert happened in (None, wanted), last
+    assert happened == wanted, last
 
 
 def on_the_smaller_side(log: Log) -> str:
@@ -277,7 +297,7 @@ def on_the_smaller_side(log: Log) -> str:
     states = pictures(log)
     shown = [each for each in states if each.at_ms <= parted_ms][-1:]
     shown += [each for each in states if parted_ms < each.at_ms < healed_ms]
-    instants = [parted_ms, *(each.at_ms for each in shown[1:]), healed_ms]
+    instants = [parted_ms, *(each.at_ms for each in shown[1:]), healed_ms - 1]
     answered = set()
     for name in DESIGNS:
         without_ms = 0
@@ -293,7 +313,11 @@ def on_the_smaller_side(log: Log) -> str:
 
 
 def duration(ms: int) -> str:
-    return f"{ms / 1000:.1f} s" if ms < 9_950 else f"{round(ms / 1000)} s"
+    if ms < 9_950:
+        return f"{ms / 1000:.1f} s"
+    if ms < 99_500:
+        return f"{math.floor(ms / 1000 + 0.5)} s"
+    return f"{math.floor(ms / 60_000 + 0.5)} min"
 
 
 def after(ms: int | None) -> str:
@@ -318,40 +342,47 @@ def shows_the_end_of(page: Shown, lesson: str) -> None:
                 page.see(f'{page.node("client-3", name)}[data-lists="broker-0 broker-1"]')
 
 
+def tells_of_the_silence(log: Log, happened: str, sentences: str) -> None:
+    """Check the lesson's first sentence: when the answers left the silent broker out."""
+    states = pictures(log)
+    paused_ms, killed_ms = instant_of(log, "pause"), instant_of(log, "kill")
+    silent = {name: settled_ms(states, name, "broker-1", paused_ms, killed_ms) for name in DESIGNS}
+    of_silent, _, _ = sentences.partition(". ")
+    for name, ms in silent.items():
+        assert f"{after(ms)} in {NAMES[name]}" in of_silent, (silent, sentences)
+
+
+def tells_of_the_partition(log: Log, happened: str, sentences: str) -> None:
+    """Check the lesson's choice."""
+    assert happened == on_the_smaller_side(log), sentences
+
+
+CHECKS: dict[str, Callable[[Log, str, str], None]] = {
+    "restart-empty": tells_of_the_empty_server,
+    "leader-dies": tells_of_the_new_leader,
+    "network-parts": tells_of_the_partition,
+    "silence": tells_of_the_silence,
+    "poll-or-watch": tells_of_the_copies,
+}
+
+
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
     opened: Browser, three: Session, lesson: str
 ) -> None:
     with shown(opened, three) as page:
         guess = "poll" if lesson == "poll-or-watch" else "unsure"
-        begun = time.monotonic()
-        happened = play(page, lesson, guess)
-        took_s[lesson] = time.monotonic() - begun
         # A busy machine may do another thing than a quiet one; the lesson tells it all the same.
-        assert happened != "late", page.page.inner_text("#desk")
-        is_within = page.page.get_attribute("#desk", "data-within") == "yes"
-        assert is_within or happened == "other", (
-            "a lesson that ends too early for its measures decides nothing"
-        )
-        if lesson == "network-parts" and is_within:
-            assert happened == on_the_smaller_side(log_of(three, page))
+        happened = play(page, lesson, guess)
         sentences = page.page.inner_text("#sentences")
-        check = {
-            "restart-empty": tells_of_the_empty_server,
-            "leader-dies": tells_of_the_new_leader,
-            "poll-or-watch": tells_of_the_copies,
-        }.get(lesson)
-        if check is not None:
-            check(log_of(three, page), happened if is_within else None, sentences)
+        CHECKS[lesson](log_of(three, page), happened, sentences)
         assert all(name in sentences for name in NAMES.values()), sentences
         assert len(re.findall(r"\.(?: |$)", sentences)) == 2, sentences
         rows = page.page.locator("#verdicts li")
         assert [row.get_attribute("data-design") for row in rows.all()] == list(DESIGNS)
         assert all(" because " in text for text in rows.all_inner_texts())
-        quiet = (
-            r"In the \d+(\.\d)? s before, nothing was broken, |Something was broken before the lesson began, "
-        )
-        assert re.match(quiet, page.page.inner_text("#quiet"))
+        undisturbed = r"In the [\d.]+ (s|min|h) before, nothing was broken, |Something was broken before "
+        assert re.match(undisturbed, page.page.inner_text("#quiet"))
         answer = "You made no guess."
         if guess != "unsure":
             answer = (
@@ -367,25 +398,21 @@ def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
         assert status == 200
         assert f'id="{section}"'.encode() in body
         assert "(seen)" in page.page.inner_text(f'[data-lesson="{lesson}"]')
-        if lesson == "silence":
-            log = log_of(three, page)
-            states = pictures(log)
-            paused_ms, killed_ms = instant_of(log, "pause"), instant_of(log, "kill")
-            silent = {name: settled_ms(states, name, "broker-1", paused_ms, killed_ms) for name in DESIGNS}
-            for name, ms in silent.items():
-                assert f"{after(ms)} in {NAMES[name]}" in sentences.partition(".  ")[0], (
-                    silent,
-                    sentences,
-                )
 
 
-def test_all_lessons_together_are_played_within_three_minutes() -> None:
-    if set(took_s) != set(LESSONS):
-        pytest.skip("not all lessons were played before, in this process")
+@pytest.mark.alone
+def test_all_lessons_together_are_played_within_three_minutes(opened: Browser, three: Session) -> None:
+    took_s: dict[str, float] = {}
+    with shown(opened, three) as page:
+        for lesson in LESSONS:
+            begun = time.monotonic()
+            play(page, lesson, "unsure")
+            took_s[lesson] = time.monotonic() - begun
     assert sum(took_s.values()) < LESSONS_S, took_s
 
 
 def test_a_lesson_is_played_with_the_keyboard_alone(opened: Browser, three: Session) -> None:
+    mend(three)
     with shown(opened, three, width=768) as page:
         keyboard = page.page.keyboard
         page.focus_by_tab('[data-lesson="poll-or-watch"]')

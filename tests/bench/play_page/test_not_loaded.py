@@ -17,7 +17,6 @@ NOT_LOADED = "A part of this page was not loaded. Reload the page."
 @pytest.mark.parametrize("module", ["web/page.js", "web/lessons.js", "drawings/timeline.js"])
 def test_page_whose_modules_fail_says_so(module: str, opened: Browser, one: Session) -> None:
     with page_of(opened) as (page, _):  # the browser prints that it got no module
-        page.set_default_timeout(8_000)
         page.route(f"**/{module}", lambda route: route.abort())
         page.goto(f"http://{one.addr}/")
         page.locator("main").get_by_text(NOT_LOADED).wait_for()

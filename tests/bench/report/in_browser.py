@@ -31,6 +31,7 @@ class Tab:
         self._number = 0
         self._read = b""
         self._session: dict[str, str] = {}
+        self._loaded: set[str] = set()
 
     def __enter__(self) -> Self:
         # The browser reads from descriptor 3 and writes to 4.
@@ -47,6 +48,7 @@ class Tab:
         joined = self.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
         self._session = {"sessionId": joined["sessionId"]}
         self.call("Page.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
         return self
 
     def __exit__(
@@ -70,7 +72,9 @@ class Tab:
         asked = {"id": self._number, "method": method, "params": params, **self._session}
         self._process.stdin.write(json.dumps(asked).encode() + b"\0")
         self._process.stdin.flush()
-        answer = self._await("id", self._number)
+        number = self._number
+        while (answer := self._next(method)).get("id") != number:
+            pass
         assert "error" not in answer, (method, answer)
         result: dict[str, Any] = answer["result"]
         return result
@@ -81,8 +85,10 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=page.resolve().as_uri())
-        self._await("method", "Page.loadEventFired")
+        # The page may be there before the answer is; that of an earlier page may come after it.
+        loader = self.call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
+        while loader not in self._loaded:
+            self._next(f"that {page.name} is loaded")
 
     def value(self, script: str) -> Any:
         """Return the value of an expression in the page."""
@@ -95,23 +101,22 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **KEYS[key])
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **KEYS[key])
 
-    def _await(self, field: str, value: object) -> dict[str, Any]:
-        """Return the next message with this value; what comes before it is passed over."""
+    def _next(self, wanted: str) -> dict[str, Any]:
+        """Return the next message; note the pages that are loaded."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + ANSWER_MAX_S
-        while True:
-            message, end, rest = self._read.partition(b"\0")
-            if end:
-                self._read = rest
-                said: dict[str, Any] = json.loads(message)
-                if said.get(field) == value:
-                    return said
-                continue
-            readable, _, _ = select.select([self._process.stdout], [], [], deadline - time.monotonic())
-            assert readable, f"the browser did not say {field} {value} in {ANSWER_MAX_S:g} s"
+        while b"\0" not in self._read:
+            left_s = max(0.0, deadline - time.monotonic())
+            readable, _, _ = select.select([self._process.stdout], [], [], left_s)
+            assert readable, f"the browser said nothing for {ANSWER_MAX_S:g} s, wanted is {wanted}"
             more = os.read(self._process.stdout.fileno(), 1 << 20)
             assert more, "the browser ended"
             self._read += more
+        message, _, self._read = self._read.partition(b"\0")
+        said: dict[str, Any] = json.loads(message)
+        if said.get("method") == "Page.lifecycleEvent" and said["params"]["name"] == "load":
+            self._loaded.add(said["params"]["loaderId"])
+        return said
 
 
 OPEN_FOLDS: Final = "document.querySelectorAll('details').forEach(each => { each.open = true })"

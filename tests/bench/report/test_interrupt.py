@@ -15,7 +15,7 @@ from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
 
-JVM_S = 60.0
+JVM_S = 120.0
 
 
 def jvms(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -44,8 +44,8 @@ def test_interrupted_while_spark_starts_the_report_leaves_nothing_behind(
             time.sleep(0.02)
         assert found, "no JVM was started"
         process.send_signal(signal.SIGINT)  # to mqbench alone, which passes it on
-        assert process.wait(timeout=30) == 130
-        _, alive = psutil.wait_procs(found, timeout=5)
+        assert process.wait(timeout=JVM_S) == 130
+        _, alive = psutil.wait_procs(found, timeout=JVM_S)
         assert alive == []
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -29,6 +29,7 @@ class Server:
                 [
                     *(sys.executable, "-m", "routekeeper.nameserver", "--listen", wire, "--http", http),
                     *("--data", str(folder / "data"), *flags),
+                    *("--serverChannelMaxIdleTimeSeconds", "3600"),  # brokers register once and say no more
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -55,8 +56,11 @@ class Server:
         wait_until(is_ready, "readiness")
 
     def end(self) -> None:
+        """Kill it; once more does nothing."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 @contextlib.contextmanager

@@ -72,11 +72,13 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
     told(client, other, registered("same", "T"), registered("aged", "T", counter=1))
     told(client, other, registered("renamed-there", "T", addr="10.0.0.7:1", counter=1))
 
-    def differing() -> dict[str, Any]:
-        picture: dict[str, Any] = one.get("/v1/console/cluster")
-        return picture if states(picture) == ["this", "answered"] and picture["differing"] == 3 else {}
+    def differing() -> tuple[dict[str, Any], ...]:
+        """Return the picture and the ages of its rows: a peer that is held up for a second changes both."""
+        picture, pulse = one.get("/v1/console/cluster"), one.get("/v1/console/pulse")
+        whole = states(picture) == ["this", "answered"] and picture["differing"] == 3
+        return (picture, pulse) if whole and pulse["tag"] == picture["tag"] else ()
 
-    picture = wait_until(differing, "the drift")
+    picture, pulse = wait_until(differing, "the drift")
     assert picture["asked"] == "listed"
     assert [each["same_table"] for each in picture["nameservers"]] == [True, False]
     assert [cell["state"] for cell in cells(picture, "same")] == ["listed", "listed"]
@@ -91,8 +93,6 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
     seen = wait_until(lambda: (found := other.get("/v1/console/cluster"))["differing"] == 3 and found, "it")
     assert [cell["state"] for cell in cells(seen, "only-here")] == ["missing", "listed"]
 
-    pulse = one.get("/v1/console/pulse")
-    assert pulse["tag"] == picture["tag"]
     ages = [each["seen_s"] for each in pulse["nameservers"]]
     assert all(0 <= age < WITHIN_S for age in ages[0])
     assert ages[1].count(-1) == 1  # the one that is not listed there
@@ -154,31 +154,37 @@ def test_history_has_the_events_of_all_nameservers(
 def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
     pair: tuple[Server, Server], client: BlockingClient
 ) -> None:
+    """The shortest of three times counts: a busy machine may hold each of them up, and shortens none."""
     one, other = pair
-    told(client, one, registered("still", "Still"))
-    wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "an answer")
-    other.process.send_signal(signal.SIGSTOP)
-    try:
-        begun = time.monotonic()
-        topic = one.get("/v1/console/topics/Still")
-        first_s = time.monotonic() - begun
-        assert topic["nameservers"][0]["own"]["listed"]
-        assert topic["nameservers"][1]["own"] is None
-        assert first_s < 2 * asking.ANSWER_S
-        picture = wait_until(
-            lambda: (
-                (found := one.get("/v1/console/cluster"))["nameservers"][1]["state"] == "silent" and found
-            ),
-            "silence",
-        )
-        assert picture["nameservers"][1]["reason"] == "no answer within 1 s"
-        assert {cell["state"] for cell in (cells(picture, "still")[1],)} == {"unknown"}
-        begun = time.monotonic()
-        one.get("/v1/console/cluster")
-        one.get("/v1/console/topics/Other")
-        assert time.monotonic() - begun < asking.ANSWER_S  # nobody waits for one that is known to be silent
-    finally:
-        other.process.send_signal(signal.SIGCONT)
+    tries = range(3)
+    told(client, one, registered("still", *(f"Still-{number}" for number in tries)))
+    first_s: list[float] = []
+    next_s: list[float] = []
+    for number in tries:
+        wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "an answer")
+        other.process.send_signal(signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            topic = one.get(f"/v1/console/topics/Still-{number}")
+            first_s.append(time.monotonic() - begun)
+            assert topic["nameservers"][0]["own"]["listed"]
+            assert topic["nameservers"][1]["own"] is None
+            picture = wait_until(
+                lambda: (
+                    (found := one.get("/v1/console/cluster"))["nameservers"][1]["state"] == "silent" and found
+                ),
+                "silence",
+            )
+            assert picture["nameservers"][1]["reason"] == "no answer within 1 s"
+            assert cells(picture, "still")[1]["state"] == "unknown"
+            begun = time.monotonic()
+            one.get("/v1/console/cluster")
+            one.get(f"/v1/console/topics/Other-{number}")
+            next_s.append(time.monotonic() - begun)
+        finally:
+            other.process.send_signal(signal.SIGCONT)
+    assert min(first_s) < 2 * asking.ANSWER_S, first_s
+    assert min(next_s) < asking.ANSWER_S, next_s  # nobody waits for one that is known to be silent
     wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "its answer")
 
 
@@ -202,20 +208,32 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
     with servers(*members), BlockingClient() as client:
         for member in members:
             member.await_ready()
-        told(client, members[0], registered("b", "T"))
+        # A leader that is held up steps down: then a registration is refused, and roles and links change.
+        wait_until(
+            lambda: client.invoke(members[0].wire, registered("b", "T"), timeout_s=WITHIN_S).code == 0,
+            "the broker is registered",
+        )
 
         def whole() -> dict[str, Any]:
             picture: dict[str, Any] = members[0].get("/v1/console/cluster")
-            same = all(each["same_table"] for each in picture["nameservers"])
-            return picture if states(picture) == ["this", "answered", "answered"] and same else {}
+            found = picture["nameservers"]
+            return (
+                picture
+                if states(picture) == ["this", "answered", "answered"]
+                and all(each["same_table"] for each in found)
+                and sorted(each["role"] for each in found) == ["follower", "follower", "leader"]
+                and not any(each["stops_group"] for each in found)
+                else {}
+            )
 
-        picture = wait_until(whole, "all members")
+        picture = wait_until(whole, "all members, one of which leads; the group can lose any of them")
         assert picture["asked"] == "members"
         assert {each["name"] for each in picture["nameservers"]} == set(rafts)
-        assert sorted(each["role"] for each in picture["nameservers"]) == ["follower", "follower", "leader"]
-        assert not any(each["stops_group"] for each in picture["nameservers"])
-        kinds = {each["event"]["kind"] for each in members[0].get("/v1/console/history")["events"]}
-        assert {"leader", "joined"} <= kinds
+
+        def kinds() -> set[str]:
+            return {each["event"]["kind"] for each in members[0].get("/v1/console/history")["events"]}
+
+        wait_until(lambda: {"leader", "joined"} <= kinds(), "the events")
 
         members[2].process.kill()
 
@@ -233,6 +251,12 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
 
 
 # Nameservers that brokers name --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers have long to answer: this process may be held up while it asks and while it answers."""
+    monkeypatch.setattr(asking, "ANSWER_S", WITHIN_S)
 
 
 @contextlib.asynccontextmanager
@@ -263,6 +287,7 @@ async def rounds(ns: Running, count: int) -> None:
         await until(lambda: peers.rounds >= wanted)
 
 
+@pytest.mark.usefixtures("patient")
 def test_nameservers_that_a_broker_names_are_asked_over_the_wire(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "a") as ns, running(tmp_path / "b") as other:
@@ -403,7 +428,10 @@ def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
     asyncio.run(main())
 
 
-def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("patient")
+def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with (
             running(tmp_path / "a") as ns,
@@ -411,6 +439,7 @@ def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(tmp_path: Pa
             broker_at(ns, f"namesrvAddr={other.wire}".encode()),
         ):
             await rounds(ns, 2)
+            monkeypatch.setattr(asking, "EVERY_S", 600.0)  # no other round begins meanwhile
             answers = await asyncio.gather(*(ns.get(f"/v1/console/topics/T{n}") for n in range(50)))
             reached = [body["nameservers"][1]["state"] for _, body in answers]
             assert reached.count("answered") == asking.TOPICS_PER_ROUND
@@ -419,6 +448,7 @@ def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(tmp_path: Pa
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("patient")
 def test_watchers_of_the_console_are_told_when_a_peer_differs(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
@@ -431,12 +461,12 @@ def test_watchers_of_the_console_are_told_when_a_peer_differs(tmp_path: Path) ->
                 await until(lambda: ns.web_server.console.tag)
                 tag = ns.web_server.console.tag
                 await other.register("new", "New")
+                picture: dict[str, Any] = {"rows": []}
                 async with asyncio.timeout(WITHIN_S):
-                    while True:
+                    while "new" not in [row["broker_name"] for row in picture["rows"]]:
                         line = (await stream.content.readline()).decode()
                         if line.startswith('data: {"tag"') and f'"{tag}"' not in line and '""' not in line:
-                            break
-            _, picture = await ns.get("/v1/console/cluster")
+                            _, picture = await ns.get("/v1/console/cluster")
             assert [cell["state"] for cell in cells(picture, "new")] == ["missing", "listed"]
 
     asyncio.run(main())

@@ -31,25 +31,26 @@ def test_search_for_a_part_of_a_name_goes_through_a_large_table_in_steps(part: s
                 assert (await ns.register(f"b{number}", *topics)).code == 0
             _, whole = await ns.get("/v1/topics?contains=orders-&limit=1")
             assert whole["topics"] == names[:1]
-            page = lists.topics_page(
-                ns.mode.view(Freshness.STALE), ns.web_server.reads.order, Wanted(contains=part, limit=100)
-            )
-            steps, longest_s = 0, 0.0
-            while True:
-                begun = time.thread_time()
-                try:
-                    next(page)
-                except StopIteration as ended:
-                    found = ended.value
-                    break
-                finally:
-                    longest_s = max(longest_s, time.thread_time() - begun)
-                steps += 1
-            assert b"".join(found.things.inner).decode() == "".join(
-                f'"{name}"' for name in names if part in name
-            )
-            assert steps >= TOPICS / STEP
-            assert longest_s < 0.01, "no step keeps the loop for longer, in CPU time"
+            expected = "".join(f'"{name}"' for name in names if part in name)
+            shortest_s: list[float] = []  # of each step: a collection of garbage may fall into one of three
+            for _ in range(3):
+                page = lists.topics_page(
+                    ns.mode.view(Freshness.STALE), ns.web_server.reads.order, Wanted(contains=part, limit=100)
+                )
+                took_s: list[float] = []
+                while True:
+                    begun = time.thread_time()
+                    try:
+                        next(page)
+                    except StopIteration as ended:
+                        found = ended.value
+                        break
+                    finally:
+                        took_s.append(time.thread_time() - begun)
+                assert b"".join(found.things.inner).decode() == expected
+                assert len(took_s) > TOPICS / STEP
+                shortest_s = list(map(min, shortest_s or took_s, took_s))
+            assert max(shortest_s) < 0.01, "no step keeps the loop for longer, in CPU time"
 
             # Over HTTP other requests are answered while searches are under way.
             searches = [

@@ -181,10 +181,11 @@ def test_kv_and_settings_work_over_the_wire_and_show_over_http(tmp_path: Path) -
 @pytest.mark.slow
 def test_young_nameserver_refuses_routes_if_it_is_told_to(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, need_wait_for_service=True, wait_seconds_for_service=3) as ns:
+        async with running(tmp_path, need_wait_for_service=True, wait_seconds_for_service=3600) as ns:
             await ns.register("b", "T")
             answer = await ns.ask(105, topic="T")
             assert (answer.code, answer.remark) == (1, "name server not ready")
+            assert (await ns.ask(318, b"waitSecondsForService=1")).code == 0
 
             async def routed() -> bool:
                 return (await ns.ask(105, topic="T")).code == 0

@@ -285,11 +285,10 @@ def test_silent_watch_gets_comments_and_is_not_closed_as_idle(
                 loop = asyncio.get_running_loop()
                 begun, comments = loop.time(), 0
                 async with asyncio.timeout(EVENT_S):
-                    while loop.time() < begun + 2.5:
+                    while loop.time() < begun + 2.5 or comments < 5:
                         line = await stream.answer.content.readline()
                         assert line in (COMMENT[:2], b"\n"), line
                         comments += line == COMMENT[:2]
-                assert comments >= 5
 
     asyncio.run(main())
 
